@@ -28,6 +28,7 @@ from streamlog.client.fetch_session import SESSION_OVER, FetchSession, Wanted
 from streamlog.client.fetch_settings import FetchSettings
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata, id_text
 from streamlog.client.offsets import ISOLATION_LEVELS
+from streamlog.client.outage import Outage
 from streamlog.client.positions import NO_MARK, PartitionState, Positions, Start
 from streamlog.errors import SourceLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -86,6 +87,7 @@ class Fetcher:
         """Brokers whose last request did not say where the reader stands, for it must not."""
         self._sessions: dict[int, FetchSession] = {}
         self._troubled_since_ms: int | None = None
+        self._outage: Outage[TopicPartition] = Outage()
 
     async def end_sessions(self) -> None:
         """Let go of what brokers remember for this reader; nothing waits for it but a moment."""
@@ -121,7 +123,7 @@ class Fetcher:
             await self._beginnings.find()
             requests, next_ms, some_full = await self._requests(now_ms)
         except StreamlogError as error:
-            self._on_error(error)
+            self._on_error(error, [partition for partition, _ in self._positions.items()])
             return RETRY_BACKOFF_MS
         for node_id, wanted in requests.items():
             self._busy.add(node_id)
@@ -291,6 +293,8 @@ class Fetcher:
             if response.error_code and response.error_code not in SESSION_OVER:
                 raise error_for(response.error_code, f"fetch from broker {node_id}")
             self._troubled_since_ms = None
+            if self._outage.is_on:
+                self._on_answer(eras)
             for topic in response.responses:
                 topic.topic = topic.topic or session.names.get(topic.topic_id, "")
             await self._look_up_lost(response.responses)
@@ -301,7 +305,7 @@ class Fetcher:
             self._delay(wanted)
             for _, state in wanted:
                 self._give_up(node_id, state)
-            self._on_error(error)
+            self._on_error(error, eras)
         finally:
             for _, state in wanted:
                 state.in_flight = False
@@ -477,12 +481,21 @@ class Fetcher:
         for _, state in wanted:
             state.not_before_ms = self._cluster.clock.now_ms() + ERROR_BACKOFF_MS
 
-    def _on_error(self, error: StreamlogError) -> None:
+    def _on_answer(self, partitions: Collection[TopicPartition]) -> None:
+        """A broker answers for these partitions; log it if that ends an outage."""
+        self._outage.keep([partition for partition, _ in self._positions.items()])
+        lasted_s = self._outage.end(partitions, self._cluster.clock.now_ms())
+        if lasted_s is not None:
+            log.warning("brokers are reachable again after %.1f s: fetching continues", lasted_s)
+
+    def _on_error(self, error: StreamlogError, partitions: Collection[TopicPartition]) -> None:
         """A broker could not be asked: go on trying, but not for ever and not in silence."""
         now_ms = self._cluster.clock.now_ms()
         if self._troubled_since_ms is None:
             self._troubled_since_ms = now_ms
-            log.warning("can't fetch, will try again: %s", error)
+            if not self._outage.is_on:
+                log.warning("can't fetch, will try again: %s", error)
+        self._outage.begin(partitions, now_ms)
         if not error.retriable or now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:
             self._troubled_since_ms = None
             self._tell(error)

@@ -330,5 +330,11 @@ class GroupSession:
 
     async def _call(self, request: Message, answer: type[M], timeout_ms: int | None = None) -> M:
         response = await self._coordinator.call(request, answer, timeout_ms=timeout_ms)
-        self._troubled_since_ms = None
+        if self._troubled_since_ms is not None:
+            lasted_s = (self._cluster.clock.now_ms() - self._troubled_since_ms) / 1000
+            log.warning(
+                "group %s: its coordinator is reachable again after %.1f s",
+                self._settings.group_id, lasted_s,
+            )  # fmt: skip
+            self._troubled_since_ms = None
         return response

@@ -24,6 +24,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.accumulator import Accumulator, Batch, ProducerIdentity
 from streamlog.client.background import Background
 from streamlog.client.cluster import Cluster, Lane
+from streamlog.client.outage import Outage
 from streamlog.client.refusals import Refusal, is_refusal, refusal_of
 from streamlog.client.transactions import Transactions
 from streamlog.errors import (
@@ -171,6 +172,7 @@ class Sender:
         self._in_flight: Counter[int] = Counter()
         self._errands: set[str] = set()
         self._trouble: dict[TopicPartition, _Trouble] = {}
+        self._outage: Outage[TopicPartition] = Outage()
         self.progress = asyncio.Event()
         """Set whenever a batch is done, for who waits for room or for the end."""
         self.failure: StreamlogError | None = None
@@ -348,7 +350,14 @@ class Sender:
         is_moving = isinstance(error, LogError) and error.code in _LEADERLESS
         if not trouble.is_told and not (is_moving and now_ms - trouble.since_ms < LEADERLESS_MS):
             trouble.is_told = True
+            self._outage.begin([batch.partition], now_ms)
             log.warning(said, _name(batch), error)
+
+    def _end_outage(self, partition: TopicPartition) -> None:
+        """A partition takes records again; log it if that was the last one that did not."""
+        lasted_s = self._outage.end([partition], self._cluster.clock.now_ms())
+        if lasted_s is not None:
+            log.warning("brokers are reachable again after %.1f s: sending continues", lasted_s)
 
     def _divide(self, batch: Batch[Receipt]) -> None:
         try:
@@ -411,7 +420,8 @@ class Sender:
 
     def _settle(self, batch: Batch[Receipt], base_offset: int, append_time_ms: int) -> None:
         self._accumulator.on_delivered(batch)
-        self._trouble.pop(batch.partition, None)
+        if self._trouble.pop(batch.partition, None) is not None:
+            self._end_outage(batch.partition)
         topic, partition = batch.partition
         for _, last, receipt in batch.receipts:
             offset = base_offset + last if base_offset >= 0 else UNKNOWN_OFFSET

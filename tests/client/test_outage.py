@@ -1,0 +1,85 @@
+"""An outage is begun once and ended once, however many partitions fail, and how often.
+
+So each part of a client that logs that its broker is gone logs one line when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.client.outage import Outage
+from streamlog.log import Log
+from tests.broker.process import BrokerProcess
+
+PARTS = st.sets(st.integers(0, 4))
+STEPS = st.lists(st.tuples(st.sampled_from(["fail", "work", "keep"]), PARTS), max_size=30)
+
+
+@given(STEPS)
+def test_begin_and_end_take_turns_and_the_end_is_that_of_the_last_one_failing(
+    steps: list[tuple[str, set[int]]],
+) -> None:
+    outage: Outage[int] = Outage()
+    failing: set[int] = set()
+    since = 0
+    for now_s, (what, parts) in enumerate(steps):
+        was_on = bool(failing)
+        if what == "fail":
+            failing |= parts
+            since = since if was_on else now_s
+            assert outage.begin(parts, 1000 * now_s) is (not was_on and bool(parts))
+        elif what == "work":
+            failing -= parts
+            ended = was_on and not failing
+            assert outage.end(parts, 1000 * now_s) == (now_s - since if ended else None)
+        else:
+            failing &= parts
+            outage.keep(parts)
+        assert outage.is_on is bool(failing)
+
+
+def test_a_client_whose_broker_comes_back_logs_one_line_for_each_of_its_parts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = [TopicPartition("t", number) for number in range(4)]
+
+    async def lived(broker: BrokerProcess) -> None:
+        async with (
+            Log.open(f"kafka://{broker.address}") as log,
+            log.producer() as producer,
+            log.consumer(auto_offset_reset="earliest") as reader,
+            log.consumer(group_id="g", heartbeat_interval_ms=100) as member,
+        ):
+            await log.admin().create_topics([NewTopic("t", len(parts))])
+            reader.assign(parts)
+            member.subscribe(["t"])
+            while not member.is_member:
+                await member.poll(timeout_ms=20)
+            await (await producer.send("t", b"before", partition=0))
+            await asyncio.to_thread(broker.kill)
+            sent = [await producer.send("t", b"meanwhile", partition=n.partition) for n in parts]
+            for _ in range(20):
+                await reader.poll(timeout_ms=50)
+                await member.poll(timeout_ms=50)
+            await asyncio.to_thread(broker.__enter__)
+            await asyncio.gather(*sent)
+            found = 0
+            async with asyncio.timeout(60):
+                while found < 1 + len(parts) or "its coordinator is reach" not in caplog.text:
+                    found += sum(map(len, (await reader.poll(timeout_ms=50)).values()))
+                    await member.poll(timeout_ms=50)
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        asyncio.run(asyncio.wait_for(lived(broker), 60))
+    again = [text for text in caplog.messages if "reachable again after" in text]
+    gone = [text for text in caplog.messages if "try again" in text or "sent yet" in text]
+    for part in ("fetching continues", "sending continues", "group g: its coordinator"):
+        assert 1 <= sum(part in text for text in again) <= (2 if "fetch" in part else 1), again
+    assert len(again) <= len(gone)
