@@ -110,11 +110,7 @@ if not TYPE_CHECKING:  # To a type checker it would make every name one of this 
         try:
             return import_module(module)
         except KeyboardInterrupt:
-            from streamlog.interrupts import (  # noqa: PLC0415 - only here it is needed
-                exit_quietly_if_uncaught,
-            )
-
-            exit_quietly_if_uncaught()
+            import_module("streamlog.interrupts").exit_quietly_if_uncaught()
             raise
 
     def __dir__() -> list[str]:

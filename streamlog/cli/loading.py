@@ -20,7 +20,7 @@ COMMANDS: Final = {
     "broker": "broker:broker",
     "dev": "dev:dev",
     "send": "records:send",
-    "consume": "records:consume",
+    "consume": "consuming:consume",
     "topology": "topology:topology",
     "backfill": "history:backfill",
     "compare": "history:compare",

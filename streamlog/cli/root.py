@@ -31,6 +31,14 @@ cli = typer.Typer(
 )
 
 
+def _print_version(is_asked: bool) -> None:  # noqa: FBT001 - Typer calls it so
+    if is_asked:
+        from importlib.metadata import version  # noqa: PLC0415 - other commands start faster
+
+        typer.echo(f"streamlog {version('streamlog')}")
+        raise typer.Exit
+
+
 @cli.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
@@ -48,6 +56,12 @@ def root(
             help="Settings for brokers with TLS or SASL, such as security.protocol=SASL_SSL.",
         ),
     ] = None,
+    version: Annotated[  # noqa: ARG001 - its callback has done all there is to do
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Log everything, commits included.")
     ] = False,

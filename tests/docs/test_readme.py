@@ -12,6 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+SHELL_LINES = [
+    line
+    for text in re.findall(
+        r"```\n(.*?)```\n",
+        re.sub(r"```python\n.*?```\n", "", (ROOT / "README.md").read_text(), flags=re.DOTALL),
+        re.DOTALL,
+    )
+    for line in text.splitlines()
+]
 FLIGHTS = (ROOT / "examples/flights/app.py").read_text()
 
 
@@ -62,6 +71,14 @@ def test_the_topology_shown_is_the_examples_own() -> None:
         return re.sub(r"\s+|#.*", "", text)
 
     assert bare(block("per_hour = (")) in bare(FLIGHTS)
+
+
+@pytest.mark.parametrize("line", SHELL_LINES)
+def test_a_line_for_the_shell_can_be_pasted_into_zsh(line: str) -> None:
+    """An interactive zsh knows no comments, and takes `?`, `*` and `[` for patterns."""
+    bare = re.sub(r"'[^']*'", "", line)
+    assert bare.count("'") == 0
+    assert not set(bare) & set("#?*[")
 
 
 def test_every_make_target_named_exists() -> None:
