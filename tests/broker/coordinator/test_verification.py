@@ -62,7 +62,7 @@ def test_the_coordinator_is_asked_once_a_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         coordinators = Coordinators(broker)
-        assert await writer.write(b"a") == ErrorCode.INVALID_TXN_STATE
+        assert await writer.write(b"a") == ErrorCode.TRANSACTION_ABORTABLE
         assert await writer.add() == ErrorCode.NONE
         for number in range(3):
             assert await writer.write(b"%d" % number) == ErrorCode.NONE
@@ -70,7 +70,7 @@ def test_the_coordinator_is_asked_once_a_transaction(node: Node) -> None:
         assert coordinators.asked[-1].transactions[0].verify_only
         assert await writer.end() == ErrorCode.NONE
         # A batch that comes after its transaction is in none.
-        assert await writer.write(b"late") == ErrorCode.INVALID_TXN_STATE
+        assert await writer.write(b"late") == ErrorCode.TRANSACTION_ABORTABLE
         assert len(coordinators.asked) == 3
         await coordinators.gone()
 
@@ -87,7 +87,7 @@ def test_an_end_in_between_wins(node: Node) -> None:
         await coordinators.heard.wait()
         assert await writer.end(committed=False) == ErrorCode.NONE
         coordinators.may_answer.set()
-        assert await written == ErrorCode.INVALID_TXN_STATE
+        assert await written == ErrorCode.TRANSACTION_ABORTABLE
         await coordinators.gone()
 
     node.run(story)
