@@ -112,9 +112,29 @@ class Around:
 
     def feeds(self, node: Node) -> list[Feed]:
         """Where this node's records come from, in this task."""
+        counted = self._counted_by_joins(node)
         return [
-            feed for origin in self.subtopology.origins(node) for feed in self._feeds_of(origin)
+            counted.get(feed, feed)
+            for origin in self.subtopology.origins(node)
+            for feed in self._feeds_of(origin)
         ]
+
+    def _counted_by_joins(self, node: Node) -> dict[Feed, Feed]:
+        """Inputs whose records come through joins of streams alone, as these have counted them.
+
+        A join keeps records that find no partner: they move its time, and with it the time of the
+        nodes behind it, though nothing of them comes out (decision 012).
+        """
+        above = self.subtopology.nearest(node, (Entry, StreamJoin))
+        direct = {
+            feed for each in above if isinstance(each, Entry) for feed in self._feeds_of(each)
+        }
+        counted: dict[Feed, Feed] = {}
+        for join in above:
+            if isinstance(join, StreamJoin):
+                counted |= self._counted_by_joins(join)
+                counted |= self.steps[join.name].node_time.reached
+        return {entry: feed for entry, feed in counted.items() if entry not in direct}
 
     def marked_by(self, node: Node) -> list[set[Input]]:
         """For each of its `feeds` the inputs that it comes from, in which time may be marked.
@@ -132,8 +152,9 @@ class Around:
 
     def clocks(self, node: Node) -> list[Feed]:
         """Where this node learns from how far event time has come, in this task."""
+        counted = self._counted_by_joins(node)
         return [
-            feed
+            counted.get(feed, feed)
             for above in self.subtopology.clocks(node)
             for feed in (
                 self._feeds_of(above) if isinstance(above, Entry) else self.steps[above.name].clocks

@@ -166,6 +166,10 @@ class Subtopology:
         """The nodes that tell how far event time has come where this node's records are."""
         return self._above(node, lambda n: isinstance(n, Entry) or n.keeps_time)
 
+    def nearest(self, node: Node, kinds: tuple[type[Node], ...]) -> list[Node]:
+        """The nearest nodes of these kinds above this one, in build order."""
+        return self._above(node, lambda n: isinstance(n, kinds))
+
     def is_watched(self, node: Node) -> bool:
         """Whether a processor below this one needs its time."""
         below = (other for other in self.nodes if isinstance(other, Process))
