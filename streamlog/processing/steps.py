@@ -125,7 +125,7 @@ class Around:
         A join keeps records that find no partner: they move its time, and with it the time of the
         nodes behind it, though nothing of them comes out (decision 012).
         """
-        above = self.subtopology.nearest(node, (Entry, StreamJoin))
+        above = self.subtopology.nearest(node, lambda n: isinstance(n, Entry | StreamJoin))
         direct = {
             feed for each in above if isinstance(each, Entry) for feed in self._feeds_of(each)
         }
@@ -133,7 +133,8 @@ class Around:
         for join in above:
             if isinstance(join, StreamJoin):
                 counted |= self._counted_by_joins(join)
-                counted |= self.steps[join.name].node_time.reached
+                reached = self.steps[join.name].node_time.reached
+                counted.update((entry, feed) for entry, feed in reached.items())
         return {entry: feed for entry, feed in counted.items() if entry not in direct}
 
     def marked_by(self, node: Node) -> list[set[Input]]:

@@ -166,9 +166,9 @@ class Subtopology:
         """The nodes that tell how far event time has come where this node's records are."""
         return self._above(node, lambda n: isinstance(n, Entry) or n.keeps_time)
 
-    def nearest(self, node: Node, kinds: tuple[type[Node], ...]) -> list[Node]:
-        """The nearest nodes of these kinds above this one, in build order."""
-        return self._above(node, lambda n: isinstance(n, kinds))
+    def nearest(self, node: Node, wanted: Callable[[Node], bool]) -> list[Node]:
+        """The nearest nodes of this kind above this one, in build order."""
+        return self._above(node, wanted)
 
     def is_watched(self, node: Node) -> bool:
         """Whether a processor below this one needs its time."""
