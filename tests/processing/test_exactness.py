@@ -218,8 +218,21 @@ def rows_of(cluster: Cluster, topic: str, *, distinct: bool) -> Rows:
 
 
 def closed(inputs: Input, partitions: int) -> Input:
-    """The inputs, with a record at the end of each partition that closes every window before it."""
-    return [*inputs, *((partition, "end", FAR_MS, 0) for partition in range(partitions))]
+    """The inputs, with a record at the end of each partition that closes every window before it.
+
+    What is filtered (a negative value) is never ahead of its partition: a source at its end lets
+    windows close by the records that it has accepted (decision 012, 6), so rows would depend on
+    when that end was seen.
+    """
+    latest = [-1] * partitions
+    kept: Input = []
+    for partition, key, timestamp_ms, value in inputs:
+        if value >= 0:
+            latest[partition] = max(latest[partition], timestamp_ms)
+        elif latest[partition] < 0:
+            continue
+        kept.append((partition, key, min(timestamp_ms, latest[partition]), value))
+    return [*kept, *((partition, "end", FAR_MS, 0) for partition in range(partitions))]
 
 
 def run(
