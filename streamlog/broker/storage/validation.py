@@ -116,16 +116,20 @@ def _scanned(batch: RecordBatch, rules: RecordRules) -> RecordScan:
         payload = batch.data[HEADER_BYTES:]
         records = decompress(batch.codec, payload, size_bytes_max=bytes_max)
     except CorruptData as error:
-        raise _malformed(scan, batch, error) from error
+        # In a plain batch the scan has come to the record; what can't be decompressed has none.
+        is_plain = batch.codec is Compression.NONE
+        raise _malformed(scan, batch, error, is_named=is_plain) from error
     try:
         scan_all(scan, records)
     except CorruptData as error:
-        raise _malformed(scan, batch, error) from error
+        raise _malformed(scan, batch, error, is_named=True) from error
     return scan
 
 
-def _malformed(scan: RecordScan, batch: RecordBatch, error: CorruptData) -> RecordsRefused:
-    is_named = 0 < scan.index < batch.record_count
+def _malformed(
+    scan: RecordScan, batch: RecordBatch, error: CorruptData, *, is_named: bool
+) -> RecordsRefused:
+    is_named = is_named and scan.index < batch.record_count
     return RecordsRefused(
         f"a batch was refused: {error}",
         code=INVALID_RECORD,
