@@ -52,6 +52,8 @@ class ReachedFeed(Feed):
     def reach(self, batch: Batch) -> Batch:
         """These records have reached the node: the batch with the times that they have here."""
         origin, entry = batch.origin, self.entry
+        # The input may be another log by now: its topic created again, or truncated.
+        self.provenance = entry.provenance
         count = len(origin.offsets)
         if isinstance(batch.rows, range) and self.time_ms == entry.before_ms:
             times = origin.turns  # All that there are, and none was missing before.
