@@ -357,7 +357,7 @@ class Sender:
         """A partition takes records again; log it if that was the last one that did not."""
         lasted_s = self._outage.end([partition], self._cluster.clock.now_ms())
         if lasted_s is not None:
-            log.warning("brokers are reachable again after %.1f s: sending continues", lasted_s)
+            log.warning("writes are accepted again after %.1f s: sending continues", lasted_s)
 
     def _divide(self, batch: Batch[Receipt]) -> None:
         try:
