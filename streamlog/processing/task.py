@@ -230,13 +230,16 @@ class Task:
     def behind(self) -> dict[TopicPartition, int]:
         """To which event time an input has to come to make a difference.
 
-        Of inputs that are read to their end, those included of which nothing has ever come: a
-        runner brings them as far as the other partitions of their topics have come.
+        Of inputs of which no record had come when they were looked at first: a runner brings them
+        as far as the other partitions of their topics have come. One that has records goes on by
+        these and by the wall clock alone, since a load that pauses would find its rest late.
         """
         found: dict[TopicPartition, int] = {}
         pairs = (pair for step in self._following for pair in step.follows())
         for place, _, due_ms in self._due(pairs):
-            found[place] = min(due_ms, found.get(place, due_ms))
+            entry = self._queue.inputs[place]
+            if entry.time_ms == UNKNOWN_MS or entry.told_ms > UNKNOWN_MS:
+                found[place] = min(due_ms, found.get(place, due_ms))
         return found
 
     @property
