@@ -25,6 +25,7 @@ from spark_bridge.options import COMMITTED, ByPartition, Isolation, ReadOptions
 from spark_bridge.options import Place as Position
 from streamlog.assignors import TopicPartition
 from streamlog.errors import CorruptData, OffsetOutOfRange, RequestTimedOut
+from streamlog.protocol.topic_ids import id_text
 from streamlog.records.aborted import AbortedBatches
 from streamlog.stored_log import StoredLog
 from streamlog.transport.security import Security
@@ -67,7 +68,7 @@ class Place(Protocol):
         ...
 
     def ids(self) -> dict[str, str]:
-        """The ids of all topics, as hexadecimal text; empty where the log tells none."""
+        """The ids of all topics, as Kafka's tools print them; empty where the log tells none."""
         ...
 
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
@@ -175,7 +176,7 @@ class Directory:
     def ids(self) -> dict[str, str]:
         """See `Place.ids`."""
         with StoredLog(self._path) as stored:
-            return {name: each.hex() for name, each in stored.topic_ids().items()}
+            return {name: id_text(each) for name, each in stored.topic_ids().items()}
 
     def _check_ends(self, stored: StoredLog, ranges: list[OffsetRange]) -> None:
         """Check the partitions that are read up to their end."""
@@ -311,7 +312,8 @@ class Broker:
         async def ask() -> dict[str, str]:
             async with opened_log(self._options) as log:
                 topics = await log.admin().list_topics()
-            return {each.name: each.topic_id.hex() if any(each.topic_id) else "" for each in topics}
+            ids = {each.name: each.topic_id for each in topics}
+            return {name: id_text(each) if any(each) else "" for name, each in ids.items()}
 
         return asyncio.run(ask())
 

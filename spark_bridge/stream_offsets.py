@@ -3,7 +3,7 @@
 A topic that is deleted and created again under its name has another id, and offsets in it mean
 nothing for the old one. Pure. As JSON, for topic `in` with two partitions:
 
-    {"in": {"id": "6f1c…", "offsets": {"0": 60, "1": 40}, "restarts": {"1": 0}}}
+    {"in": {"id": "b8XQ…", "offsets": {"0": 60, "1": 40}, "restarts": {"1": 0}}}
 
 `restarts` tells where the batch that ends here begins instead of where the one before has ended, so
 that a batch that is repeated has the same records.
@@ -21,7 +21,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.errors import SourceLost
 
 Ids: TypeAlias = Mapping[str, str]
-"""Topic ids as hexadecimal text, by name; empty where the log tells none."""
+"""Topic ids as text, as Kafka's tools print them, by name; empty where the log tells none."""
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ there is asked of it on the way.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.broker.answers import Answer, mapped
@@ -40,6 +39,7 @@ from streamlog.protocol.messages.cluster import (
     MetadataResponseTopic,
 )
 from streamlog.protocol.schema import ZERO_UUID, Message
+from streamlog.protocol.topic_ids import id_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -251,9 +251,7 @@ class AdminRequests:
         if name is None and topic_id == ZERO_UUID:
             raise error_for(ErrorCode.INVALID_REQUEST, "a topic has neither a name nor an id")
         if name is None:
-            raise error_for(
-                ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {uuid.UUID(bytes=topic_id)}"
-            )
+            raise error_for(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {id_text(topic_id)}")
         raise UnknownTopicOrPartition(f"there is no topic {name}")
 
     def _topic(

@@ -26,7 +26,7 @@ from streamlog.client.beginnings import Beginnings
 from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
 from streamlog.client.fetch_session import SESSION_OVER, FetchSession, Wanted
 from streamlog.client.fetch_settings import FetchSettings
-from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata, id_text
+from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.client.offsets import ISOLATION_LEVELS
 from streamlog.client.outage import Outage
 from streamlog.client.positions import NO_MARK, PartitionState, Positions, Start
@@ -43,6 +43,7 @@ from streamlog.protocol.messages.data import (
     PartitionData,
 )
 from streamlog.protocol.schema import ZERO_UUID, one_buffer
+from streamlog.protocol.topic_ids import id_text
 from streamlog.records.aborted import AbortedRange
 
 Requests: TypeAlias = dict[int, list[tuple[TopicPartition, PartitionState]]]

@@ -5,7 +5,6 @@ A value, on its way to the group's coordinator or back.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
 
@@ -31,11 +30,6 @@ class OffsetAndMetadata(NamedTuple):
 
 Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 """What an owner commits."""
-
-
-def id_text(topic_id: bytes) -> str:
-    """A topic id as Kafka's tools print it."""
-    return urlsafe_b64encode(topic_id).decode().rstrip("=") or "unknown"
 
 
 def with_metadata(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from streamlog.assignors import TopicPartition
-from streamlog.client.offset_metadata import NO_EPOCH, id_text
+from streamlog.client.offset_metadata import NO_EPOCH
 from streamlog.errors import SourceLost
 from streamlog.processing.lost_inputs import Restart
+from streamlog.protocol.topic_ids import id_text
 from streamlog.tables.changelog import SourceLog
 
 SourceLostPolicy: TypeAlias = Literal["fail", "earliest", "latest"]

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from streamlog.client.admin import NewTopic
-from streamlog.client.offset_metadata import id_text
 from streamlog.clock import Clock
 from streamlog.errors import CorruptData, SourceLost, TopicExists
 from streamlog.log import Log
 from streamlog.protocol.schema import ZERO_UUID
+from streamlog.protocol.topic_ids import id_text
 from streamlog.topology import Topology
 from streamlog.worker.lost_sources import FAIL, SourceLostPolicy
 from streamlog.worker.versions import BROKER_DEFAULT, CONFIGS, OWN_TOPICS, topic_of

@@ -23,11 +23,11 @@ from itertools import chain
 from typing import TypeAlias, cast
 
 from streamlog.assignors import TopicPartition
-from streamlog.client.offset_metadata import id_text
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.errors import CorruptData, LogDirectoryLocked, LogDirectoryLost, SourceLost
 from streamlog.log import Log
+from streamlog.protocol.topic_ids import id_text
 from streamlog.records.batch import Record
 from streamlog.records.columns import RecordColumns
 from streamlog.tables.deferred import DeferredStore

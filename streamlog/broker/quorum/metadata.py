@@ -54,6 +54,7 @@ from streamlog.protocol.messages.metadata_log import (
     UserSecretRecord,
 )
 from streamlog.protocol.scram import ScramCredential, ScramMechanism
+from streamlog.protocol.topic_ids import id_text
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
@@ -335,7 +336,7 @@ class ClusterMetadata:
 
     def _remove_acl(self, record: RemoveAccessControlEntryRecord, offset: int) -> MetadataChange:
         if self._acls.pop(record.id, None) is None:
-            raise _misfit(offset, f"there is no ACL {record.id.hex()}")
+            raise _misfit(offset, f"there is no ACL {id_text(record.id)}")
         return AclsChanged()
 
     def _keep_secret(self, record: UserSecretRecord, _: int) -> MetadataChange:
@@ -348,7 +349,7 @@ class ClusterMetadata:
     def _known_topic(self, topic_id: bytes, offset: int) -> TopicRegistration:
         topic = self.topics.get(topic_id)
         if topic is None:
-            raise _misfit(offset, f"there is no topic with id {topic_id.hex()}")
+            raise _misfit(offset, f"there is no topic with id {id_text(topic_id)}")
         return topic
 
     def _broker(self, broker_id: int, epoch: int, offset: int) -> BrokerRegistration:

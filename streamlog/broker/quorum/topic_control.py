@@ -22,7 +22,6 @@ from streamlog.broker.quorum.placement import in_a_row, place, racks_of
 from streamlog.broker.quorum.registrations import NO_LEADER, UNASSIGNED_DIRECTORY
 from streamlog.broker.quorum.wire import METADATA_TOPIC
 from streamlog.broker.settings import Source
-from streamlog.chance import UUID
 from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.admin import (
@@ -49,6 +48,7 @@ from streamlog.protocol.messages.partitions import (
     CreatePartitionsTopicResult,
 )
 from streamlog.protocol.schema import ZERO_UUID
+from streamlog.protocol.topic_ids import id_text
 
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's rule; "." and ".." are excluded besides."""
@@ -302,7 +302,7 @@ class TopicControl:
         found = metadata.topics.get(asked.topic_id)
         if found is None:
             raise error_for(
-                ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {UUID(bytes=asked.topic_id)}"
+                ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {id_text(asked.topic_id)}"
             )
         return found
 
