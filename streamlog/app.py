@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamlog.app_settings import (
     Guarantee,
-    SourceLost,
     checked_guarantee,
-    checked_source_lost,
     interval_ms,
     memory_bytes,
     policy_of,
@@ -37,6 +35,7 @@ from streamlog.interrupts import exit_at_once_from_now_on, exit_quietly_if_uncau
 from streamlog.record import Headers
 from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.topology import ErrorPolicy, Topology, on_error
+from streamlog.topology.source_lost import SourceLostPolicy, checked_source_lost
 
 if TYPE_CHECKING:
     from streamlog.client.producer import Producer
@@ -77,7 +76,7 @@ class App(Declarations):
         watchdog: Dur = "30s",
         watchdog_exit: Dur | None = None,
         guarantee: Guarantee = "exactly_once",
-        source_lost: SourceLost | None = None,
+        source_lost: SourceLostPolicy | None = None,
         web: str | None = None,
         **unknown: object,
     ) -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from streamlog.worker.moves import Policy
 
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
-SourceLost: TypeAlias = Literal["fail", "earliest", "latest"]
-SOURCE_LOST: Final = ("fail", "earliest", "latest")
 GUARANTEES: Final = ("exactly_once", "at_least_once")
 SETTINGS = (
     "log",
@@ -51,17 +49,6 @@ def checked_guarantee(guarantee: Guarantee) -> Guarantee:
     if guarantee not in GUARANTEES:
         raise ConfigError(f"guarantee is {guarantee!r}: it is one of {', '.join(GUARANTEES)}")
     return guarantee
-
-
-def checked_source_lost(source_lost: SourceLost | None) -> SourceLost | None:
-    """What to do about a source that is lost; None: it depends on whether there is state.
-
-    Raises:
-        ConfigError: there is no such choice.
-    """
-    if source_lost is not None and source_lost not in SOURCE_LOST:
-        raise ConfigError(f"source_lost is {source_lost!r}: it is one of {', '.join(SOURCE_LOST)}")
-    return source_lost
 
 
 def interval_ms(name: str, given: Dur) -> int:

@@ -30,7 +30,7 @@ def worker(
         typer.Option(
             "--source-lost",
             help="What to do if a topic was created again, or its log truncated, since it was read"
-            " (instead of the app's own setting).",
+            " (instead of what the app and its topics say).",
         ),
     ] = None,
     log: LogOption = None,
@@ -60,7 +60,7 @@ def worker(
     with warnings_logged():
         program = replace(app.program(), accept_state_loss=accept_state_loss)
     if source_lost is not None:
-        program = replace(program, source_lost=source_lost)
+        program = program.with_source_lost(source_lost)
     if version_name is not None:
         program = program.beside(version_name)
     if web is not None:

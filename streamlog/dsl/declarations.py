@@ -36,6 +36,7 @@ from streamlog.topology import (
 )
 from streamlog.topology import GlobalTable as GlobalDefinition
 from streamlog.topology.global_tables import BACKENDS, Backend
+from streamlog.topology.source_lost import SourceLostPolicy, checked_source_lost
 from streamlog.windows.definitions import Windows
 
 K = TypeVar("K")
@@ -103,6 +104,7 @@ class Declarations(Duties):
         partitioner: Partitioner = DEFAULT,
         timestamp: Callable[[V], When] | None = None,
         timestamp_ahead_max: Dur | None = None,
+        source_lost: SourceLostPolicy | None = None,
         key_serde: Serde[K] | None = None,
         value_serde: Serde[V] | None = None,
         windows: Windows | None = None,
@@ -124,6 +126,8 @@ class Declarations(Duties):
             timestamp: event time from the value, instead of the record's own timestamp.
             timestamp_ahead_max: records whose event time is further ahead of the clock are refused
                 by `on_error`, and move no time; by default the app's.
+            source_lost: what a worker that reads the topic does if it was deleted and created
+                again, or its log truncated: "fail", "earliest" or "latest"; by default the app's.
             key_serde: instead of the one that belongs to the type.
             value_serde: instead of the one that belongs to the type.
             windows: those in keys of type Windowed, if the app does not write them itself: their
@@ -135,7 +139,8 @@ class Declarations(Duties):
         Raises:
             TopologyError: the name is taken or can't be a topic's, partitions is below 1, there is
                 no such partitioner, or there are windows, and no key=Windowed[...].
-            ConfigError: the retention or `timestamp_ahead_max` is no duration.
+            ConfigError: the retention or `timestamp_ahead_max` is no duration, or there is no such
+                choice of `source_lost`.
             SerdeError: a type can't be written down.
         """
         check_name("a topic", name)
@@ -155,6 +160,7 @@ class Declarations(Duties):
             value_serde or _serde(name, "value", value),
             timestamp=timestamp,
             timestamp_ahead_max_ms=None if ahead_max is None else duration_ms(ahead_max),
+            source_lost=checked_source_lost(source_lost, f"topic {name!r}: "),
             partitions=partitions,
             compact=compact,
             partitioner=partitioner,

@@ -14,6 +14,7 @@ from streamlog.durations import When
 from streamlog.errors import TopologyError
 from streamlog.records.partitioners import DEFAULT, Partitioner
 from streamlog.serdes import Serde
+from streamlog.topology.source_lost import SourceLostPolicy
 
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit for the name of a topic."""
@@ -50,6 +51,8 @@ class TopicSpec:
     """Event time from the value; without it the record's own timestamp counts."""
     timestamp_ahead_max_ms: int | None = None
     """How far event time may lie ahead of the clock of whoever reads; None: as far as it likes."""
+    source_lost: SourceLostPolicy | None = None
+    """What a worker does if it is not the log that was read; None leaves it to the app."""
     partitions: int | None = None
     """For the creation of the topic; None leaves it to the runner."""
     partitioner: Partitioner = DEFAULT

@@ -8,7 +8,7 @@ records. Pure: what is known comes in, a decision or an error goes out.
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.offset_metadata import NO_EPOCH
@@ -16,8 +16,8 @@ from streamlog.errors import SourceLost
 from streamlog.processing.lost_inputs import Restart
 from streamlog.protocol.topic_ids import id_text
 from streamlog.tables.changelog import SourceLog
+from streamlog.topology.source_lost import SourceLostPolicy
 
-SourceLostPolicy: TypeAlias = Literal["fail", "earliest", "latest"]
 FAIL: Final[SourceLostPolicy] = "fail"
 EARLIEST: Final[SourceLostPolicy] = "earliest"
 LATEST: Final[SourceLostPolicy] = "latest"

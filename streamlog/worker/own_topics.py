@@ -3,18 +3,20 @@
 A topic that only the app writes to holds what is nowhere else: a changelog the state, a repartition
 topic records that count as read upstream. If one is gone, or was created again, the app would go on
 with empty state, or without these records. So the ids of all of them are written down, in the topic
-of the app's versions, and compared before a worker creates what is missing. Not done here: sources
-(`sources`), and what a task finds in its input (`tasks`).
+of the app's versions, and compared before a worker creates what is missing. The ids of sources are
+written down with them. Not done here: what these are compared for (`source_ids`, `sources`), and
+what a task finds in its input (`tasks`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.clock import Clock
 from streamlog.errors import CorruptData, SourceLost, TopicExists
@@ -22,7 +24,8 @@ from streamlog.log import Log
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.protocol.topic_ids import id_text
 from streamlog.topology import Topology
-from streamlog.worker.lost_sources import FAIL, SourceLostPolicy
+from streamlog.topology.source_lost import SourceLostPolicy
+from streamlog.worker.lost_sources import FAIL
 from streamlog.worker.versions import BROKER_DEFAULT, CONFIGS, OWN_TOPICS, topic_of
 from streamlog.worker.whole_topic import whole_topic
 
@@ -37,6 +40,8 @@ class _Wire(msgspec.Struct, frozen=True):
 
     own_topics: dict[str, str]
     given_up: list[str]
+    sources: dict[str, str] = {}
+    begins: dict[str, tuple[int, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +51,28 @@ class OwnTopics:
     ids: dict[str, bytes] = field(default_factory=dict)
     given_up: tuple[bytes, ...] = ()
     """Ids of topics that were lost, and that the user has agreed to go on without."""
+    sources: Mapping[str, bytes] = field(default_factory=dict)
+    """The ids of the topics that the app reads, by name."""
+    begins: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Offsets by partition at which the app begins to read sources that were created again."""
+
+    def begin_of(self, part: TopicPartition, topic_id: bytes) -> int:
+        """Where the app begins in a partition of the topic with this id; 0: at its beginning."""
+        begins = self.begins.get(part.topic, ())
+        is_same = self.sources.get(part.topic) == topic_id
+        return begins[part.partition] if is_same and part.partition < len(begins) else 0
 
     def encode(self) -> bytes:
         """As a record."""
-        ids = {name: each.hex() for name, each in sorted(self.ids.items())}
-        return msgspec.json.encode(_Wire(ids, [each.hex() for each in self.given_up]))
+        given_up = [each.hex() for each in self.given_up]
+        begins = dict(sorted(self.begins.items()))
+        return msgspec.json.encode(_Wire(_text(self.ids), given_up, _text(self.sources), begins))
 
     def followed_by(self, present: dict[str, bytes]) -> OwnTopics:
         """With the topics that there are now."""
         replaced = [at for name, at in self.ids.items() if present.get(name, at) != at]
         given_up = (*self.given_up, *replaced)[-GIVEN_UP_MAX:]
-        return OwnTopics({**self.ids, **present}, given_up)
+        return replace(self, ids={**self.ids, **present}, given_up=given_up)
 
 
 def noted(records: Iterable[tuple[int, bytes]]) -> OwnTopics:
@@ -71,11 +87,23 @@ def noted(records: Iterable[tuple[int, bytes]]) -> OwnTopics:
             continue
         try:
             wire = msgspec.json.decode(data, type=_Wire)
-            ids = {name: bytes.fromhex(each) for name, each in wire.own_topics.items()}
-            found = OwnTopics(ids, tuple(map(bytes.fromhex, wire.given_up)))
+            found = OwnTopics(
+                _ids(wire.own_topics),
+                tuple(map(bytes.fromhex, wire.given_up)),
+                _ids(wire.sources),
+                wire.begins,
+            )
         except (msgspec.MsgspecError, ValueError) as error:
             raise CorruptData(f"own topics at offset {offset} of the versions: {error}") from error
     return found
+
+
+def _text(ids: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: each.hex() for name, each in sorted(ids.items())}
+
+
+def _ids(text: Mapping[str, str]) -> dict[str, bytes]:
+    return {name: bytes.fromhex(each) for name, each in text.items()}
 
 
 def refuse_lost(
@@ -158,10 +186,9 @@ class OwnTopicsLog:
         )
         return before
 
-    async def note(self, before: OwnTopics) -> OwnTopics:
-        """Write down what there is now, if that is news."""
-        present = await self._present()
-        now = before.followed_by(present)
+    async def note(self, before: OwnTopics, now: OwnTopics) -> OwnTopics:
+        """Write down `now`, with the own topics that there are, if that is news since `before`."""
+        now = now.followed_by(await self._present())
         if now != before:
             topic = topic_of(self._topology.app_id)
             new = NewTopic(topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)

@@ -15,6 +15,7 @@ from streamlog.worker.halts import Cut
 from streamlog.worker.hand_overs import hand_overs
 from streamlog.worker.own_topics import OwnTopicsLog
 from streamlog.worker.program import Program, Start
+from streamlog.worker.source_ids import compared
 from streamlog.worker.sources import Sources
 from streamlog.worker.surroundings import Surroundings
 from streamlog.worker.topics import ensure_topics
@@ -50,7 +51,7 @@ async def prepared(
         tasks=sum(sub.tasks(counts) for sub in program.topology.subtopologies),
         web=web,
         change=change,
-        own_topics=await own_log.note(own),
+        own_topics=await own_log.note(own, await compared(log, program, own)),
         hand_over=handed[-1] if handed else None,
     )
 

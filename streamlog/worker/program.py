@@ -20,10 +20,11 @@ from streamlog.log import Log
 from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.topology import TopicSpec, Topology
 from streamlog.topology.beside import beside
+from streamlog.topology.source_lost import SourceLostPolicy
 from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS
 from streamlog.worker.commit import OnStep, unheard
 from streamlog.worker.hand_overs import HandOver
-from streamlog.worker.lost_sources import SourceLostPolicy, policy_of
+from streamlog.worker.lost_sources import policy_of
 from streamlog.worker.moves import Policy
 from streamlog.worker.own_topics import OwnTopics
 from streamlog.worker.placement import Placement, together
@@ -117,7 +118,14 @@ class Program:
 
     def source_policy(self, topic: str) -> SourceLostPolicy:
         """What to do if a topic that is read is not the log that was read."""
-        return policy_of(self.source_lost, has_state=self.has_state(topic))
+        spec = self.topics.get(topic)
+        own = None if spec is None else spec.source_lost
+        return policy_of(own or self.source_lost, has_state=self.has_state(topic))
+
+    def with_source_lost(self, policy: SourceLostPolicy) -> Program:
+        """The program with this choice for every topic."""
+        topics = {name: replace(spec, source_lost=None) for name, spec in self.topics.items()}
+        return replace(self, source_lost=policy, topics=topics)
 
     def has_state(self, topic: str) -> bool:
         """Whether state is made of the records of a topic: by a task, or by agents with tables."""
@@ -140,6 +148,12 @@ class Program:
         """The topics that are read, internal ones included."""
         read = {topic for sub in self.topology.subtopologies for topic in sub.inputs}
         return sorted(read | {agent.topic.name for agent in self.agents})
+
+    @property
+    def outer_sources(self) -> list[str]:
+        """Those of the topics that are read which the app does not make itself."""
+        topics = self.topology.topics
+        return [name for name in self.sources if name not in topics or not topics[name].is_made]
 
     @property
     def placement(self) -> Placement:

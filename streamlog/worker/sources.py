@@ -21,17 +21,8 @@ from streamlog.clock import Clock
 from streamlog.errors import SourceLost, UnknownTopicOrPartition
 from streamlog.processing.lost_inputs import Restart
 from streamlog.tables.changelog import SourceLog
-from streamlog.worker.lost_sources import (
-    FAIL,
-    Cut,
-    Loss,
-    Present,
-    SourceLostPolicy,
-    gone,
-    lost,
-    restart,
-    told,
-)
+from streamlog.topology.source_lost import SourceLostPolicy
+from streamlog.worker.lost_sources import FAIL, Cut, Loss, Present, gone, lost, restart, told
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from streamlog.processing.task import TaskId
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.tables.changelog import SourceLog
 from streamlog.worker.lost_sources import Cut, Loss, Present, is_recreated
+from streamlog.worker.own_topics import OwnTopics
 
 Judge: TypeAlias = Callable[[TopicPartition, int, SourceLog, Present, Cut | None], Restart]
 """Partition, offset, the log that it belongs to, the log as it is, and where that was truncated."""
@@ -71,6 +72,7 @@ async def look_up(
     agents_read: Collection[str],
     judge: Judge,
     losses: Mapping[TopicPartition, Loss],
+    own_topics: OwnTopics,
 ) -> dict[TopicPartition, Place]:
     """What is known of these partitions.
 
@@ -80,6 +82,7 @@ async def look_up(
         agents_read: the topics that agents read.
         judge: tells where to go on in a partition whose committed offset belongs to another log.
         losses: what a reader has found out about some.
+        own_topics: tells where the app begins in some topics of which nothing is committed.
 
     Raises:
         SourceLost: it says that the worker has to end.
@@ -87,7 +90,8 @@ async def look_up(
     committed = await consumer.committed_metadata(present)
     places = {}
     for part, now in present.items():
-        place = _place(committed[part], now, has_agent=part.topic in agents_read)
+        first = max(now.begin, own_topics.begin_of(part, now.topic_id))
+        place = _place(committed[part], now, first, has_agent=part.topic in agents_read)
         loss = losses.get(part)
         cut = None if loss is None else loss.cut
         found: Restart | None = None
@@ -102,11 +106,11 @@ async def look_up(
     return places
 
 
-def _place(stored: OffsetAndMetadata | None, present: Present, *, has_agent: bool) -> Place:
+def _place(
+    stored: OffsetAndMetadata | None, present: Present, first: int, *, has_agent: bool
+) -> Place:
     if stored is None:
-        return Place(
-            begin=present.begin, end=present.end, committed=present.begin, has_agent=has_agent
-        )
+        return Place(begin=present.begin, end=present.end, committed=first, has_agent=has_agent)
     noted = noted_of(stored.offset, stored.metadata)
     return Place(
         begin=present.begin,

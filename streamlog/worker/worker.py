@@ -258,7 +258,7 @@ class _Shift:
         self._reader = surroundings.reader
         self._log = surroundings.log
         self._consumer = surroundings.consumer
-        self._sources = surroundings.sources
+        self._sources, self._own_topics = surroundings.sources, surroundings.own_topics
         self._clock = surroundings.clock
         self._background = surroundings.background
         self._figures = surroundings.figures
@@ -604,6 +604,7 @@ class _Shift:
             agents_read=agents_read,
             judge=self._sources.judge,
             losses=self._sources.losses,
+            own_topics=self._own_topics,
         )
 
 

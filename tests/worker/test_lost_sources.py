@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 
 from streamlog.assignors import TopicPartition
 from streamlog.tables.changelog import SourceLog
-from streamlog.worker.lost_sources import (
-    Cut,
-    Present,
-    SourceLostPolicy,
-    is_recreated,
-    lost,
-    policy_of,
-    restart,
-)
+from streamlog.topology.source_lost import SourceLostPolicy
+from streamlog.worker.lost_sources import Cut, Present, is_recreated, lost, policy_of, restart
 
 PART = TopicPartition("t", 0)
 OLD, NEW = b"1" * 16, b"2" * 16

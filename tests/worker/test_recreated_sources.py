@@ -8,6 +8,7 @@ nothing for the new topic.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import shutil
@@ -25,6 +26,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.errors import SourceLost, StreamlogError
 from streamlog.log import Log
+from streamlog.protocol.topic_ids import id_text
 from streamlog.worker.worker import Worker
 
 IS_THOROUGH = bool(os.environ.get("THOROUGH"))
@@ -48,6 +50,8 @@ class Case:
     shape: str
     guarantee: Guarantee
     source_lost: Literal["fail", "earliest", "latest"] | None = None
+    topics_own: Literal["fail", "earliest", "latest"] | None = None
+    """What the source says of itself."""
     first: int = 0
     """The first portion that is in the present topic."""
     handled: list[str] = field(default_factory=list)
@@ -62,7 +66,9 @@ class Case:
             guarantee=self.guarantee,
             source_lost=self.source_lost,
         )
-        source = app.topic("source", key=str, value=str, partitions=PARTITIONS)
+        source = app.topic(
+            "source", key=str, value=str, partitions=PARTITIONS, source_lost=self.topics_own
+        )
         out = app.topic("out", key=str, value=str, partitions=1)
         SHAPES[self.shape](self, app, app.stream(source) if self.shape != "agent" else source, out)
         return app
@@ -275,9 +281,6 @@ def test_a_worker_that_is_to_fail_commits_nothing_for_the_new_topic(
             if not live:
                 async with worker(case) as task:
                     await settled(case, [old], task)
-                if not has_state:
-                    # Without state all that was known went with the topic: it is a first start.
-                    return
                 await recreate(case, new)
                 if chance.random() < 0.5:
                     shutil.rmtree(tmp_path / "state", ignore_errors=True)
@@ -317,12 +320,55 @@ def first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     raise AssertionError
 
 
-def test_latest_keeps_the_state_and_begins_at_the_end(tmp_path: Path) -> None:
-    chance = random.Random(1)
+WITHOUT_STATE: Final = ("map", "repartition", "agent")
+
+
+@pytest.mark.parametrize("shape", WITHOUT_STATE)
+def test_a_task_without_state_tells_of_the_other_topic_once(
+    tmp_path: Path, shape: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its offsets went with the old topic: nothing else would tell."""
+    chance = random.Random(shape)
+    old, new, last = portion(chance, "old", 5), portion(chance, "new", 10), [("a", "last")]
 
     async def main() -> None:
-        async with opened(tmp_path, chance, "count") as case:
-            case.source_lost = "latest"
+        async with opened(tmp_path, chance, shape) as case:
+            await feed(case.log, "source", old)
+            async with worker(case) as task:
+                await settled(case, [old], task)
+            assert not lines()
+            await recreate(case, new)
+            (topic,) = await case.log.admin().find_topics(["source"])
+            async with worker(case) as task:
+                await settled(case, [old, new], task)
+            (line,) = lines()
+            assert line.startswith("source: this is another topic than the one that app 'again'")
+            assert f"now {id_text(topic.topic_id)})" in line
+            assert line.endswith("Reading from its beginning, as source_lost is 'earliest'")
+            async with worker(case) as task:
+                await feed(case.log, "source", last)
+                await settled(case, [old, new, last], task)
+            assert len(lines()) == 1
+
+    def lines() -> list[str]:
+        said = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+        return [line for line in said if "another topic" in line or "created again" in line]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_topics", [False, True], ids=["app", "topic"])
+@pytest.mark.parametrize("shape", [*WITHOUT_STATE, "count"])
+def test_latest_keeps_the_state_and_begins_at_the_end(
+    tmp_path: Path, shape: str, is_topics: bool
+) -> None:
+    """Also of a topic alone, whatever the app says."""
+    chance = random.Random(f"latest {shape}")
+
+    async def main() -> None:
+        async with opened(tmp_path, chance, shape) as case:
+            case.topics_own = "latest" if is_topics else None
+            case.source_lost = "fail" if is_topics else "latest"
             old, skipped = portion(chance, "old", 20), portion(chance, "skipped", 30)
             await feed(case.log, "source", old)
             async with worker(case) as task:
@@ -338,7 +384,7 @@ def test_latest_keeps_the_state_and_begins_at_the_end(tmp_path: Path) -> None:
                         await asyncio.sleep(0.1)
                 new = portion(chance, "new", 10)
                 await feed(case.log, "source", new)
-                await until(rows_of(case), expected("count", [old, new]), task)
+                await until(rows_of(case), expected(shape, [old, new]), task)
 
     asyncio.run(main())
 
@@ -393,3 +439,14 @@ def test_a_global_table_is_a_copy_of_the_topic_that_there_is(tmp_path: Path, bac
 def test_an_unknown_choice_is_refused() -> None:
     with pytest.raises(StreamlogError, match="source_lost is 'skip': it is one of fail, earliest"):
         App("again", source_lost="skip")  # type: ignore[arg-type]
+    with pytest.raises(StreamlogError, match="topic 'source': source_lost is 'skip': it is one of"):
+        App("again").topic("source", key=str, value=str, source_lost="skip")  # type: ignore[arg-type]
+
+
+def test_the_command_line_overrides_what_topics_say() -> None:
+    app = App("again", source_lost="fail")
+    source = app.topic("source", key=str, value=str, source_lost="latest")
+    app.stream(source).to(app.topic("out", key=str, value=str))
+    program = app.program()
+    assert (program.source_policy("source"), program.source_policy("other")) == ("latest", "fail")
+    assert program.with_source_lost("earliest").source_policy("source") == "earliest"
