@@ -103,7 +103,7 @@ class ConsumerMember:
         self._not_before_ms = 0
         self._heartbeat_ms = 0
         self._names_ms = 0
-        self._heard_ms = 0
+        self._asked_ms = self._heard_ms = 0
         self._unreleased_since_ms: int | None = None
 
     def next(self, now_ms: int) -> Action:
@@ -113,14 +113,14 @@ class ConsumerMember:
         action: Action = Wait(None)
         match self.phase:
             case Phase.UNJOINED if self._topics and now_ms >= self._not_before_ms:
-                self.phase = Phase.JOINING
+                self.phase, self._asked_ms = Phase.JOINING, now_ms
                 action = Tell(self._request())
             case Phase.UNJOINED if self._topics:
                 action = Wait(self._not_before_ms)
             case Phase.STABLE if now_ms >= self._names_due_ms:
                 action = NameTopics()
             case Phase.STABLE if now_ms >= self._beat_due_ms:
-                self._heartbeat_ms = now_ms + self._interval_ms
+                self._heartbeat_ms, self._asked_ms = now_ms + self._interval_ms, now_ms
                 action = Tell(self._request())
             case Phase.STABLE:
                 due_ms = min(self._names_due_ms, self._beat_due_ms, self._patience.ends_ms)
@@ -155,7 +155,7 @@ class ConsumerMember:
         return self.phase in {Phase.STABLE, Phase.REVOKING}
 
     def is_current(self, now_ms: int) -> bool:
-        """Whether the coordinator has spoken within the session; see `GroupMember`."""
+        """Whether the coordinator has answered within the session; see `GroupMember`."""
         return now_ms - self._heard_ms < self._settings.session_timeout_ms
 
     def on_heartbeat(self, response: wire.ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
@@ -174,9 +174,11 @@ class ConsumerMember:
         self.generation_id = response.member_epoch
         if self._is_answering:
             self._told_owned, self._is_unanswered = self._telling, False
-        self._heard_ms = now_ms
+        self._heard_ms = self._asked_ms
         self._interval_ms = response.heartbeat_interval_ms
-        self._heartbeat_ms, self._not_before_ms = now_ms + self._interval_ms, now_ms
+        self._heartbeat_ms = self._not_before_ms = now_ms
+        if self.is_current(now_ms):
+            self._heartbeat_ms += self._interval_ms
         if response.assignment is not None:
             self._is_unanswered = True
             self._target = _held(response.assignment.topic_partitions)

@@ -228,7 +228,7 @@ class GroupMember:
         self._not_before_ms = 0
         self._missing_until_ms = 0
         self._heartbeat_ms = 0
-        self._heard_ms = 0
+        self._asked_ms = self._heard_ms = 0
         self._patience = Patience(settings.max_poll_interval_ms)
 
     def next(self, now_ms: int) -> Action:
@@ -244,6 +244,7 @@ class GroupMember:
             case Phase.ASSIGNING if now_ms >= self._not_before_ms:
                 return CountPartitions(self.read_together)
             case Phase.SYNCING:
+                self._asked_ms = now_ms
                 return Sync(self._sync_request())
             case Phase.UNJOINED if not self.is_held:
                 return Wait(self._not_before_ms)
@@ -257,6 +258,7 @@ class GroupMember:
         if self.phase not in _BEATING or self.generation_id < 0:
             return Wait(None)  # The group knows nobody who could be alive.
         if now_ms >= self._heartbeat_ms:
+            self._asked_ms = now_ms
             self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
             return Heartbeat(self._heartbeat_request())
         due_ms = min(self._heartbeat_ms, self._patience.ends_ms)
@@ -307,10 +309,11 @@ class GroupMember:
         return self.phase in {Phase.STABLE, Phase.REVOKING}
 
     def is_current(self, now_ms: int) -> bool:
-        """Whether the coordinator has spoken within the session.
+        """Whether the coordinator has answered a request of this session.
 
         If not, it may have given the partitions to another member: a process that was stopped
-        and goes on does not know yet that it is too late. Read nothing until it has spoken.
+        and goes on does not know yet that it is too late. Read nothing until it has answered. An
+        answer is as old as its request: it may have come long ago, while the process was stopped.
         """
         return now_ms - self._heard_ms < self._settings.session_timeout_ms
 
@@ -368,12 +371,14 @@ class GroupMember:
         if response.error_code:
             self._react(response.error_code, now_ms)
             return
-        self._heard_ms = now_ms
+        self._heard_ms = self._asked_ms
         share = _assigned(response.assignment)
         self._offered = frozenset(share.partitions)
         if isinstance(self._assignor, DirectingPort):
             self._assignor.heard(share.user_data)
-        self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
+        self._heartbeat_ms = now_ms
+        if self.is_current(now_ms):
+            self._heartbeat_ms += self._settings.heartbeat_interval_ms
         self.phase = Phase.STABLE
 
     def on_heartbeat(self, response: wire.HeartbeatResponse, now_ms: int) -> None:
@@ -383,7 +388,7 @@ class GroupMember:
             LogError: the coordinator refuses the member for good.
         """
         if not response.error_code:
-            self._heard_ms = now_ms
+            self._heard_ms = self._asked_ms
         if not response.error_code or self.phase is Phase.LEFT:
             return
         if self.phase is Phase.UNJOINED and response.error_code in _KNOWN_TO_JOINERS:

@@ -158,14 +158,23 @@ def test_a_rebalance_waits_for_the_owner_while_heartbeats_go_on() -> None:
     assert join.request.member_id == "me"
 
 
-def test_after_a_silence_it_is_not_sure_until_the_coordinator_speaks() -> None:
+def test_after_a_silence_it_is_not_sure_until_the_coordinator_answers() -> None:
     one = stable()
     assert one.is_current(299)
     assert not one.is_current(300)
-    one.on_heartbeat(wire.HeartbeatResponse(), 400)
+    assert isinstance(one.next(400), Heartbeat)
+    one.on_heartbeat(wire.HeartbeatResponse(), 450)
     assert one.is_current(699)
-    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR), 600)
     assert not one.is_current(700)
+    # The answer came long ago: the process was stopped.
+    one.on_heartbeat(wire.HeartbeatResponse(), 5_000)
+    assert not one.is_current(5_000)
+    assert isinstance(one.next(5_000), Heartbeat)
+    one.on_heartbeat(wire.HeartbeatResponse(), 5_010)
+    assert one.is_current(5_299)
+    assert isinstance(one.next(5_200), Heartbeat)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR), 5_210)
+    assert not one.is_current(5_300)
 
 
 def test_a_part_that_was_never_taken_over_is_dropped_without_asking() -> None:
