@@ -507,6 +507,16 @@ class Task:
         """What its state has taken in, as of the last checkpoint if nothing came since."""
         return Progress(offsets=self.positions, logs=self._logs, sections=self._sections())
 
+    def write_again(self, keys: Collection[bytes]) -> None:
+        """Have the next checkpoint contain these keys of the store, as they are."""
+        self._has_news = self._has_news or bool(keys)
+        for key in sorted({*keys} - {PROGRESS_KEY}):  # Every checkpoint has the progress.
+            value = self._store.get(key)
+            if value is None:
+                self._store.delete(key)
+            else:
+                self._store.put(key, value)
+
     def committed(self, records: Changes, *, next_offset: int) -> None:
         """The changelog has taken the `records` of a checkpoint: bring them into the store.
 

@@ -222,8 +222,10 @@ class Checkpoint:
     """The same, each pack a batch."""
 
 
-def checkpoint(task: Task, epoch: int, wall_ms: int, *, in_one_batch: bool) -> Checkpoint | None:
+def checkpoint(task: Task, wall_ms: int, *, epoch: int | None) -> Checkpoint | None:
     """The checkpoint of a task; None if nothing has changed.
+
+    With the `epoch` of its owner it is one batch; without, it is written in a transaction.
 
     For the thread that runs the task: rows that another one packs have left the caches meanwhile,
     which doubled what a large commit costs. In slices, as the interpreter's lock is held for each.
@@ -231,11 +233,11 @@ def checkpoint(task: Task, epoch: int, wall_ms: int, *, in_one_batch: bool) -> C
     changes = task.checkpoint()
     if not changes:
         return None
-    packs, headers = [PackedRecords()], epoch_headers(epoch)
+    packs, headers = [PackedRecords()], () if epoch is None else epoch_headers(epoch)
     for keys, values, first, end in changes.runs():
         columns = FieldColumns.alike(wall_ms, keys, values, headers)
         for start in range(first, end, PACK_RECORDS):
-            if packs[-1].size_bytes() >= CHECKPOINT_PACK_BYTES and not in_one_batch:
+            if packs[-1].size_bytes() >= CHECKPOINT_PACK_BYTES and epoch is None:
                 packs.append(PackedRecords())
             packs[-1].extend_with(columns, start, min(start + PACK_RECORDS, end))
     return Checkpoint(changes, packs)
@@ -273,7 +275,7 @@ class Checkpoints:
         """
         now_ms = self._clock.wall_ms()
         made = await self._engine.call(
-            task.id, partial(checkpoint, task, state.epoch, now_ms, in_one_batch=True)
+            task.id, partial(checkpoint, task, now_ms, epoch=state.epoch)
         )
         if made is None:
             return 0

@@ -97,6 +97,9 @@ class Transactor:
             StreamlogError: it can't be written, and another attempt would not help.
         """
         refusals: list[Refusal] = []
+        if not offsets:
+            # All topics that were read were deleted: what becomes of that, the next poll tells.
+            raise Undone("there are no offsets by which the group could check this worker")
         try:
             return await self._written(sinks, checkpoints, offsets, consumer, refusals)
         except ProducerFenced as error:

@@ -9,6 +9,12 @@ fence; A itself sees that its checkpoint did not land where the one before ended
 what lies between, finds B's fence, and drops the task (`commit`). Changes that A wrote before
 B's fence are part of what B restores. Compaction knows no owners: of a key that A wrote late it
 keeps A's record. So whoever meets late records writes those keys once more, with their values.
+
+All of that is at least once. A checkpoint that was written in a transaction has no epoch: it counts
+if the transaction was committed, which the group's generation decides (`exactly_once`). There a
+fence only marks how far its writer has to read, and nothing else is written outside of
+transactions. So a worker that is stopped before its fence, and goes on after others have taken
+over, takes nothing from them.
 """
 
 from __future__ import annotations
@@ -50,7 +56,7 @@ CLUSTER_KEY = b"\x00cluster"
 CHANGELOG_KEY = b"\x00changelog"
 """Reserved, in a store only: the topic id of its changelog."""
 EPOCH_HEADER = "epoch"
-"""On every record of a checkpoint: the offset of its writer's fence."""
+"""On every record of a checkpoint that is in no transaction: the offset of its writer's fence."""
 LOCK_WAIT_MS = 5_000
 """A worker on the same machine that gives the task up needs time to commit and close it."""
 LOCK_RETRY_MS = 100
@@ -75,6 +81,8 @@ class TaskState:
     """The offset of our fence."""
     next_offset: int
     """Where our next checkpoint lands if nobody else writes."""
+    late: frozenset[bytes] = frozenset()
+    """Keys that the task's next transaction writes again."""
 
     def reach(self, next_offset: int) -> None:
         """A checkpoint was written up to here.
@@ -85,6 +93,11 @@ class TaskState:
         if next_offset <= self.next_offset:
             raise self.lost(next_offset)
         self.next_offset = next_offset
+
+    def settle_late(self) -> None:
+        """The late keys are written again; for the thread that runs the task."""
+        self.late = frozenset()
+        self.front.delete(LATE_KEY)
 
     def lost(self, next_offset: int) -> SourceLost:
         """The error of a checkpoint that was written before `next_offset`, and not at the end."""
@@ -182,9 +195,11 @@ class Restorer:
         base: Base | None = None,
         own_topics: OwnTopics | None = None,
         accept_state_loss: bool = False,
+        in_transactions: bool = False,
     ) -> None:
         """`base` is what the state began with, if it was handed over (see `hand_overs`).
 
+        Where checkpoints are written `in_transactions`, late keys wait for the first of them.
         State on disk that is of another changelog than the one in `own_topics` is refused, unless
         that was given up or the user accepts the loss.
         """
@@ -193,6 +208,7 @@ class Restorer:
         self._changelog_id = own.ids.get(changelog.topic, b"")
         self._given_up = frozenset(own.given_up)
         self._accept_state_loss = accept_state_loss
+        self._in_transactions = in_transactions
         self._base = base
         self.records = 0
         """Applied so far."""
@@ -224,18 +240,16 @@ class Restorer:
             await self._adopt_base(store)
             epoch = await self._fence()
             late = await self._replay(store, front, end_offset=epoch + 1)
-            now_ms = self._clock.wall_ms()
-            await write_again(
-                self._producer, self.changelog, front, late, epoch=epoch, wall_ms=now_ms
-            )
-            front.delete(LATE_KEY)
+            if not self._in_transactions:
+                await self._write_again(front, late, epoch)
+                late = frozenset()
             if self._changelog_id:
                 store.put(CHANGELOG_KEY, self._changelog_id)
             self._directory.remove_old()
         except BaseException:
             front.close()
             raise
-        return TaskState(store, front, self._directory, self.changelog, epoch, epoch + 1)
+        return TaskState(store, front, self._directory, self.changelog, epoch, epoch + 1, late)
 
     async def _opened_store(self) -> RocksStore:
         """The newest state on this machine, in a directory of its own.
@@ -290,9 +304,14 @@ class Restorer:
         sent = await self._producer.send_atomic(*self.changelog, [fence])
         return sent.offset
 
+    async def _write_again(self, front: DeferredStore, late: frozenset[bytes], epoch: int) -> None:
+        now_ms = self._clock.wall_ms()
+        await write_again(self._producer, self.changelog, front, late, epoch=epoch, wall_ms=now_ms)
+        front.delete(LATE_KEY)
+
     async def _replay(
         self, store: RocksStore, front: DeferredStore, *, end_offset: int
-    ) -> set[bytes]:
+    ) -> frozenset[bytes]:
         follower = Follower(
             self._log,
             store,
@@ -311,7 +330,7 @@ class Restorer:
                 store.put(CLUSTER_KEY, self._log.cluster_id.encode())
             await follower.reach(end_offset)
         self.records = follower.records - 1  # Our own fence.
-        return Fences.stored(front).late
+        return frozenset(Fences.stored(front).late)
 
 
 def check_cluster(log: Log, store: RocksStore, path: str) -> None:

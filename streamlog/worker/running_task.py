@@ -75,6 +75,11 @@ async def built(
     """
     made: list[Task] = []
 
+    def make() -> None:
+        made.append(build())
+        if state is not None:
+            made[0].write_again(state.late)
+
     def close() -> None:
         for task in made:
             task.close()
@@ -82,7 +87,7 @@ async def built(
             state.front.close()
 
     try:
-        await engine.call(task_id, lambda: made.append(build()))
+        await engine.call(task_id, make)
     except BaseException:
         # Given up meanwhile, or it has failed: nobody else closes its store.
         if not engine.is_closed:

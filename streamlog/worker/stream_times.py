@@ -38,7 +38,7 @@ from streamlog.records.columns import FieldColumns, RecordColumns
 from streamlog.tables.changelog import BASE_KEY, PROGRESS_KEY, Progress
 from streamlog.topology import Topology
 from streamlog.worker.hand_over import refuse_members
-from streamlog.worker.restore import OWNER_KEY, Fences, epoch_headers
+from streamlog.worker.restore import OWNER_KEY, Fences
 from streamlog.worker.standstill import records_of
 
 SLICE_OFFSETS: Final = 50_000
@@ -186,7 +186,7 @@ class _Times:
         behind = await self._behind_far_marks(replay.progress)
         progress = reset(behind, to_ms).encode()
         last = FieldColumns()
-        last.extend([wall_ms], [PROGRESS_KEY], [progress], [epoch_headers(fence)])
+        last.extend([wall_ms], [PROGRESS_KEY], [progress])
         await (await producer.send_columns(*place, last))
 
     async def _is_to_reset(self, replay: _Replay) -> bool:

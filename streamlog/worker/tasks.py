@@ -379,8 +379,8 @@ class Tasks:
         stateful = [(each, each.state) for each in self._running.values() if each.state is not None]
         wall_ms = self._with.clock.wall_ms()
         works = [
-            (each.task.id, partial(checkpoint, each.task, state.epoch, wall_ms, in_one_batch=False))
-            for each, state in stateful
+            (each.task.id, partial(checkpoint, each.task, wall_ms, epoch=None))
+            for each, _ in stateful
         ]
         found = zip(stateful, await self._engine.call_each(works), strict=True)
         changed = [(each, state, made) for (each, state), made in found if made is not None]
@@ -400,6 +400,9 @@ class Tasks:
         stores = [
             (each.task.id, partial(bring_in, each.task, made.changes, next_offset))
             for (each, _, made), next_offset in zip(changed, next_offsets, strict=True)
+        ]
+        stores += [
+            (each.task.id, partial(state.settle_late)) for each, state, _ in changed if state.late
         ]
         await self._engine.call_each(stores)
         self._with.on_step("stored")
@@ -609,6 +612,7 @@ class Tasks:
             base=None if handed is None else Base(handed, str(task_id)),
             own_topics=self._with.own_topics,
             accept_state_loss=self._with.accept_state_loss,
+            in_transactions=self._transactor is not None,
         )
         self._restorers[task_id] = restorer
         try:

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.consumer import Consumer
 from streamlog.log import Log
 from streamlog.records.batch import Record
 
@@ -138,11 +139,31 @@ async def read_until(
     Partition and record each.
     """
     found: list[tuple[int, Record]] = []
+    async with asyncio.timeout(DEADLINE_S), _reading(log, topic) as consumer:
+        while not enough(found):
+            found += await _polled(consumer)
+    return found
+
+
+async def read_whole(log: Log, topic: str) -> list[tuple[int, Record]]:
+    """Read all that is committed of a topic by now: partition and record each."""
+    found: list[tuple[int, Record]] = []
+    async with asyncio.timeout(DEADLINE_S), _reading(log, topic) as consumer:
+        ends = await consumer.end_offsets(consumer.assignment())
+        while [part for part, end in ends.items() if await consumer.position(part) < end]:
+            found += await _polled(consumer)
+    return found
+
+
+@asynccontextmanager
+async def _reading(log: Log, topic: str) -> AsyncIterator[Consumer]:
     (described,) = await log.admin().describe_topics([topic])
     reading = log.consumer(auto_offset_reset="earliest", isolation_level="read_committed")
-    async with asyncio.timeout(DEADLINE_S), reading as consumer:
+    async with reading as consumer:
         consumer.assign([TopicPartition(topic, n) for n in range(described.partitions)])
-        while not enough(found):
-            for (_, partition), records in (await consumer.poll(timeout_ms=200)).items():
-                found += [(partition, record) for record in records]
-    return found
+        yield consumer
+
+
+async def _polled(consumer: Consumer) -> list[tuple[int, Record]]:
+    polled = await consumer.poll(timeout_ms=200)
+    return [(part.partition, record) for part, records in polled.items() for record in records]

@@ -52,12 +52,12 @@ def counted(users: int) -> Task:
     return task
 
 
-@pytest.mark.parametrize("in_one_batch", [False, True])
-def test_a_large_checkpoint_is_cut_where_it_may_be(in_one_batch: bool) -> None:
-    made = checkpoint(counted(30_000), 3, 7, in_one_batch=in_one_batch)
+@pytest.mark.parametrize("epoch", [None, 3])
+def test_a_large_checkpoint_is_cut_in_a_transaction(epoch: int | None) -> None:
+    made = checkpoint(counted(30_000), 7, epoch=epoch)
     assert made is not None
-    assert (len(made.packs) == 1) == in_one_batch
-    if not in_one_batch:
+    assert (len(made.packs) == 1) == (epoch is not None)
+    if epoch is None:
         assert all(pack.size_bytes() >= CHECKPOINT_PACK_BYTES for pack in made.packs[:-1])
         assert all(pack.size_bytes() < 2 * CHECKPOINT_PACK_BYTES for pack in made.packs)
     parts = [pack.part(0, len(pack)) for pack in made.packs]
@@ -69,4 +69,4 @@ def test_a_large_checkpoint_is_cut_where_it_may_be(in_one_batch: bool) -> None:
 def test_nothing_is_written_where_nothing_has_changed() -> None:
     task = counted(0)
     task.committed(task.checkpoint(), next_offset=1)
-    assert checkpoint(task, 3, 7, in_one_batch=False) is None
+    assert checkpoint(task, 7, epoch=None) is None

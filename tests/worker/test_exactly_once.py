@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -11,13 +12,23 @@ from pathlib import Path
 
 import pytest
 
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
+from streamlog.clock import SystemClock
 from streamlog.errors import LogDirectoryError
 from streamlog.log import Log
+from streamlog.records.batch import Record
+from streamlog.records.columns import FieldColumns
+from streamlog.records.packed import PackedRecords
+from streamlog.tables.rocksdb import RocksBudget
 from streamlog.tables.worker_identity import WorkerIdentity
+from streamlog.worker.commit import unheard
+from streamlog.worker.exactly_once import Transactor, Undone
+from streamlog.worker.restore import Restorer
 from tests.worker.commit_steps import IS_THOROUGH, write_program
 from tests.worker.commit_steps import STEPS as ALL_STEPS
-from tests.worker.processes import STREAMLOG, Process, attached, read_until, running
+from tests.worker.processes import STREAMLOG, Process, attached, read_until, read_whole, running
 
 STEPS = (
     ALL_STEPS
@@ -107,6 +118,92 @@ def test_a_commit_counts_once_wherever_it_is_cut_off(tmp_path: Path) -> None:
         assert [line for line in counted if line.split()[0] == word] == [
             f"{word} {number}" for number in range(1, total + 1)
         ]
+
+
+def test_a_worker_that_opens_a_task_late_takes_it_from_nobody(tmp_path: Path) -> None:
+    """Stopped while it opened its tasks, it goes on after others have taken over.
+
+    Its fences lie behind those of the owner, whose commits count all the same.
+    """
+    write_program(tmp_path, "counting.py", COUNTING)
+    portions = [
+        [f"{WORDS[number % len(WORDS)]} {portion}-{number}" for number in range(20)]
+        for portion in range(3)
+    ]
+    lines = [line for portion in portions for line in portion]
+    totals = Counter(line.split()[0] for line in lines)
+
+    async def open_late(log: Log) -> None:
+        async with log.producer(linger_ms=0) as producer:
+            for number in range(PARTITIONS):
+                restorer = Restorer(
+                    log,
+                    producer,
+                    changelog=TopicPartition("counting-1-changelog", number),
+                    path=str(tmp_path / f"late-{number}"),
+                    budget=RocksBudget(),
+                    clock=SystemClock(),
+                )
+                state = await restorer.run()
+                state.front.close()
+
+    async def counted(log: Log, count: int) -> None:
+        await read_until(log, "counts", lambda records: len(records) >= count)
+
+    with ExitStack() as stack:
+        listen = ("broker", "--data", "log", "--listen", "127.0.0.1:0")
+        broker = stack.enter_context(running(*STREAMLOG, *listen, cwd=tmp_path))
+        url = "kafka://" + broker.line(r"listening on (\S+)").group(1)
+
+        def worker() -> Process:
+            command = (sys.executable, "counting.py", url, "none", "0")
+            return stack.enter_context(running(*command, cwd=tmp_path))
+
+        async def story(log: Log) -> list[str]:
+            owner = worker()
+            await asyncio.to_thread(owner.line, "^up$")
+            async with log.producer() as producer:
+                await say(producer, portions[0])
+                await counted(log, 20)
+                await open_late(log)
+                await say(producer, portions[1])
+                await counted(log, 40)
+                assert await asyncio.to_thread(owner.stop) == 0
+                # The next one has no state but what the changelog has.
+                shutil.rmtree(tmp_path / "state")
+                owner = worker()
+                await say(producer, portions[2])
+                await counted(log, 60)
+                assert await asyncio.to_thread(owner.stop) == 0
+            return [(r.value or b"").decode() for _, r in await read_whole(log, "counts")]
+
+        found = attached(url, story)
+    for word, total in totals.items():
+        assert [line for line in found if line.split()[0] == word] == [
+            f"{word} {number}" for number in range(1, total + 1)
+        ]
+
+
+def test_without_offsets_nothing_is_committed(tmp_path: Path) -> None:
+    """By the offsets the group checks whether it counts on the worker."""
+
+    async def main() -> list[Record]:
+        async with (
+            Log.open(f"embedded:{tmp_path}/log", listen=False) as log,
+            log.consumer(group_id="counting") as member,
+            Transactor(log, "counting-1", on_step=unheard) as transactor,
+        ):
+            await log.admin().create_topics([NewTopic("counts", 1)])
+            pack = PackedRecords()
+            pack.extend(FieldColumns.alike(0, [b"ada"], [b"1"], ()))
+            place = TopicPartition("counts", 0)
+            with pytest.raises(Undone, match="no offsets"):
+                await transactor.write({place: [pack]}, [], {}, consumer=member)
+            async with log.consumer(auto_offset_reset="earliest") as reader:
+                reader.assign([place])
+                return (await reader.poll(timeout_ms=100)).get(place, [])
+
+    assert asyncio.run(main()) == []
 
 
 def test_workers_on_one_state_directory_have_names_of_their_own_that_come_back(

@@ -6,6 +6,7 @@ log: of the records before some offset the newest of each key stays, whoever wro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.records.batch import Record
+from streamlog.tables.memory import MemoryStore
 from streamlog.worker.restore import LATE_KEY, OWNER_KEY, Fences, epoch_headers
 
 State = dict[bytes, bytes | None]
@@ -158,35 +160,162 @@ def test_compaction_behind_what_is_written_again_changes_nothing(steps: list[Ste
     assert changelog.restored()[0] == changelog.truth
 
 
-def late() -> Changelog:
+@dataclass
+class Opening:
+    """A worker that opens the task, step by step; it may be stopped between any two."""
+
+    store: State
+    """Its own, with the owner and the late keys in it."""
+    position: int
+    epoch: int = -1
+    late: frozenset[bytes] = frozenset()
+
+    @property
+    def is_open(self) -> bool:
+        return 0 <= self.epoch < self.position
+
+    @property
+    def rows(self) -> State:
+        return {k: v for k, v in self.store.items() if k not in {OWNER_KEY, LATE_KEY}}
+
+
+@dataclass
+class Transactions(Changelog):
+    """Exactly once: the group's generation decides whose transactions count, and no fence."""
+
+    workers: list[Opening] = field(default_factory=list)
+    """The last one is of the present generation."""
+
+    def join(self, store: State, position: int) -> None:
+        """A worker is to open the task; it has this of it."""
+        self.workers.append(Opening(dict(store), position))
+
+    def go_on(self, who: Opening) -> None:
+        """Write the fence, or restore what lies before it."""
+        if who.epoch < 0:
+            who.epoch = self.append(OWNER_KEY, b"", None)
+        elif not who.is_open:
+            fences = Fences.stored(_Kept(who.store))
+            read = [r for r in self.records if who.position <= r.offset <= who.epoch]
+            for key, value in fences.admit(read):
+                _apply(who.store, key, value)
+            who.position, who.late = who.epoch + 1, frozenset(fences.late)
+
+    def transact(self, changes: State, between: Callable[[], None]) -> None:
+        """The worker of the present generation commits, while something else happens."""
+        owner = self.workers[-1]
+        while not owner.is_open:
+            self.go_on(owner)
+        assert owner.rows == self.truth
+        for key, value in {**{key: owner.store.get(key) for key in owner.late}, **changes}.items():
+            self.append(key, value, None)
+            between()
+            _apply(self.truth, key, value)
+            _apply(owner.store, key, value)
+        # What others have written between is none of its business.
+        owner.position, owner.late = self.end_offset, frozenset()
+        owner.store.pop(LATE_KEY, None)
+
+
+class _Kept(MemoryStore):
+    """A store that has these rows."""
+
+    def __init__(self, rows: State) -> None:
+        super().__init__()
+        for key, value in rows.items():
+            if value is not None:
+                self.put(key, value)
+
+
+@given(
+    st.lists(STEPS, max_size=20),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["join", "commit", "go on", "go on"]),
+            st.integers(0, 9),
+            st.dictionaries(
+                st.sampled_from([b"a", b"b", b"c"]),
+                st.one_of(st.none(), st.sampled_from([b"1", b"2", b"3"])),
+                min_size=1,
+            ),
+        ),
+        min_size=5,
+        max_size=60,
+    ),
+)
+def test_a_worker_that_opens_late_changes_nothing_exactly_once(
+    before: list[Step], steps: list[tuple[str, int, State]]
+) -> None:
+    """Whatever was written at least once before, and whoever goes on in the middle of opening."""
+    changelog = Transactions()
+    changelog.open(dies=False)
+    for kind, who, key, value, dies in before:
+        if kind == "open":
+            changelog.open(dies=dies)
+        elif changelog.owners:
+            changelog.commit(changelog.owners[who % len(changelog.owners)], key, value, dies=dies)
+    changelog.join({}, 0)
+    for kind, who, changes in steps:
+        some = changelog.workers[who % len(changelog.workers)]
+        match kind:
+            case "join":
+                # With nothing, or with the state that another process has left.
+                changelog.join(*((some.store, some.position) if who % 2 else ({}, 0)))
+            case "commit":
+                former = changelog.workers[:-1]
+                between = former[who % len(former)] if former else None
+                changelog.transact(
+                    changes, lambda one=between: None if one is None else changelog.go_on(one)
+                )
+            case "go on":
+                changelog.go_on(some)
+        assert changelog.restored()[0] == changelog.truth
+    changelog.transact({}, lambda: None)
+    changelog.compact(changelog.end_offset)
+    assert changelog.restored()[0] == changelog.truth
+
+
+def late(changelog: Changelog) -> None:
     """Somebody has written late, and the owner has died before it has seen that."""
-    changelog = Changelog()
     changelog.open(dies=False)
     sleeper = changelog.owners[0]
     changelog.commit(sleeper, b"a", b"right", dies=False)
     changelog.open(dies=False)
     changelog.commit(sleeper, b"a", b"late", dies=False)
     assert changelog.restored()[0] == changelog.truth == {b"a": b"right"}
-    return changelog
 
 
 def test_what_the_lag_is_for_the_value_before_a_late_record() -> None:
     """Compacted too early, the late record has driven out the owner's, and is not valid itself."""
-    changelog = late()
+    changelog = Changelog()
+    late(changelog)
     changelog.compact(changelog.end_offset)
     assert changelog.restored()[0] == {}
 
 
 def test_what_the_lag_is_for_the_fence_before_a_late_record() -> None:
     """Compacted too early, the next fence has driven out the one that the record came behind."""
-    changelog = late()
+    changelog = Changelog()
+    late(changelog)
     changelog.open(dies=True)
     changelog.compact(changelog.end_offset)
     assert changelog.restored()[0] == {b"a": b"late"}
 
 
 def test_whoever_opens_in_time_makes_it_good() -> None:
-    changelog = late()
+    changelog = Changelog()
+    late(changelog)
     changelog.open(dies=False)
+    changelog.compact(changelog.end_offset)
+    assert changelog.restored()[0] == {b"a": b"right"}
+
+
+def test_the_first_transaction_makes_it_good() -> None:
+    """Also if it has nothing of its own to write, and another worker opens the task meanwhile."""
+    changelog = Transactions()
+    late(changelog)
+    changelog.join({}, 0)
+    changelog.join({}, 0)
+    changelog.transact({}, lambda: changelog.go_on(changelog.workers[0]))
     changelog.compact(changelog.end_offset)
     assert changelog.restored()[0] == {b"a": b"right"}

@@ -21,7 +21,7 @@ from streamlog.stored_log import StoredLog
 from streamlog.tables.changelog import Restoration, changelog_offset
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.worker import restore
-from streamlog.worker.commit import Checkpoints, Fenced
+from streamlog.worker.commit import Checkpoints, Fenced, checkpoint
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.restore import OWNER_KEY, Fences, Restorer, TaskState, epoch_headers
 from streamlog.worker.topics import ensure_topics
@@ -30,6 +30,9 @@ app = App("census")
 users = app.topic("users", key=str, value=int, partitions=1)
 table = app.table(users, name="users-table")
 CHANGELOG = TopicPartition("census-0-changelog", 0)
+
+
+Opening = Callable[..., Awaitable["Owner"]]
 
 
 class Owner:
@@ -43,7 +46,9 @@ class Owner:
         self.task = Task(
             topology.subtopologies[0], TaskId(0, 0), partitions=counts, store=state.front
         )
+        self.task.write_again(state.late)
         self.state = state
+        self._producer = producer
         self._checkpoints = Checkpoints(log, producer, SystemClock(), engine)
         self._offset = self.task.positions.get(("users", 0), 0)
 
@@ -56,12 +61,15 @@ class Owner:
         self.task.process({place: [record]}, 0, ends={place: self._offset})
         await self._checkpoints.write(self.task, self.state)
 
+    async def transact(self) -> None:
+        """Commit as a worker that is exactly once does, whose transaction is not of interest."""
+        made = checkpoint(self.task, 0, epoch=None)
+        assert made is not None
+        await (await self._producer.send_packed(*CHANGELOG, made.packs))
+
     @property
     def rows(self) -> dict[str, int]:
         return dict(self.task.table("users-table"))
-
-
-Opening = Callable[[str], Awaitable[Owner]]
 
 
 @asynccontextmanager
@@ -72,7 +80,7 @@ async def census(path: Path, log_name: str = "log") -> AsyncIterator[Opening]:
         async with log.producer() as producer:
             owners = []
 
-            async def opened(name: str) -> Owner:
+            async def opened(name: str, *, in_transactions: bool = False) -> Owner:
                 restorer = Restorer(
                     log,
                     producer,
@@ -80,6 +88,7 @@ async def census(path: Path, log_name: str = "log") -> AsyncIterator[Opening]:
                     path=str(path / name),
                     budget=RocksBudget(),
                     clock=SystemClock(),
+                    in_transactions=in_transactions,
                 )
                 owners.append(Owner(log, producer, await restorer.run(), engine))
                 return owners[-1]
@@ -172,7 +181,7 @@ def compacted(path: Path) -> list[Record]:
     return sorted({record.key: record for record in records}.values())
 
 
-@pytest.mark.parametrize("by", ["owner", "restorer"])
+@pytest.mark.parametrize("by", ["owner", "restorer", "transaction"])
 def test_what_a_former_owner_wrote_late_is_written_over(tmp_path: Path, by: str) -> None:
     """Compaction keeps the newest record of a key, whoever wrote it."""
 
@@ -193,6 +202,13 @@ def test_what_a_former_owner_wrote_late_is_written_over(tmp_path: Path, by: str)
             if by == "restorer":
                 again = await opened("c")
                 assert again.rows == rows
+                again.task.close()
+            if by == "transaction":
+                # The worker is exactly once by now, and is killed before its first commit.
+                (await opened("c", in_transactions=True)).task.close()
+                again = await opened("c", in_transactions=True)
+                assert again.rows == rows
+                await again.transact()
                 again.task.close()
 
     asyncio.run(main())
