@@ -20,6 +20,7 @@ from simulation.disk_entries import Directory, Regular
 from simulation.process import ProcessEnded
 from streamlog.broker.storage.files import Content, Mapping
 from streamlog.broker.storage.open_files import OpenFiles
+from streamlog.broker.storage.reserve import Reserve
 
 OPEN_LOGS_MAX: Final = 2
 """Logs that keep their files open: so few that every life closes some and opens them again."""
@@ -142,6 +143,7 @@ class SimulatedDisk:
         self.life = 0
         """Counts the processes that have had it."""
         self.held = OpenFiles(OPEN_LOGS_MAX)
+        self.reserve = Reserve()
         self.steps = 0
         """Calls that have changed something."""
         self.short_writes = 0.0

@@ -12,11 +12,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from streamlog.broker.quorum.log_entries import entry_of
 from streamlog.broker.quorum.raft_messages import Entry, SnapshotId
 from streamlog.broker.storage.files import File, Files, write_whole
+from streamlog.broker.storage.reserve import with_reserve
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch
 
@@ -124,7 +126,8 @@ class MetadataLog:
         if segment not in self._dirty:
             self._dirty.append(segment)
         for entry in entries:
-            write_whole(segment.file, entry.payload, segment.size_bytes)
+            write = partial(write_whole, segment.file, entry.payload, segment.size_bytes)
+            with_reserve(self._files, write)
             self._take_in(entry, segment)
             segment.size_bytes += len(entry.payload)
 

@@ -17,6 +17,7 @@ from crc32c import crc32c
 from streamlog.broker.quorum.raft_messages import QuorumState
 from streamlog.broker.storage.catalog import MALFORMED
 from streamlog.broker.storage.files import File, Files, read_file, replace_file, write_whole
+from streamlog.broker.storage.reserve import with_reserve
 from streamlog.errors import CorruptData
 
 QUORUM_STATE = "quorum-state"
@@ -78,6 +79,7 @@ class FlushedEnd:
     """The offset up to which the log has been synced. Raises OSError where the disk refuses."""
 
     def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
         self._file: File = files.open(f"{directory}/{FLUSHED_END}", writable=True)
         found = [self._read(slot) for slot in range(2)]
         self._number, offset = max((each for each in found if each is not None), default=(0, -1))
@@ -89,7 +91,8 @@ class FlushedEnd:
         self._number += 1
         head = _SLOT.pack(self._number, offset, 0)[:_CRC_AT]
         slot = (head + struct.pack(">I", crc32c(head))).ljust(_SLOT_BYTES, b"\0")
-        write_whole(self._file, slot, self._number % 2 * _SLOT_BYTES)
+        position = self._number % 2 * _SLOT_BYTES
+        with_reserve(self._files, lambda: write_whole(self._file, slot, position))
         self._file.sync()
         self.offset = offset
 

@@ -14,7 +14,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from struct import Struct
 
-from streamlog.broker.storage.files import Files, parent_of, read_file, write_whole
+from streamlog.broker.storage.files import (
+    Files,
+    parent_of,
+    read_file,
+    replace_file,
+    write_whole,
+)
 from streamlog.broker.storage.transactions import Decided
 
 ABORTED_SUFFIX = ".txnindex"
@@ -138,13 +144,18 @@ class AbortedIndex:
             if self.is_distrusted:
                 self.remove()
             return
+        if self.is_distrusted:
+            # As a whole: a part of it would look like a sound index that has fewer entries.
+            replace_file(self._files, self.path, bytes(self._data))
+            self._stored_bytes, self.is_distrusted = len(self._data), False
+            return
         self._is_new = self._is_new or self._stored_bytes == 0
         with closing(self._files.open(self.path, writable=True)) as file:
             if file.size() != self._stored_bytes:
                 file.truncate(self._stored_bytes)
             if self._stored_bytes < len(self._data):
                 write_whole(file, bytes(self._data[self._stored_bytes :]), self._stored_bytes)
-            self._stored_bytes, self.is_distrusted = len(self._data), False
+            self._stored_bytes = len(self._data)
             if durable:
                 file.sync()
         if durable and self._is_new:

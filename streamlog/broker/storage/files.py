@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import errno
 import mmap
+from contextlib import suppress
 from typing import Protocol
 
 from streamlog.broker.storage.descriptors import SHORT
 from streamlog.broker.storage.file_range import FileRange
 from streamlog.broker.storage.open_files import OpenFiles
+from streamlog.broker.storage.reserve import Reserve, is_full, with_reserve
 from streamlog.errors import (
     LogDirectoryError,
     LogDirectoryFailed,
@@ -111,6 +113,11 @@ class Files(Protocol):
         """Those who keep a file open between two uses."""
         ...
 
+    @property
+    def reserve(self) -> Reserve:
+        """Room for small files on a disk that is full."""
+        ...
+
     def map(self, path: str) -> Mapping:
         """Map a file, as long as it is now. Only so many are kept: the oldest ones are closed."""
         ...
@@ -178,18 +185,30 @@ def read_file(files: Files, path: str) -> bytes:
 def replace_file(files: Files, path: str, data: bytes) -> None:
     """Give a file new content, all or nothing, also through a power cut.
 
+    On a full disk it takes the room that is set aside for this.
+
     Raises:
         OSError: the content is the old one or, if only the last step failed, the new one.
     """
+    with_reserve(files, lambda: _write_aside(files, path, data))
+    files.rename(path + TEMPORARY, path)
+    files.sync_directory(parent_of(path))
+    files.reserve.renew(files)  # The old content has left its blocks.
+
+
+def _write_aside(files: Files, path: str, data: bytes) -> None:
     file = files.open(path + TEMPORARY, writable=True)
     try:
         file.truncate(0)
         write_whole(file, data, 0)
         file.sync()
+    except OSError:
+        # What is left of it would hold blocks that others need.
+        with suppress(OSError):
+            file.truncate(0)
+        raise
     finally:
         file.close()
-    files.rename(path + TEMPORARY, path)
-    files.sync_directory(parent_of(path))
 
 
 def make_durable_directory(files: Files, path: str) -> None:
@@ -221,7 +240,7 @@ def directory_error(error: OSError, path: str) -> LogDirectoryError:
             f"{path} has vanished while it was in use ({reason}): the log stops here; put the"
             " data directory back in its place, or start with a new one"
         )
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+    if is_full(error):
         return LogDirectoryFull(
             f"{path} can't be written ({reason}): what was acknowledged is there; free some"
             " space, then write again"

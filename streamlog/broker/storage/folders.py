@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 
 from streamlog.broker.storage.files import Files
 from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX
@@ -71,6 +71,16 @@ class Folders:
                 self._files.rename(f"{self._path}/{name}", f"{self._path}/{doomed}")
             self._remove(doomed)
         self._files.sync_directory(self._path)
+
+    def remove_files(self, paths: Iterable[str]) -> None:
+        """Remove files that are no part of a log any more; the next start tries what can't be."""
+        for path in paths:
+            try:
+                # The topic may have been deleted meanwhile, with all of its files.
+                with suppress(FileNotFoundError):
+                    self._files.remove(path)
+            except OSError as error:
+                _logger.warning("%s can't be removed (%s): the next start will try", path, error)
 
     def remove_unfinished(self, names: set[str], topic_ids: Iterable[bytes]) -> None:
         """Remove those of `names` that no topic has: its creation was not finished."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -44,9 +44,11 @@ from streamlog.broker.storage.files import (
 )
 from streamlog.broker.storage.folders import Folders, partition_folder, strays
 from streamlog.broker.storage.formatting import identified
+from streamlog.broker.storage.listener_file import ListenerFile
 from streamlog.broker.storage.os_files import OsFiles, process_id
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.predecessor_files import PredecessorFiles
+from streamlog.broker.storage.reserve import tell_of_memory, unless_full
 from streamlog.broker.storage.roll_budget import RollBudget
 from streamlog.broker.storage.segment import SegmentEnd
 from streamlog.broker.storage.staging import Staging
@@ -59,7 +61,6 @@ from streamlog.broker.storage.topic_state import (
 from streamlog.errors import (
     LogDirectoryError,
     LogDirectoryFailed,
-    LogDirectoryFull,
     LogDirectoryLocked,
     LogDirectoryLost,
     StreamlogError,
@@ -98,6 +99,7 @@ class LogDirectory:
         """By which the controller tells this directory from an older copy of it."""
         self._folders = Folders(files, path)
         self._checkpoints = Checkpoints(self._catalog)
+        self._listener = ListenerFile(self._catalog)
         self._least_ends: Mapping[str, int] = {}
         self._topics: dict[str, TopicState] = {}
         self._deleting: set[str] = set()
@@ -424,13 +426,7 @@ class LogDirectory:
 
     def remove_retired(self, paths: Iterable[str]) -> None:
         """Remove files that `PartitionLog.retire` has renamed; what can't be is left for later."""
-        for path in paths:
-            try:
-                # The topic may have been deleted meanwhile, with all of its files.
-                with suppress(FileNotFoundError):
-                    self._files.remove(path)
-            except OSError as error:
-                _logger.warning("%s can't be removed (%s): the next start will try", path, error)
+        self._folders.remove_files(paths)
 
     def predecessors(self) -> PredecessorFiles:
         """Files from before there was a metadata log."""
@@ -458,14 +454,14 @@ class LogDirectory:
         return PartitionLog.open(self._files, folder, name=f"{name}-0", config=config)
 
     def write_listener(self, host: str, port: int) -> None:
-        """Tell processes that find the directory locked where to connect.
+        """Tell processes that find the directory locked where to connect; on a full disk later.
 
         Raises:
             LogDirectoryError: the disk refused.
         """
         self._check_writable()
         with self._disk():
-            self._catalog.write_listener(host, port)
+            self._listener.write(host, port)
 
     @staticmethod
     def read_listener(path: str, *, files: Files | None = None) -> tuple[str, int] | None:
@@ -504,13 +500,15 @@ class LogDirectory:
     def begin_checkpoints(self, *, if_changed: bool = False) -> Job[None] | None:
         """The same for what holds by now, as a job for any thread; None if it was kept before."""
         taken = self._checkpoints.take(self._logs())
-        if if_changed and self._checkpoints.is_kept(taken):
+        if if_changed and self._checkpoints.is_kept(taken) and not self._listener.is_owed:
             return None
         return Job(partial(self._keep_checkpoints, taken))
 
     def _keep_checkpoints(self, taken: Taken) -> None:
         with self._disk():
             self._checkpoints.keep(taken)
+            self._listener.settle()
+            self._files.reserve.renew(self._files)
 
     def failure_of(self, error: OSError) -> LogDirectoryError:
         """What an error of the disk means."""
@@ -579,18 +577,9 @@ class LogDirectory:
 
     def _hold(self, lock: File, wall_ms: int) -> None:
         holder = json.dumps({"process_id": process_id(), "since_ms": wall_ms})
-        with self._unless_full("who holds the directory"):
+        with unless_full("who holds the directory"):
             lock.truncate(0)
             write_whole(lock, holder.encode(), 0)
-
-    @contextmanager
-    def _unless_full(self, what: str) -> Iterator[None]:
-        """Open the directory on a full disk, too: do without what only helps."""
-        try:
-            with self._disk():
-                yield
-        except LogDirectoryFull as error:
-            _logger.warning("%s is not written: %s", what, error)
 
     def _open(self) -> None:
         names = set(self._files.list(self.path))
@@ -603,11 +592,14 @@ class LogDirectory:
         checkpoints = self._checkpoints.read(entries)
         for entry in entries:
             self._open_topic(entry, checkpoints, names, ends)
-        self._finish_deletions()
+        with unless_full("that topics are deleted"):
+            self._finish_deletions()
         self._folders.remove_unfinished(names, (t.topic_id for t in self._topics.values()))
         self._folders.tell_of_strays(names)
-        with self._unless_full("a checkpoint"):
+        self._files.reserve.hold(self._files, self.path)
+        with unless_full("a checkpoint"):
             self._checkpoints.keep(self._checkpoints.take(self._logs()))
+        tell_of_memory(self.path, sum(log.owes_indexes for log in self._logs().values()))
 
     def _open_read_only(self) -> None:
         identity = self._catalog.identity()
@@ -707,9 +699,14 @@ class LogDirectory:
         """Delete the folders of topics that are not in `topics.json` any more."""
         if not self._deleting:
             return
-        self._folders.delete(self._deleting)
+        deleting = self._deleting
+        self._folders.delete(deleting)
         self._deleting = set()
-        self._write_topics(self._topics.values())
+        try:
+            self._write_topics(self._topics.values())
+        except OSError:
+            self._deleting = deleting
+            raise
 
     @contextmanager
     def _disk(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from functools import partial
 
 from streamlog.broker.storage.files import Content
 from streamlog.broker.storage.open_files import OpenFiles
+from streamlog.broker.storage.reserve import Reserve
 
 OPEN_LOGS_MAX = 1_000
 """Of the logs that keep their files open; no system has to give descriptors for them."""
@@ -142,6 +143,7 @@ class MemoryFiles:
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.held = OpenFiles(open_logs)
+        self.reserve = Reserve()
         self.life = 0
         self._root = _Names()
         self._short_bytes: int | None = None
@@ -169,6 +171,7 @@ class MemoryFiles:
         """
         self.life += 1
         self.held = OpenFiles(self.held.most)
+        self.reserve = Reserve()
         self._short_bytes = self._write_failure = self._sync_failure = None
         if keep_bytes is None:
             self._revert(self._root, None)

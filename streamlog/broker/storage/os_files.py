@@ -17,6 +17,7 @@ from streamlog.broker.storage.descriptors import RESERVED, SHORT, Shares, shares
 from streamlog.broker.storage.file_range import Descriptor, FileRange, read_at
 from streamlog.broker.storage.files import PIECES_MAX, Content, write_whole
 from streamlog.broker.storage.open_files import OpenFiles
+from streamlog.broker.storage.reserve import Reserve
 
 MAPPED_BYTES_MAX = 64 * 1024 * 1024
 """At most so much of this process's resident memory are pages of mapped files."""
@@ -147,6 +148,7 @@ class OsFiles:
         """`shares` is what files may hold of the process's descriptors; by default, as of now."""
         self.shares = shares_now() if shares is None else shares
         self._held = OpenFiles(self.shares.open_logs)
+        self.reserve = Reserve()
         self._numbers: set[int] = set()
         """The descriptors of all open files; mappings have others."""
         self._mapped: dict[OsMapping, None] = {}

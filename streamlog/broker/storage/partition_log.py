@@ -190,7 +190,9 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """Everything before this offset is known to be on disk, indexes included."""
-        return min([self.synced.offset, *(s.base_offset for s in self._segments.unsynced[:1])])
+        held = [s.base_offset for s in self._segments.unsynced[:1]]
+        owing = self._segments.owing_from
+        return min([self.synced.offset, *held, *([] if owing is None else [owing])])
 
     @property
     def active_base_offset(self) -> int:
@@ -232,6 +234,11 @@ class PartitionLog:
         self._segments.watch_damage(on_damage)
         if self.lacks_records:
             on_damage()
+
+    @property
+    def owes_indexes(self) -> bool:
+        """Whether there was no room for indexes of it: they are in memory until there is."""
+        return self._segments.owes_indexes
 
     @property
     def whole(self) -> bool:
@@ -471,7 +478,7 @@ class PartitionLog:
             if not count:
                 return
             if count == len(self._segments):
-                self._roll()
+                self._roll(is_doomed=True)
                 self._rolling.begin(now_ms)
             self.advance_start(self._segments.base_offset(count))
 
@@ -654,6 +661,8 @@ class PartitionLog:
             with self._disk.errors():
                 found = self._segments.written_again(self.recovery, self.recovery_point)
             self._sync(found)
+        if self.recovery.scanned_segments:
+            self._segments.note_owing(self._segments.last(self.recovery.scanned_segments))
         # Of a damaged end it is known that more had been on disk.
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 
@@ -678,6 +687,8 @@ class PartitionLog:
 
     def _write(self, data: Content, batches: list[RecordBatch], now_ms: int) -> None:
         try:
+            if self._segments.owes_indexes:
+                self._segments.settle_indexes()
             self.epochs.note(self._segments.active.next_offset)
             last = self._segments.active
             if self._rolling.due(last, self._config, size_of(data), batches, now_ms=now_ms):
@@ -707,11 +718,17 @@ class PartitionLog:
                 self._roll()
             self._rolling.begin(now_ms)
 
-    def _roll(self) -> None:
-        """Begin a segment; every step may fail and be tried again with the next append."""
+    def _roll(self, *, is_doomed: bool = False) -> None:
+        """Begin a segment; every step may fail and be tried again with the next append.
+
+        Of one that is sealed to be deleted, nothing has to fit on a full disk.
+        """
         sealed = self._segments.active
-        sealed.trim_indexes()
-        self._producers.keep()
+        for write in (sealed.trim_indexes, self._producers.keep):
+            if is_doomed:
+                sealed.write_what_fits(write)
+            else:
+                write()
         self._segments.add(sealed.next_offset, durable=not self.is_synced_beside)
         sealed.close()
         if self.is_synced_beside and len(self._segments.unsynced) < UNSYNCED_MAX:
@@ -734,6 +751,7 @@ class PartitionLog:
 
     def _settle(self) -> None:
         with self._disk.errors():
+            self._segments.settle_indexes()
             behind = self._segments.active.indexes_are_behind or self._segments.has_unsynced
             if self._dirty or behind:
                 self._segments.active.trim_indexes()

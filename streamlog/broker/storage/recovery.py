@@ -114,7 +114,9 @@ def load_sealed(segment: Segment, next_base_offset: int) -> None:
     if not sound:
         reason = segment.rescan()
     if not sound or segment.indexes_are_behind:
-        segment.keep_indexes()  # What a power cut took off them has been found again.
+        segment.write_what_fits(
+            segment.keep_indexes
+        )  # What a power cut took off them has been found again.
     if segment.next_offset < next_base_offset:
         segment.note_tail_damage(reason, next_base_offset)
 

@@ -11,6 +11,7 @@ Walking by headers alone is `Headers`, which trusts the CRC to whoever decodes t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
 
@@ -233,3 +234,19 @@ def _sound_at(file: File, position: int, end: int, offsets: range) -> int | None
     except CorruptData:
         return None
     return int(base_offset)
+
+
+def epochs(headers: Iterator[Header]) -> Iterator[tuple[int, int]]:
+    """Leader epoch and base offset of headers, as far as they are sound."""
+    with suppress(CorruptData):
+        for header in headers:
+            yield header.leader_epoch, header.base_offset
+
+
+def first_timestamp_ms(file: File, base_offset: int) -> int:
+    """The greatest timestamp of the first batch, which has `base_offset`; -1 if it is unsound."""
+    headers = Headers(file, end=file.size(), chunk_bytes=HEADER_BYTES)
+    try:
+        return next(headers.walk(0, base_offset)).max_timestamp_ms
+    except CorruptData:
+        return -1

@@ -24,11 +24,14 @@ from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.file_range import FileRange
 from streamlog.broker.storage.files import Buffer, Content, File, Files, write_whole
 from streamlog.broker.storage.index import Indexes
+from streamlog.broker.storage.reserve import unless_full
 from streamlog.broker.storage.scan import (
     OFFSETS_MAX,
     Header,
     Headers,
     Scan,
+    epochs,
+    first_timestamp_ms,
     header_at,
     last_whole,
     sound_position,
@@ -102,6 +105,8 @@ class Segment:
         self.damage: list[Damage] = []
         self.found_end_offset = base_offset
         """Behind the last batch that `range` has found."""
+        self.owes_indexes = False
+        """Whether there was no room for entries of its indexes, which are in memory."""
         self.has_markers = False
         """Whether `rescan` has met control batches."""
         self.aborted = AbortedIndex(files, stem + ABORTED_SUFFIX + suffix, in_memory=read_only)
@@ -150,6 +155,14 @@ class Segment:
         self._indexes.keep()
         self.aborted.flush(durable=True)
 
+    def write_what_fits(self, write: Callable[[], None]) -> None:
+        """Have indexes written; what a full disk refuses stays in memory, and `owes_indexes`."""
+        self.owes_indexes = True
+        with unless_full():
+            write()
+            self.owes_indexes = False
+        self._flush_due = self._flush_due or self.owes_indexes
+
     def sync(self) -> None:
         """Return when what was appended is on disk; of a closed log the indexes too."""
         file = self._appended.file
@@ -159,7 +172,7 @@ class Segment:
         with closing(self._files.open(self.path, writable=True)) as file:
             file.sync()
         if self.loaded and self._appended.is_closed:
-            self.keep_indexes()
+            self.write_what_fits(self.keep_indexes)
 
     def files_to_sync(self) -> list[File]:
         """The files of which something may not be on disk, under own handles; to be closed."""
@@ -311,7 +324,7 @@ class Segment:
                 position, offset = found
                 self._note_damage(reason, position, offset)
                 self._add_entry(position, offset)
-        self.trim_indexes()
+        self.write_what_fits(self.trim_indexes)
         self.loaded = True
         return reason
 
@@ -327,8 +340,7 @@ class Segment:
     def sound_behind(self) -> bool:
         """Whether a sound batch stands somewhere in the trailing bytes."""
         with self._reading() as file:
-            end = self.size_bytes + self.trailing_bytes
-            return self._sound_behind(file, end) is not None
+            return self._sound_behind(file, self.size_bytes + self.trailing_bytes) is not None
 
     # Appending.
 
@@ -458,7 +470,7 @@ class Segment:
         with self._reading() as file:
             for position, end, first in self._sound_ranges():
                 headers = Headers(file, end=end, chunk_bytes=self._chunk_bytes)
-                yield from _epochs(headers.walk(position, first))
+                yield from epochs(headers.walk(position, first))
 
     # Within.
 
@@ -491,23 +503,16 @@ class Segment:
     def _scan_on(self, file: File, position: int, offset: int, end: int) -> str:
         """Take in the sound batches from `position` on; why it stopped before `end`, if it did."""
         if position > 0 and self.first_timestamp_ms < 0:
-            self.first_timestamp_ms = self._first_timestamp_ms(file)
+            self.first_timestamp_ms = first_timestamp_ms(file, self.base_offset)
         self.size_bytes, self.next_offset = position, offset
         scan = Scan(file, position=position, next_offset=offset, end=end)
         for at, batch in scan:
             self._note_batch(batch, at, batch.base_offset)
             self.has_markers = self.has_markers or batch.is_control
-            if self._flush_due:
-                self._flush_indexes()
+            if self._flush_due and not self.owes_indexes:
+                self.write_what_fits(self._flush_indexes)
         self.trailing_bytes = end - self.size_bytes
         return scan.reason
-
-    def _first_timestamp_ms(self, file: File) -> int:
-        headers = Headers(file, end=file.size(), chunk_bytes=HEADER_BYTES)
-        try:
-            return next(headers.walk(0, self.base_offset)).max_timestamp_ms
-        except CorruptData:
-            return -1
 
     def _note_batch(self, batch: RecordBatch, position: int, base_offset: int) -> None:
         # No record has the time of a batch that compaction has emptied.
@@ -533,7 +538,8 @@ class Segment:
         self._since_entry_bytes = 0
         place = (base_offset - self.base_offset, position)
         newest_at = self._max_timestamp_offset - self.base_offset
-        self._flush_due = self._indexes.add(place, (self.max_timestamp_ms, newest_at))
+        flush_due = self._indexes.add(place, (self.max_timestamp_ms, newest_at))
+        self._flush_due = flush_due or self._flush_due
 
     def _times_agree(self, file: File) -> bool:
         """Whether the time index reaches as far as the offset index, and ends in a true entry."""
@@ -661,9 +667,3 @@ class Segment:
             raise CorruptData(
                 f"{self._partition}: {self.path} is damaged at position {header.position}: {error}"
             ) from error
-
-
-def _epochs(headers: Iterator[Header]) -> Iterator[tuple[int, int]]:
-    with suppress(CorruptData):
-        for header in headers:
-            yield header.leader_epoch, header.base_offset

@@ -56,6 +56,7 @@ class Segments:
         self._read_only = read_only
         self._chain: list[Segment] = []
         self._bases: list[int] = []
+        self._owing: list[Segment] = []
         self._told: set[str] = set()
         self._on_damage: Callable[[], None] | None = None
 
@@ -126,6 +127,32 @@ class Segments:
         self.unsynced = []
         self.sync_names()
         self.names_are_due = False
+
+    # Indexes for which there was no room.
+
+    def note_owing(self, found: Sequence[Segment]) -> None:
+        """Of these, which a recovery has scanned, some may have entries in memory only."""
+        self._owing = [segment for segment in found if segment.owes_indexes]
+
+    @property
+    def owes_indexes(self) -> bool:
+        """Whether the indexes of some are in memory only."""
+        return bool(self._owing)
+
+    @property
+    def owing_from(self) -> int | None:
+        """Where the first sealed segment begins whose indexes are not on disk; None: all are."""
+        sealed = (each for each in self._owing if each is not self.active)
+        return next((each.base_offset for each in sealed), None)
+
+    def settle_indexes(self) -> None:
+        """Write what there was no room for, as more is about to be appended."""
+        for segment in self._owing:
+            if segment is self.active:
+                segment.trim_indexes()
+            else:
+                segment.keep_indexes()
+        self._owing = []
 
     # Growing and shrinking.
 
@@ -338,7 +365,7 @@ class Segments:
                     aborted.append(decided)
             if segment.aborted.is_distrusted:
                 segment.aborted.rebuild(aborted)
-                segment.aborted.flush()
+                segment.write_what_fits(segment.aborted.flush)
 
     def report(self, found: recovery.Recovery) -> None:
         """Say what opening the log took, if it has lost anything."""
@@ -374,6 +401,8 @@ class Segments:
         self._chain = chain
         self._bases = [segment.base_offset for segment in chain]
         self.active = chain[-1]
+        if self._owing:
+            self._owing = [segment for segment in self._owing if segment in chain]
 
     def _found_damage(self) -> None:
         if self._on_damage is not None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -217,7 +218,7 @@ def test_a_deletion_that_was_refused_deletes_nothing(files: MemoryFiles) -> None
     directory = opened(files)
     directory.create_topic("a", 1)
     directory.log("a", 0).append(batch(3), now_ms=0)
-    files.fail_next_write()
+    files.fail_next_write(errno.EIO)
     with pytest.raises(LogDirectoryFailed):
         directory.delete_topic("a")
     directory.create_topic("b", 1)
@@ -228,7 +229,7 @@ def test_a_deletion_that_was_refused_deletes_nothing(files: MemoryFiles) -> None
 
 def test_a_creation_that_was_interrupted_leaves_nothing(files: MemoryFiles) -> None:
     directory = opened(files)
-    files.fail_next_write()
+    files.fail_next_write(errno.EIO)
     with pytest.raises(LogDirectoryFailed):
         directory.create_topic("a", 2)
     assert list(directory.topics) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -269,7 +270,7 @@ def test_a_disk_that_refuses_stops_one_round_only(files: MemoryFiles) -> None:
     directory = opened(files)
     log = filled(directory, retention_ms="30000")
     time = Time(directory)
-    files.fail_next_write()
+    files.fail_next_write(errno.EIO)
     time.pass_ms(50_000)
     assert not renamed(files, directory), "the log start could not be kept"
     time.pass_ms(INTERVAL_MS)

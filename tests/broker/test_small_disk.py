@@ -1,0 +1,232 @@
+"""A broker on a real file system without a free block: it starts, serves reads, and recovers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.broker.storage.reserve import RESERVE
+from streamlog.client.producer import Producer
+from streamlog.client.topic_admin import NewTopic
+from streamlog.errors import LogDirectoryFull
+from streamlog.log import Log
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.admin import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from streamlog.protocol.messages.data import ProduceResponse
+from streamlog.protocol.schema import Message
+from streamlog.transport.connection import TcpTransport
+from tests.broker.node import batch, produce_request
+from tests.broker.process import BrokerProcess
+from tests.broker.small_disk import SmallDisk, small_disk
+
+PARTITIONS = 3
+RECORDS = 200
+AT_ONCE = 20
+SMALL = {"segment.bytes": "20000", "index.interval.bytes": "1000", "file.delete.delay.ms": "0"}
+PATIENCE_S = 30.0
+ASK_AGAIN_S = 0.05
+BATCH = batch(b"x" * 5_000)
+FULL = pytest.mark.parametrize(
+    ("left_bytes", "names"),
+    [(0, False), (0, True), (4096, False), (8192, True), (16384, False)],
+    ids=["no block", "no block, no name", "one block", "two blocks, no name", "four blocks"],
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk") as found:
+        yield found
+
+
+class _Aborted(Exception):
+    """Why a transaction is aborted."""
+
+
+async def ask(broker: BrokerProcess, request: Message) -> Message:
+    transport = await TcpTransport.connect("127.0.0.1", broker.port, client_id="t", timeout_ms=5000)
+    try:
+        return await transport.call(request, timeout_ms=5_000)
+    finally:
+        await transport.close()
+
+
+async def produced(broker: BrokerProcess, topic: str = "more") -> int:
+    """The error code for a batch that needs more than a block."""
+    answer = await ask(broker, produce_request(BATCH, topic=topic))
+    assert isinstance(answer, ProduceResponse)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+async def write(broker: BrokerProcess) -> list[bytes]:
+    """Records in many small batches, some of them aborted; what was acknowledged."""
+    values = [b"%d %s" % (number, b"v" * 200) for number in range(RECORDS)]
+    async with Log.open(f"kafka://{broker.address}") as log:
+        more = NewTopic("more", 1, configs=SMALL)
+        await log.admin().create_topics([NewTopic("t", PARTITIONS, configs=SMALL), more])
+        async with log.producer(transactional_id="x", linger_ms=0) as producer:
+            for first in range(0, RECORDS, AT_ONCE):
+                with suppress(_Aborted):
+                    async with producer.transaction():
+                        await send(producer, [b"no"])
+                        raise _Aborted
+                async with producer.transaction():
+                    await send(producer, values[first : first + AT_ONCE])
+        async with log.producer() as producer:
+            for _ in range(20):
+                await (await producer.send("more", bytes(10_000)))
+    return sorted(values)
+
+
+async def send(producer: Producer, values: Sequence[bytes]) -> None:
+    for value in values:
+        await (await producer.send("t", value))
+
+
+async def stored(url: str) -> list[bytes]:
+    """What readers of committed records find in every partition."""
+    partitions = [TopicPartition("t", number) for number in range(PARTITIONS)]
+    found: list[bytes] = []
+    async with (
+        Log.open(url, create=False) as log,
+        log.consumer(isolation_level="read_committed") as consumer,
+    ):
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions)
+        await consumer.seek_to_beginning(*partitions)
+        while any([await consumer.position(each) < ends[each] for each in partitions]):
+            polled = await consumer.poll(timeout_ms=1_000)
+            found += [r.value or b"" for records in polled.values() for r in records]
+    return sorted(found)
+
+
+async def until_accepted(broker: BrokerProcess, topic: str = "more") -> None:
+    """Produce until the broker takes it, by itself."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (code := await produced(broker, topic)) != ErrorCode.NONE:
+        assert time.monotonic() < deadline_s, f"still refused: {code}"
+        await asyncio.sleep(ASK_AGAIN_S)
+
+
+def killed_on_full(
+    broker: BrokerProcess,
+    disk: SmallDisk,
+    *,
+    left_bytes: int = 0,
+    names: bool = False,
+    reserve: bool = False,
+) -> list[bytes]:
+    """Write, kill, and fill the disk: what was acknowledged."""
+    with broker:
+        values = asyncio.run(write(broker))
+        broker.kill()
+    if not reserve:
+        shutil.rmtree(disk.path / "data" / RESERVE)
+    disk.fill(left_bytes=left_bytes, names=names)
+    return values
+
+
+@FULL
+def test_it_serves_reads_refuses_writes_and_recovers_by_itself(
+    disk: SmallDisk, left_bytes: int, names: bool
+) -> None:
+    broker = BrokerProcess(disk.path / "data")
+    values = killed_on_full(broker, disk, left_bytes=left_bytes, names=names)
+    for _ in range(2):
+        with broker:
+            assert asyncio.run(stored(f"kafka://{broker.address}")) == values
+            if not left_bytes:
+                assert asyncio.run(produced(broker)) == ErrorCode.KAFKA_STORAGE_ERROR
+                assert asyncio.run(stored(f"kafka://{broker.address}")) == values
+            broker.kill()
+    with broker:
+        disk.free()
+        asyncio.run(until_accepted(broker))
+        assert asyncio.run(stored(f"kafka://{broker.address}")) == values
+        broker.kill()
+    with broker:
+        assert asyncio.run(stored(f"kafka://{broker.address}")) == values
+
+
+@pytest.mark.parametrize("names", [False, True])
+def test_an_embedded_log_opens_and_is_read(disk: SmallDisk, names: bool) -> None:
+    values = killed_on_full(BrokerProcess(disk.path / "data"), disk, names=names)
+
+    async def story() -> None:
+        assert await stored(f"embedded:{disk.path}/data") == values
+
+    with pytest.raises(LogDirectoryFull):  # It can't be marked as closed in order.
+        asyncio.run(story())
+    disk.free()
+    asyncio.run(story())
+
+
+def delete_records() -> Message:
+    partition = DeleteRecordsPartition(partition_index=0, offset=-1)
+    topic = DeleteRecordsTopic(name="more", partitions=[partition])
+    return DeleteRecordsRequest(topics=[topic], timeout_ms=5_000)
+
+
+def delete_topic() -> Message:
+    return DeleteTopicsRequest(topics=[DeleteTopicState(name="more")], timeout_ms=5_000)
+
+
+def beside(disk: SmallDisk, directory: Path, **more: str) -> BrokerProcess:
+    """A broker on the disk whose settings stand where there is room."""
+    data = directory / "data"
+    data.symlink_to(disk.path / "data")
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(data),
+        "log.retention.check.interval.ms": "100",
+    }
+    return BrokerProcess(data, settings={**settings, **more})
+
+
+@pytest.mark.parametrize("names", [False, True])
+@pytest.mark.parametrize(
+    ("deletion", "answer"),
+    [(delete_records(), DeleteRecordsResponse), (delete_topic(), DeleteTopicsResponse)],
+    ids=["records", "topic"],
+)
+def test_what_is_deleted_makes_room(
+    disk: SmallDisk, tmp_path: Path, deletion: Message, answer: type[Message], names: bool
+) -> None:
+    values = killed_on_full(BrokerProcess(disk.path / "data"), disk, names=names, reserve=True)
+    broker = beside(disk, tmp_path)
+
+    async def story() -> None:
+        while ErrorCode.NONE in {await produced(broker), await produced(broker, "t")}:
+            disk.fill(names=names)
+        told = await ask(broker, deletion)
+        assert isinstance(told, answer)
+        assert "error_code=0" in repr(told), told
+        await until_accepted(broker, "t")
+        assert set(values) < set(await stored(f"kafka://{broker.address}"))
+
+    with broker:
+        asyncio.run(story())
+        broker.kill()
+
+
+def test_retention_makes_room(disk: SmallDisk, tmp_path: Path) -> None:
+    killed_on_full(BrokerProcess(disk.path / "data"), disk, reserve=True)
+    with beside(disk, tmp_path, **{"log.retention.ms": "1"}) as broker:
+        asyncio.run(until_accepted(broker))
+        assert asyncio.run(stored(f"kafka://{broker.address}")) == []
+        broker.kill()
