@@ -358,17 +358,16 @@ class App(Declarations):
             )
 
     def _rehearsal(self, start: When, partitions: int | None, default: int) -> Rehearsal:
-        from streamlog.client.partitioner import partition_of_key  # noqa: PLC0415 - for tests only
         from streamlog.testing import Rehearsal  # noqa: PLC0415 - for tests only
 
         topology = self.topology()
+        topics = self._topics_of(topology)
         return Rehearsal(
             topology=topology,
             partitions={
-                name: partitions or spec.partitions or default
-                for name, spec in self._topics_of(topology).items()
+                name: partitions or spec.partitions or default for name, spec in topics.items()
             },
-            partition_of=partition_of_key,
+            partitioners={name: spec.partitioner for name, spec in topics.items()},
             outlet=self.outlet,
             agents=self.agents,
             timers=self.timers,

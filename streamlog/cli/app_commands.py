@@ -84,5 +84,6 @@ async def _with_log(app: App, call: Callable[[], Any]) -> None:
     async with Log.open(app.log, listen=False, create=True, security=app.security) as log:
         await declare_topics(log, app.topics)
         async with log.producer() as producer:
+            producer.partition_by(program.partitioners)
             program.bind(producer)
             await call()

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -30,6 +31,9 @@ from streamlog.log import Log
 from streamlog.processing import dead_letters
 from streamlog.record import Headers
 from streamlog.records.batch import Record
+from streamlog.records.partitioners import Partitioner, partitions_by
+from streamlog.serdes import window_bytes
+from streamlog.topology import TopicSpec
 
 LIST_DEFAULT = 100
 BATCH_RECORDS = 500
@@ -104,8 +108,14 @@ def dlq_replay(
     ] = None,
     log: LogOption = None,
 ) -> None:
-    """Send the records again, in order, to the partitions they came from; each once."""
-    name = _topic(context.obj, topic)
+    """Send the records again, in order, to the partitions they came from; each once.
+
+    A record that was never in a partition, as its topic refused the app, goes where its key
+    belongs: that takes the app (-A), which knows how the topic is partitioned.
+    """
+    session: Session = context.obj
+    name = _topic(session, topic)
+    topics = None if session.app is None else session.app.program().topics
 
     async def replay(opened: Log) -> list[Found]:
         async with (
@@ -114,11 +124,15 @@ def dlq_replay(
         ):
             starts = await _starts(opened, consumer, name, everything=False)
             letters = await _letters(consumer, starts, limit)
+            if topics is None:
+                _check_places(letters)
+            else:
+                producer.partition_by(_partitioners(topics))
             for first in range(0, len(letters), BATCH_RECORDS):
                 await _send_again(producer, consumer, letters[first : first + BATCH_RECORDS])
         return letters
 
-    letters = with_log(context.obj, log, replay)
+    letters = with_log(session, log, replay)
     passed = [letter for letter in letters if letter.is_internal]
     say(f"sent {len(letters) - len(passed)} records again")
     if passed:
@@ -215,6 +229,38 @@ async def _send_again(producer: Producer, consumer: Consumer, letters: list[Foun
                 )
         ends = {letter.place: letter.record.offset + 1 for letter in letters}
         await transaction.send_offsets(ends, consumer.group_metadata())
+
+
+def _partitioners(topics: Mapping[str, TopicSpec]) -> dict[str, Partitioner]:
+    """How the app's topics are partitioned; a windowed key belongs where its key does."""
+    return {
+        name: partial(_by_key, spec.partitioner, window_bytes(spec.key))
+        for name, spec in topics.items()
+    }
+
+
+def _by_key(partitioner: Partitioner, tail_bytes: int, key: bytes, count: int) -> int:
+    return partitions_by(partitioner, (key,), count, tail_bytes)[0]
+
+
+def _check_places(letters: list[Found]) -> None:
+    """Without the app nobody knows how a topic is partitioned.
+
+    Raises:
+        UsageError: a key has to decide.
+    """
+    lost = [
+        each
+        for each in letters
+        if not each.is_internal and each.record.key is not None and _partition(each) is None
+    ]
+    if lost:
+        names = ", ".join(sorted({each.text(dead_letters.TOPIC) for each in lost}))
+        raise UsageError(
+            f"nothing was sent: {len(lost)} of {len(letters)} records, for {names}, were never in "
+            f"a partition, such as {_place(lost[0])}; their keys decide where they belong, so name "
+            "the app, which knows how its topics are partitioned: streamlog -A MODULE dlq replay"
+        )
 
 
 def _partition(letter: Found) -> int | None:

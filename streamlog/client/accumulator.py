@@ -169,6 +169,11 @@ class Accumulator(Generic[T]):
             return Appended.FILLED
         return appended
 
+    def is_open(self, topic: str, partition: int) -> bool:
+        """Whether the newest batch of a partition still takes records."""
+        queue = self._queues.get(TopicPartition(topic, partition))
+        return queue is not None and bool(queue.waiting) and not queue.waiting[-1].closed
+
     def append_many(
         self,
         partition: TopicPartition,

@@ -1,13 +1,18 @@
 """Which partition a record goes to if the caller does not say.
 
-Pure. With a key: murmur2 of the key, as in Kafka's own clients, so that producers in other
-languages put the same key into the same partition. Without one: stay with a partition until a
-batch for it is full, then take the next (KIP-480): few large batches instead of many small ones.
-Kafka draws the next partition at random and weighs it by load (KIP-794); here it goes round.
+With a key: murmur2 of the key, as in Kafka's own clients, so that producers in other languages
+put the same key into the same partition. Without one: stay with a partition until its batch has
+been sent or is full, then take the next (KIP-480): few large batches instead of many small ones.
+The first partition of a topic is drawn, as Kafka's client does: of many programs that send one
+record each, not all write to partition 0. Kafka draws every next one, too, and weighs them by load
+(KIP-794); here they take turns. Pure: whoever makes it gives the chance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from streamlog.chance import Random
 from streamlog.records.murmur2 import murmur2, partitions_of_keys
 
 __all__ = ["StickyPartitions", "murmur2", "partition_of_key", "partitions_of_keys"]
@@ -21,14 +26,33 @@ def partition_of_key(key: bytes, partitions: int) -> int:
 class StickyPartitions:
     """The partition that records without a key go to at the moment, per topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, chance: Random) -> None:
+        """`chance` draws the partition that a topic begins with."""
+        self._chance = chance
         self._current: dict[str, int] = {}
+        self._used: set[str] = set()
+        """Topics whose current partition has been given a record since its turn came."""
 
-    def current(self, topic: str, partitions: int) -> int:
-        """Where the next record without a key goes."""
-        return self._current.setdefault(topic, 0) % partitions
+    def choose(self, topic: str, partitions: int, is_open: Callable[[int], bool]) -> int:
+        """Where the next record without a key goes.
+
+        Args:
+            topic: where to.
+            partitions: how many it has.
+            is_open: whether a batch of this partition still takes records.
+        """
+        current = self._current.get(topic)
+        if current is None:
+            current = self._current[topic] = self._chance.randrange(partitions)
+        current %= partitions
+        if topic in self._used and not is_open(current):
+            current = self._current[topic] = (current + 1) % partitions
+        self._used.add(topic)
+        return current
 
     def turn(self, topic: str, partition: int, partitions: int) -> None:
-        """A batch for `partition` is full: if it is the current one, go on to the next."""
-        if self.current(topic, partitions) == partition:
+        """A batch for `partition` is full: if it is the current one, the next one's turn comes."""
+        current = self._current.get(topic)
+        if current is not None and current % partitions == partition:
             self._current[topic] = (partition + 1) % partitions
+            self._used.discard(topic)

@@ -13,11 +13,12 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias, TypedDict
 
 from streamlog.assignors import TopicPartition
+from streamlog.chance import Random
 from streamlog.client.accumulator import (
     Accumulator,
     Appended,
@@ -75,6 +76,7 @@ class ProducerOptions(TypedDict, total=False):
     max_in_flight: int
     transactional_id: str | None
     transaction_timeout_ms: int
+    seed: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,8 @@ class ProducerSettings:
     transaction_timeout_ms: int = 60_000
     """A transaction that is open for longer is aborted by its coordinator, and this producer shut
     out; at most the broker's transaction.max.timeout.ms."""
+    seed: int | None = None
+    """Of the partition that records without a key begin with; None: another one each time."""
 
     def __post_init__(self) -> None:
         if self.acks not in _ACKS:
@@ -174,7 +178,7 @@ class Producer:
             self._session = TransactionSession(
                 cluster, transactions, self._accumulator, tell=self._sender.look
             )
-        self._sticky = StickyPartitions()
+        self._sticky = StickyPartitions(Random(settings.seed))
         self._partitioners: dict[str, Partitioner] = {}
         self._partition_of_key = lru_cache(KEYS_CACHED)(partition_of_key)
         self._room = asyncio.Lock()
@@ -223,7 +227,8 @@ class Producer:
             key: records with the same key go to the same partition.
             timestamp_ms: since the epoch; by default now.
             headers: name and value, in order.
-            partition: by default chosen by the key, or by turns without one.
+            partition: by default chosen by the key; records without one take turns, batch by batch,
+                from a partition that is drawn.
 
         Returns:
             A future of where it was written. It fails with what `flush` raises.
@@ -254,7 +259,7 @@ class Producer:
         )
         if appended is not Appended.JOINED:
             self._sender.look()
-            if key is None and appended is Appended.FILLED:
+            if key is None and partition is None and appended is Appended.FILLED:
                 self._sticky.turn(topic, chosen, count)
         return delivery
 
@@ -478,7 +483,7 @@ class Producer:
                 self._check_partition(topic, chosen, count)
                 return chosen
             return self._partition_of_key(key, count)
-        return self._sticky.current(topic, count)
+        return self._sticky.choose(topic, count, partial(self._accumulator.is_open, topic))
 
     def _check_partition(self, topic: str, partition: int, count: int) -> None:
         if not 0 <= partition < count:

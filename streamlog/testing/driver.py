@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -34,7 +33,7 @@ from streamlog.processing.writable_tables import RowWrite
 from streamlog.record import Headers, Record
 from streamlog.records.batch import Record as RawRecord
 from streamlog.records.control import TimeMark
-from streamlog.records.partitioners import partition_by
+from streamlog.records.partitioners import DEFAULT, Partitioner
 from streamlog.tables.changelog import Restoration
 from streamlog.tables.memory import MemoryStore
 from streamlog.tables.store import Change
@@ -71,8 +70,8 @@ class Rehearsal:
     topology: Topology
     partitions: Mapping[str, int]
     """Of the declared topics."""
-    partition_of: Callable[[bytes, int], int]
-    """The partition of a key, as producers choose it."""
+    partitioners: Mapping[str, Partitioner] = field(default_factory=dict)
+    """Of topics whose producers don't use the default."""
     outlet: Outlet
     agents: Sequence[Agent[Any, Any]] = ()
     timers: Sequence[Timer] = ()
@@ -125,7 +124,8 @@ class TestDriver:
         self.now_ms = max(rehearsal.start_ms, before.now_ms)
         """The time of the driver, in milliseconds since the epoch."""
         self._topics = {
-            name: before.topics.get(name) or MemoryTopic(number, self._partition_by(name))
+            name: before.topics.get(name)
+            or MemoryTopic(number, rehearsal.partitioners.get(name, DEFAULT))
             for name, number in counts.items()
         }
         self._global_tables = ListedTables(self._topology, self._topics)
@@ -533,14 +533,7 @@ class TestDriver:
     def _partition(self, sink: SinkRecord) -> int:
         if sink.partition is not None:
             return sink.partition
-        count = len(self._topics[sink.topic].partitions)
-        return self._partition_by(sink.topic)(sink.route, count)
-
-    def _partition_by(self, topic: str) -> Callable[[bytes, int], int]:
-        spec = self._topology.topics.get(topic)
-        if spec is None:
-            return self._rehearsal.partition_of
-        return partial(partition_by, spec.partitioner)
+        return self._topics[sink.topic].partition_of(sink.route)
 
 
 class _Sender:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 
 from streamlog.errors import UsageError
 from streamlog.record import Headers
 from streamlog.records.batch import Record as RawRecord
 from streamlog.records.control import TimeMark, Told
+from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
 
 
 class MemoryTopic:
     """A topic as lists."""
 
-    def __init__(self, partitions: int, partition_of: Callable[[bytes, int], int]) -> None:
-        self._partition_of_key = partition_of
+    def __init__(self, partitions: int, partitioner: Partitioner = DEFAULT) -> None:
+        self._partitioner = partitioner
         self.partitions: list[list[RawRecord]] = [[] for _ in range(partitions)]
         self.arrivals: list[tuple[int, RawRecord]] = []
         self._marks: list[list[TimeMark]] = [[] for _ in range(partitions)]
@@ -32,7 +32,7 @@ class MemoryTopic:
     ) -> tuple[int, int]:
         """Add a record; partition and offset where it lies."""
         if partition is None:
-            partition = self._partition_of(key)
+            partition = self._next() if key is None else self.partition_of(key)
         if not 0 <= partition < len(self.partitions):
             raise UsageError(
                 f"there is no partition {partition}: the topic has {len(self.partitions)}"
@@ -57,9 +57,11 @@ class MemoryTopic:
         first = bisect_left(records, offset, key=_offset_of)
         return records[first:], marks[bisect_left(marks, offset, key=_offset_of) :]
 
-    def _partition_of(self, key: bytes | None) -> int:
-        if key is not None:
-            return self._partition_of_key(key, len(self.partitions))
+    def partition_of(self, key: bytes) -> int:
+        """Where the topic's partitioner puts a key."""
+        return partition_by(self._partitioner, key, len(self.partitions))
+
+    def _next(self) -> int:
         self._turn += 1
         return (self._turn - 1) % len(self.partitions)
 

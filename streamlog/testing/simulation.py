@@ -22,6 +22,7 @@ from streamlog.dsl.topic import Topic
 from streamlog.errors import RunsDiffer, StreamlogError, UsageError
 from streamlog.processing.outbox import Drop
 from streamlog.records.batch import Record as RawRecord
+from streamlog.records.partitioners import DEFAULT
 from streamlog.testing.agents import Agents
 from streamlog.testing.driver import Rehearsal, TestDriver
 from streamlog.testing.memory_topic import MemoryTopic
@@ -153,7 +154,7 @@ class Simulation:
     def _topics(self) -> dict[str, MemoryTopic]:
         changelogs = self._topology.changelog_partitions(self._counts)
         return {
-            name: MemoryTopic(count, self._rehearsal.partition_of)
+            name: MemoryTopic(count, self._rehearsal.partitioners.get(name, DEFAULT))
             for name, count in {**self._counts, **changelogs}.items()
         }
 
@@ -191,7 +192,6 @@ class Simulation:
             topics,
             seed=seed,
             now_ms=self.now_ms,
-            partition_of=self._rehearsal.partition_of,
             results=agents.results,
         )
         try:

@@ -67,7 +67,6 @@ class Turmoil:
         *,
         seed: int,
         now_ms: int,
-        partition_of: Callable[[bytes, int], int],
         results: Results,
     ) -> None:
         """Args as the driver's; `topics` hold the inputs, and are written to."""
@@ -80,7 +79,6 @@ class Turmoil:
         self._topics = topics
         self._global_tables = ListedTables(topology, topics)
         self._now_ms = now_ms
-        self._partition_of = partition_of
         self._results = results
         self._subs: dict[TaskId, Subtopology] = {
             TaskId(sub.number, partition): sub
@@ -206,7 +204,7 @@ class Turmoil:
             topic = self._topics[sink.topic]
             partition = sink.partition
             if partition is None:
-                partition = self._partition_of(sink.route, len(topic.partitions))
+                partition = topic.partition_of(sink.route)
             topic.append(
                 sink.value,
                 key=sink.key,

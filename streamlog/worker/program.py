@@ -17,6 +17,7 @@ from streamlog.dsl.front import Page
 from streamlog.dsl.schedule import Crontab, Service, Timer
 from streamlog.dsl.topic import Asker
 from streamlog.log import Log
+from streamlog.records.partitioners import Partitioner
 from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.topology import TopicSpec, Topology
 from streamlog.topology.beside import beside
@@ -83,6 +84,11 @@ class Program:
     """Of a version that runs beside its app: the topology as the app has it."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Of a version: what the app's topics are called here, if they have other names."""
+
+    @property
+    def partitioners(self) -> dict[str, Partitioner]:
+        """How each topic's keys are partitioned, for whoever sends to it."""
+        return {name: spec.partitioner for name, spec in self.topics.items()}
 
     def beside(self, version: str) -> Program:
         """A version of the program, under an id of its own and with topics of its own to write to.

@@ -150,7 +150,7 @@ class Worker:
             self._announce(start)
             # Tasks hand over whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))
-            producer.partition_by({s.name: s.partitioner for s in program.topics.values()})
+            producer.partition_by(program.partitioners)
             transactor = await self._transactor(log, stack)
             consumer = await stack.enter_async_context(self._consumer(log))
             stack.push_async_exit(partial(_leave, consumer))

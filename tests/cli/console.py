@@ -9,17 +9,18 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
+from streamlog.app import App
 from streamlog.cli.session import Session
 
 Invoke = Callable[..., str]
 
 
-def console(room: typer.Typer, log: Path) -> Invoke:
+def console(room: typer.Typer, log: Path, app: App | None = None) -> Invoke:
     """Runs a command with these arguments: its output, or what it raises."""
 
     def invoke(*arguments: str) -> str:
         at = [*arguments, "--log", f"embedded:{log}"]
-        result = CliRunner().invoke(room, at, obj=Session(), catch_exceptions=False)
+        result = CliRunner().invoke(room, at, obj=Session(app), catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.output
 

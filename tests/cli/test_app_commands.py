@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamlog.cli.session import load_app
+from tests.cli.console import row
 from tests.worker.processes import STREAMLOG, running, streamlog
 
 APP = """
@@ -14,6 +15,7 @@ from streamlog import App
 
 app = App("own", log="embedded:log")
 notes = app.topic("notes", key=str, value=str)
+users = app.topic("users", key=str, value=str, partitioner="crc32")
 
 @app.command()
 async def add_notes(count: int, prefix: str = "n") -> None:
@@ -21,6 +23,11 @@ async def add_notes(count: int, prefix: str = "n") -> None:
     for number in range(count):
         await notes.send(f"note {number}", key=f"{prefix}{number}")
     print("written")
+
+@app.command()
+async def add_users() -> None:
+    for number in range(8):
+        await users.send("there", key=f"u{number}")
 
 @app.command("shout")
 def shout(text: str) -> None:
@@ -47,6 +54,12 @@ def test_an_async_command_can_send(here: Path) -> None:
         assert reader.stop() == 0
 
 
+def test_a_command_sends_where_the_topics_partitioner_puts_a_key(here: Path) -> None:
+    assert streamlog("-A", "own:app", "add-users", cwd=here)[0] == 0
+    code, output = streamlog("-A", "own:app", "topics", "check", "users", cwd=here)
+    assert (code, row(output, "crc32", "8", "8")) == (0, True), output
+
+
 def test_errors_are_those_of_a_command(here: Path) -> None:
     assert streamlog("-A", "own:app", "shout", "hi", cwd=here) == (0, "HI")
     code, output = streamlog("-A", "own:app", "shout", cwd=here)
@@ -60,4 +73,4 @@ def test_errors_are_those_of_a_command(here: Path) -> None:
 def test_the_app_is_found_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(str(here))
-    assert [*load_app("own:app").commands] == ["add-notes", "shout"]
+    assert [*load_app("own:app").commands] == ["add-notes", "add-users", "shout"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from streamlog import App, Windowed, tumbling
 from streamlog.assignors import TopicPartition
 from streamlog.cli.dlq import dlq
 from streamlog.client.admin import NewTopic
@@ -16,6 +19,7 @@ from streamlog.errors import UnknownTopicOrPartition, UsageError
 from streamlog.log import Log
 from streamlog.processing.dead_letters import Letter
 from streamlog.records.batch import Record
+from streamlog.records.partitioners import PartitionerName, partition_by
 from tests.cli.console import Invoke, console, row
 
 T = TypeVar("T")
@@ -114,6 +118,55 @@ def test_records_are_sent_again_once_to_where_they_came_from(run: Invoke, tmp_pa
     on_log(tmp_path, lambda log: write(log, letter(5)))
     assert "0 letters" not in run("list", "shop-dlq")
     assert "sent 1 records again" in run("replay", "shop-dlq")
+
+
+def nowhere(number: int, key: bytes | None = None) -> Letter:
+    """A record of a sink topic that the app was not allowed to write to."""
+    key = b"k%d" % number if key is None else key
+    return replace(letter(number), topic="users", partition=-1, offset=-1, key=key, headers=())
+
+
+def placed(here: Path, topic: str, count: int) -> dict[bytes | None, int]:
+    async def story(log: Log) -> dict[bytes | None, int]:
+        parts = [TopicPartition(topic, number) for number in range(count)]
+        found: dict[bytes | None, int] = {}
+        async with log.consumer(auto_offset_reset="earliest") as consumer:
+            consumer.assign(parts)
+            ends = await consumer.end_offsets(parts)
+            while any([await consumer.position(part) < end for part, end in ends.items()]):
+                for part, records in (await consumer.poll(timeout_ms=200)).items():
+                    found |= {record.key: part.partition for record in records}
+        return found
+
+    return on_log(here, story)
+
+
+@pytest.mark.parametrize("partitioner", ["murmur2", "crc32", "fnv1a"])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_records_that_were_never_in_a_partition_go_where_their_topic_puts_keys(
+    tmp_path: Path, partitioner: PartitionerName, windowed: bool
+) -> None:
+    app = App("shop")
+    kind: Any = Windowed[bytes] if windowed else bytes
+    windows = tumbling("1m") if windowed else None
+    topic = app.topic("users", key=kind, value=bytes, partitioner=partitioner, windows=windows)
+    keys = [b"k%d" % number for number in range(12)]
+    start = datetime(2025, 1, 1, tzinfo=UTC)
+    raws = [
+        topic.spec.key.dumps(Windowed(k, start, start + timedelta(minutes=1)) if windowed else k)
+        for k in keys
+    ]
+
+    async def story(log: Log) -> None:
+        await log.admin().create_topics([NewTopic("shop-dlq", 1), NewTopic("users", 4)])
+        await write(log, *(nowhere(at, raw) for at, raw in enumerate(raws)))
+
+    on_log(tmp_path, story)
+    with pytest.raises(UsageError, match=r"nothing was sent: 12 of 12 .* users, .* 0:0; .* -A"):
+        console(dlq, tmp_path / "log")("replay", "shop-dlq")
+    assert "sent 12 records again" in console(dlq, tmp_path / "log", app)("replay")
+    wanted = {raw: partition_by(partitioner, key, 4) for raw, key in zip(raws, keys, strict=True)}
+    assert placed(tmp_path, "users", 4) == wanted
 
 
 def test_what_was_replayed_stays_until_it_is_dropped(run: Invoke) -> None:

@@ -55,6 +55,39 @@ def test_a_record_arrives_with_all_its_parts(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
+def test_programs_that_send_one_record_without_a_key_do_not_all_begin_at_one_partition(
+    open_log: OpenLog,
+) -> None:
+    async def main() -> None:
+        async with open_log(t=10) as log:
+
+            async def first(seed: int) -> int:
+                async with log.producer(seed=seed) as producer:
+                    return (await (await producer.send("t", b"v"))).partition
+
+            begun = [await first(seed) for seed in range(20)]
+            assert len(set(begun)) >= 5
+            assert [await first(seed) for seed in range(20)] == begun
+
+    asyncio.run(main())
+
+
+def test_records_without_a_key_take_turns_batch_by_batch(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=4) as log:
+            async with log.producer() as producer:
+                # Each is acknowledged before the next is sent, so each is a batch of its own.
+                slow = [(await (await producer.send("t", b"v"))).partition for _ in range(9)]
+                assert [(each - slow[0]) % 4 for each in slow] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+            async with log.producer(linger_ms=60_000) as producer:
+                # Of one batch, which waits for more.
+                sendings = [await producer.send("t", b"v") for _ in range(9)]
+                await producer.flush()
+                assert len({(await each).partition for each in sendings}) == 1
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_compression_comes_back(open_log: OpenLog, compression: str) -> None:
     async def main() -> None:

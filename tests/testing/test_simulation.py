@@ -1,12 +1,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator, Iterable
 from itertools import count
 
 import pytest
 
-from streamlog import App, Emit, ProcessingError, Processor, Record, Topic, kv_store, tumbling
+from streamlog import (
+    App,
+    Emit,
+    ProcessingError,
+    Processor,
+    Record,
+    Stream,
+    Topic,
+    kv_store,
+    tumbling,
+)
 from streamlog.errors import RunsDiffer, UsageError
+from streamlog.records.partitioners import Partitioner, partition_by
 
 
 class Running(Processor[str, int, str, int]):
@@ -46,6 +58,42 @@ def test_windows_processors_and_repartitions_come_out_the_same_in_any_trouble() 
     assert report.startswith("8 runs over 60 records wrote the same rows (60 to out), through ")
     assert "kills" in report
     assert report.endswith("seeds 5 to 12")
+
+
+def places(records: Iterable[Record[str, int]]) -> list[tuple[str, int]]:
+    return [(record.key, record.partition) for record in records]
+
+
+def by_length(key: bytes, count: int) -> int:
+    return len(key) % count
+
+
+@pytest.mark.parametrize("partitioner", ["murmur2", "crc32", "fnv1a", by_length])
+def test_records_lie_where_the_partitioner_of_their_topic_puts_them(
+    partitioner: Partitioner,
+) -> None:
+    app = App("placed")
+    source = app.topic("in", key=str, value=int, partitioner=partitioner)
+    out = app.topic("out", key=str, value=int, partitioner=partitioner)
+    only_agents = app.topic("work", key=str, value=int, partitioner=partitioner)
+    app.stream(source).to(out)
+
+    @app.agent(only_agents, sink=out)
+    async def work(stream: Stream[str, int]) -> AsyncIterator[int]:
+        async for value in stream:
+            yield value
+
+    keys = ["k" * (number % 5) + str(number) for number in range(20)]
+    wanted = [(key, partition_by(partitioner, key.encode(), 4)) for key in keys]
+    with app.test(partitions=4) as t:
+        for topic in (source, only_agents):
+            for key in keys:
+                t.input(topic).send(1, key=key)
+        assert sorted(places(t.output(out).records)) == sorted(wanted * 2)
+    with app.simulate(partitions=4, runs=3) as s:
+        for key in keys:
+            s.input(source).send(1, key=key)
+    assert sorted(places(s.output(out).records)) == sorted(wanted)
 
 
 def test_what_came_out_can_be_looked_at_after_the_block() -> None:
