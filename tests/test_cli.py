@@ -6,16 +6,18 @@ import asyncio
 import re
 import shutil
 import signal
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from streamlog import App
 from streamlog.cli.broker import parse_address
-from streamlog.cli.records import encode
+from streamlog.cli.records import key_bytes, value_bytes
 from streamlog.cli.session import load_app
 from streamlog.errors import SerdeError, UsageError
 from streamlog.log import Log
-from streamlog.serdes import serde_for
 from tests.worker.processes import STREAMLOG, running, streamlog
 
 SHOP = """
@@ -318,13 +320,31 @@ def test_addresses() -> None:
         (list[int], "[1, 2]", b"[1,2]"),
     ],
 )
-def test_text_becomes_bytes_by_the_type(declared: object, text: str, data: bytes) -> None:
-    assert encode(serde_for(declared), text) == data
+def test_text_becomes_bytes_by_the_type(declared: Any, text: str, data: bytes) -> None:
+    spec = App("shop").topic("sales", key=declared, value=declared).spec
+    assert key_bytes(spec, text) == value_bytes(spec, text) == data
 
 
-def test_text_of_another_type_is_refused() -> None:
-    with pytest.raises(SerdeError):
-        encode(serde_for(list[int]), '["a"]')
+def test_text_of_another_type_is_refused_with_what_it_is_for() -> None:
+    spec = App("shop").topic("sales", key=int, value=list[int]).spec
+    with pytest.raises(SerdeError, match="the key for 'sales': 'a' is not a number"):
+        key_bytes(spec, "a")
+    with pytest.raises(SerdeError, match=r"the value for 'sales': .* Expected `int`"):
+        value_bytes(spec, '["a"]')
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('"2025-01-01T12:00:00"', "has no time zone"),
+        ('"1969-12-31T12:00:00Z"', "before 1970"),
+    ],
+)
+def test_a_value_in_which_the_app_finds_no_event_time_is_refused(text: str, why: str) -> None:
+    spec = App("shop").topic("sales", key=str, value=datetime, timestamp=lambda at: at).spec
+    assert value_bytes(spec, '"2025-01-01T12:00:00Z"') == b'"2025-01-01T12:00:00Z"'
+    with pytest.raises(SerdeError, match=f"the value for 'sales': timestamp= .*{why}"):
+        value_bytes(spec, text)
 
 
 def test_an_app_is_found_by_its_module(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

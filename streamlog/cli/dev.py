@@ -35,14 +35,14 @@ def dev(
         ),
     ] = None,
     data: Annotated[
-        Path, typer.Option("--data", metavar="DIR", help="Where they and their settings are.")
+        Path, typer.Option("--data", metavar="DIR", help="For their data and settings.")
     ] = DIRECTORY,
     listen: Annotated[
         str | None,
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help=f"Of the first one; the others count up. Default: {LISTEN_DEFAULT}",
+            help=f"Of the first; the others take the ports after it. Default: {LISTEN_DEFAULT}",
         ),
     ] = None,
 ) -> None:

@@ -158,7 +158,7 @@ def compare(
     inputs: InputsOption = True,
     log: LogOption = None,
 ) -> None:
-    """Hold staged rows of a history, or rows of a version, against those of the app.
+    """Compare staged rows of a history, or rows of a version, with those of the app.
 
     Exits with 1 if they differ.
     """

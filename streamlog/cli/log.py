@@ -29,7 +29,7 @@ MARKER_NAMES = {ABORT: "ABORT", COMMIT: "COMMIT"}
 MARKS = {"transactional": "is_transactional", "control": "is_control"}
 
 log_commands = typer.Typer(
-    help="The files of a log, without a broker: look, show, mend.", no_args_is_help=True
+    help="Check, print and repair the files of a log, without a broker.", no_args_is_help=True
 )
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The log's directory.")]

@@ -17,6 +17,7 @@ from streamlog.cli.terminal import say, text_of
 from streamlog.cli.topics import partitions_of
 from streamlog.client.producer import Producer
 from streamlog.client.sender import RecordMetadata
+from streamlog.durations import when_ms
 from streamlog.errors import (
     LogError,
     SerdeError,
@@ -25,6 +26,7 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.log import Log
+from streamlog.processing.event_times import ANY_TIME
 from streamlog.records.batch import Record
 from streamlog.serdes import Serde, from_text
 from streamlog.topology import TopicSpec
@@ -44,14 +46,16 @@ def send(
         str | None, typer.Argument(help="Plain text for str, bytes and numbers, else JSON.")
     ] = None,
     *,
-    key: Annotated[str | None, typer.Option("--key", metavar="K", help="Likewise.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="K", help="The key, written like VALUE.")
+    ] = None,
     file: Annotated[
         str | None,
         typer.Option("--file", metavar="FILE|-", help="One value a line; -: standard input."),
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", metavar="S", help="Of key and value in each line."),
+        typer.Option("--key-separator", metavar="S", help="Between key and value of each line."),
     ] = None,
     log: LogOption = None,
 ) -> None:
@@ -66,8 +70,8 @@ def send(
         raise UsageError("--key and --key-separator contradict each other")
     if key_separator == "":
         raise UsageError("--key-separator is empty")
-    common_key = None if key is None else encode(spec.key, key)
-    value_bytes = None if value is None else encode(spec.value, value)
+    common_key = None if key is None else key_bytes(spec, key)
+    given = None if value is None else value_bytes(spec, value)
 
     async def main() -> None:
         async with session.open(log, create=True) as opened:
@@ -75,11 +79,9 @@ def send(
             async with opened.producer() as producer:
                 producer.partition_by({topic: spec.partitioner})
                 turns = await _turns(opened, topic)
-                if value_bytes is not None:
+                if given is not None:
                     partition = next(turns) if common_key is None else None
-                    sending = await producer.send(
-                        topic, value_bytes, key=common_key, partition=partition
-                    )
+                    sending = await producer.send(topic, given, key=common_key, partition=partition)
                     sent = await sending
                     say(f"sent to {sent.topic}, partition {sent.partition}, offset {sent.offset}")
                 elif file is not None:
@@ -122,8 +124,8 @@ class Lines:
 
     async def _send(self, file: str, line: Line) -> None:
         try:
-            value = encode(self._spec.value, line.value)
-            key = self._key if line.key is None else encode(self._spec.key, line.key)
+            value = value_bytes(self._spec, line.value)
+            key = self._key if line.key is None else key_bytes(self._spec, line.key)
         except SerdeError as error:
             raise SerdeError(f"{file}, line {line.number}: {error}") from error
         partition = next(self._turns) if key is None else None
@@ -169,16 +171,41 @@ async def _turns(log: Log, topic: str) -> Iterator[int]:
     return cycle([part.partition for part in sorted(parts, key=lambda p: (ends[p], p.partition))])
 
 
-def encode(serde: Serde[Any], text: str) -> bytes:
-    """The bytes of a value typed on the command line.
-
-    Text stands for itself where the type is text, bytes or a number; otherwise it is JSON,
-    which is read and written again, so that what does not fit is refused here.
+def key_bytes(spec: TopicSpec, text: str) -> bytes:
+    """The bytes of a key typed on the command line; see `value_bytes`.
 
     Raises:
         SerdeError: the text does not fit the type.
     """
-    return serde.dumps(from_text(serde, text))
+    return _encoded(spec.key, text, f"the key for {spec.name!r}")[1]
+
+
+def value_bytes(spec: TopicSpec, text: str) -> bytes:
+    """The bytes of a value typed on the command line.
+
+    Text stands for itself where the type is text, bytes or a number; otherwise it is JSON,
+    which is read and written again. So what the app could not read is refused here, and so is a
+    value that its `timestamp=` finds no event time in.
+
+    Raises:
+        SerdeError: the text does not fit the type, or has no event time.
+    """
+    what = f"the value for {spec.name!r}"
+    value, data = _encoded(spec.value, text, what)
+    if spec.timestamp is not None:
+        try:
+            ANY_TIME.check(when_ms(spec.timestamp(value)))
+        except Exception as error:
+            raise SerdeError(f"{what}: timestamp= of the topic failed: {error}") from error
+    return data
+
+
+def _encoded(serde: Serde[Any], text: str, what: str) -> tuple[Any, bytes]:
+    try:
+        value = from_text(serde, text)
+        return value, serde.dumps(value)
+    except SerdeError as error:
+        raise SerdeError(f"{what}: {error}") from error
 
 
 def shown(record: Record, spec: TopicSpec | None) -> str:

@@ -369,7 +369,7 @@ class TcpTransport:
             answer.set_result(frame)
 
     def _on_lost(self, reason: str) -> None:
-        what = "the broker stopped, or did not like a request; see its log"
+        what = "the broker stopped, or refused a request; see its log"
         if not self._has_talked:
             protocol = self._security.protocol
             what += (

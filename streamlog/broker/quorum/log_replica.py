@@ -280,7 +280,9 @@ class LogReplica:
         node_id = self._place.node_id
         match effect:
             case raft.BecomeLeader():
-                _log.info("node %s leads epoch %s of the quorum", node_id, effect.epoch)
+                # Of a broker that is alone, nobody wants to know it.
+                level = logging.DEBUG if self._place.is_sole else logging.INFO
+                _log.log(level, "node %s leads epoch %s of the quorum", node_id, effect.epoch)
                 self._reader.on_leading(effect.start_offset)
             case raft.LoseLeadership():
                 _log.info("node %s no longer leads epoch %s", node_id, effect.epoch)
