@@ -25,7 +25,7 @@ from streamlog.processing.cut_input import CutInput, TimeSpan
 from streamlog.processing.doubts import SURE, Doubt, Doubting
 from streamlog.processing.failures import NodeFailures, Pause, no_pause
 from streamlog.processing.global_tables import GlobalTables
-from streamlog.processing.holdup import Holdup
+from streamlog.processing.holdup import Holdup, holdups_of
 from streamlog.processing.inherited import INPUTS, REACHED, SECTION, Era, inherited
 from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.merged import BUFFER_BYTES, MergedInput
@@ -35,7 +35,6 @@ from streamlog.processing.provenance import tagged
 from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
 from streamlog.processing.repartitioned import RepartitionInput
 from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of, prefix_of
-from streamlog.processing.stateless import RepartitionStep
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.steps import Around, step_of
 from streamlog.processing.windowed import FoldedWindow, WindowedAggregateStep
@@ -245,19 +244,7 @@ class Task:
     @property
     def holdups(self) -> list[Holdup]:
         """What is due by some of its sources, and held back by others."""
-        found: list[Holdup] = []
-        for step in self._waiting:
-            if isinstance(step, RepartitionStep):
-                continue
-            pairs = [*step.waits_for()]
-            due_ms = min((each for _, each in pairs), default=FAR_MS)
-            heard = {s: ms for feed, _ in pairs for s, ms, _ in feed.heard_of()}
-            behind = {source: ms for source, ms in heard.items() if ms < due_ms}
-            if behind and max(heard.values()) >= due_ms:
-                ahead = max(heard, key=lambda source: heard[source])
-                end_ms = step.ends_at(due_ms)
-                found.append(Holdup(step.name, end_ms, due_ms, behind, ahead, heard[ahead]))
-        return found
+        return holdups_of(self._waiting, self.subtopology)
 
     def _due(self, waits: Iterable[tuple[Feed, int]]) -> list[tuple[TopicPartition, int, int]]:
         """Inputs of others that are read to their end: where they are, and where they have to be.

@@ -17,6 +17,7 @@ from streamlog.topology.global_tables import GlobalTable
 from streamlog.topology.graph import Topology
 from streamlog.topology.nodes import Entry, Node
 from streamlog.topology.policies import ErrorPolicy, on_error
+from streamlog.topology.retimed import SetTimestamp
 from streamlog.topology.subtopology import Feeder, Subtopology, writers
 from streamlog.topology.topics import TopicSpec, check_name
 
@@ -139,8 +140,14 @@ def _feeders(topic: str, subs: Iterable[Subtopology]) -> tuple[Feeder, ...]:
                 found[origin.topic.name] = Feeder(origin.topic.name, (origin.topic.name,))
                 continue
             for name in origin.feeds:
-                found[name] = Feeder(name, sub.inputs)
+                found[name] = Feeder(name, sub.inputs, _is_retimed(sub, origin))
     return tuple(found.values())
+
+
+def _is_retimed(sub: Subtopology, node: Node) -> bool:
+    """Whether a node, or one above it, sets other timestamps."""
+    above = [each for each in sub.nodes if each.name in node.parents]
+    return isinstance(node, SetTimestamp) or any(_is_retimed(sub, each) for each in above)
 
 
 def _idle_marks(topic: str, subs: list[Subtopology]) -> tuple[int, ...]:

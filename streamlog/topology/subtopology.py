@@ -15,6 +15,7 @@ from functools import cached_property
 from streamlog.tables.store import StoreSpec
 from streamlog.topology.nodes import Entry, Node, RepartitionSink
 from streamlog.topology.process import Process
+from streamlog.topology.retimed import SetTimestamp
 from streamlog.topology.topics import TopicSpec
 
 
@@ -28,6 +29,8 @@ class Feeder:
     name: str
     counted_by: tuple[str, ...]
     """It has as many partitions as the largest of these topics."""
+    is_retimed: bool = False
+    """Its times are those of `set_timestamp`: a partition without records has none."""
 
     def partitions(self, counts: Mapping[str, int]) -> int:
         """How many sources it stands for."""
@@ -50,6 +53,13 @@ class Subtopology:
     """Repartition topics that it writes behind which somebody waits for event time to go on."""
     looped: frozenset[str] = frozenset()
     """Repartition topics that it reads and that what it writes comes back through."""
+
+    @cached_property
+    def retimed(self) -> Mapping[str, tuple[str, ...]]:
+        """What has times of `set_timestamp`, here and upstream, with the topics above it."""
+        feeders = (feeder for feeders in self.feeders.values() for feeder in feeders)
+        above = {feeder.name: feeder.counted_by for feeder in feeders if feeder.is_retimed}
+        return above | {n.name: self.inputs for n in self.nodes if isinstance(n, SetTimestamp)}
 
     @cached_property
     def by_name(self) -> dict[str, Node]:

@@ -113,3 +113,59 @@ def test_a_record_without_a_time_may_be_left_out() -> None:
         for at in (NOON, None, NOON + timedelta(minutes=1)):
             t.input(readings).send(Reading("s", at), key="s", at=NOON + timedelta(days=9))
         assert [(r.key.start, r.value) for r in t.output(out).records] == [(NOON, 1)]
+
+
+def held_back(
+    app: App, readings: Topic[str, Reading], out: Topic[Windowed[str], int]
+) -> tuple[list[int], str]:
+    """What comes of a topic with records in partition 1 of 4 only, and what is told at the end."""
+    with app.test(start=NOON, partitions=4) as t:
+        for at in range(0, 100, 7):
+            reading = Reading("s", NOON + timedelta(seconds=at))
+            t.input(readings).send(reading, key="s", partition=1)
+            t.advance("7s")
+        t.advance("5m")
+        told = [held.told() for task in t._tasks.values() for held in task.holdups]
+        return t.output(out).values, "\n".join(told)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_partitions_without_records_have_no_time_which_is_told(idle: bool) -> None:
+    app, readings, out = app_of()
+    retimed = app.stream(readings).set_timestamp(at_of, name="event-time")
+    windowed = retimed.group_by(lambda _, r: r.sensor, name="by").windowed(tumbling("1m"))
+    if idle:
+        windowed = windowed.idle_after("30s")
+    windowed.emit(Emit.CLOSE).count(name="per-minute").changes().to(out)
+    rows, told = held_back(app, readings, out)
+    if idle:
+        assert (rows, told) == ([9, 6], "")
+    else:
+        assert rows == []
+        assert "event-time-0 (no record yet), event-time-2" in told
+        assert "a partition of readings without records has no event time" in told
+        assert "declare timestamp= on the topic in place of set_timestamp, or .idle_after" in told
+
+
+def test_with_timestamp_on_the_topic_they_are_brought_on() -> None:
+    app = App("retimed")
+    readings = app.topic("readings", key=str, value=Reading, timestamp=at_of)
+    out = app.topic("out", key=Windowed[str], value=int)
+    windowed = app.stream(readings).group_by(lambda _, r: r.sensor, name="by")
+    emitted = windowed.windowed(tumbling("1m", grace="1s")).emit(Emit.CLOSE)
+    emitted.count(name="per-minute").changes().to(out)
+    assert held_back(app, readings, out) == ([9, 6], "")
+
+
+def test_one_of_several_merged_topics_without_records_is_told() -> None:
+    app, readings, out = app_of()
+    other = app.topic("other", key=str, value=Reading)
+    merged = app.stream(readings).merge(app.stream(other))
+    retimed = merged.set_timestamp(at_of, name="event-time")
+    windowed = retimed.group_by(lambda _, r: r.sensor, name="by").windowed(tumbling("1m"))
+    windowed.emit(Emit.CLOSE).count(name="per-minute").changes().to(out)
+    rows, told = held_back(app, readings, out)
+    assert rows == []
+    assert "event-time/other-1 (no record yet) holds back 'by-repartition-sink'" in told
+    assert "a partition of other, readings without records has no event time" in told
+    assert "or set_timestamp before the merge and .idle_after" in told
