@@ -84,7 +84,7 @@ METHODS = {
         "partitions", "pause", "paused", "place", "poll", "poll_batches", "poll_columns",
         "position", "positions", "resume", "seek", "seek_to_beginning", "seek_to_end", "staying",
         "subscribe",
-        "subscription", "time_marks", "topic_id", "unsubscribe", "wakeup", "want_mark",
+        "subscription", "time_marks", "topic_id", "truncated", "unsubscribe", "wakeup", "want_mark",
     ],
     agg: [
         "collect",

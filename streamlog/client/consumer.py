@@ -21,6 +21,7 @@ from streamlog.client.beginnings import Beginnings
 from streamlog.client.cluster import Cluster
 from streamlog.client.commits import Commits
 from streamlog.client.consumer_settings import ConsumerSettings
+from streamlog.client.epoch_ends import truncated
 from streamlog.client.fetcher import Fetcher
 from streamlog.client.group import GroupSession
 from streamlog.client.group_metadata import GroupMetadata
@@ -398,6 +399,17 @@ class Consumer:
         `commit` leaves them out; for a transaction that is to be done by its owner.
         """
         return await self._cluster.retrying(lambda: outdated(self._cluster, offsets))
+
+    async def truncated(
+        self, places: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> frozenset[TopicPartition]:
+        """Those of these positions, as `place` gives them, whose log was truncated below them.
+
+        Raises:
+            UnknownTopicOrPartition: a partition does not exist.
+            UnsupportedVersion: the brokers can't tell.
+        """
+        return await truncated(self._cluster, places)
 
     async def topic_id(self, topic: str) -> bytes:
         """The id of a topic, asked anew; zero if brokers tell none.

@@ -31,9 +31,15 @@ PROGRESS_KEY = b"\x00progress"
 OFFSET_KEY = b"\x00changelog-offset"
 """Reserved, in the store only: the next changelog offset to be applied."""
 
+READ_KEY = b"\x00changelog-read"
+"""Reserved, in the store only: up to where the changelog was read, and in which log."""
+
 BASE_KEY = b"\x00base"
 """Reserved, in a changelog only: the state begins anew here, with what follows. Nothing before it
 counts any more, whatever compaction has left of it."""
+
+TRUNCATED = "it was truncated"
+"""So begins what tells that a changelog lacks records that a store was made of."""
 
 ROWS_FROM, ROWS_TO = b"\x01", b"\xff\xff"
 """All keys of stores lie between these: no name of one has a byte as high."""
@@ -48,6 +54,7 @@ FORMAT_VERSION = 2
 """Of the encoded Progress. A reader refuses what it does not know: see `Progress.decode`."""
 
 _OFFSET = struct.Struct(">q")
+_READ = struct.Struct(">qi16s")
 
 
 class SourceLog(NamedTuple):
@@ -171,6 +178,26 @@ def store_offset(next_offset: int) -> Change:
     return OFFSET_KEY, _OFFSET.pack(next_offset)
 
 
+class ReadUpTo(NamedTuple):
+    """Up to where a changelog was read into a store; a task writes what is behind that itself."""
+
+    offset: int
+    leader_epoch: int
+    """Of the record before."""
+    topic_id: bytes
+    """Of the changelog; zero if the broker tells none."""
+
+    def row(self) -> Change:
+        """As the store keeps it."""
+        return READ_KEY, _READ.pack(*self)
+
+
+def stored_read_up_to(store: KeyValueStore) -> ReadUpTo | None:
+    """What the store says of it; None if it says nothing."""
+    data = store.get(READ_KEY)
+    return None if data is None or len(data) != _READ.size else ReadUpTo(*_READ.unpack(data))
+
+
 def stored_progress(store: KeyValueStore) -> Progress | None:
     """The progress the store reflects; None if nothing has been committed yet."""
     data = store.get(PROGRESS_KEY)
@@ -182,10 +209,10 @@ class Restoration:
 
     A store that can't be continued from, because the log no longer has the records that
     would follow (it was cut at either end, or compacted), is emptied and built anew: `rebuilt`
-    says so.
+    says so, and `why` says what does not fit.
     """
 
-    __slots__ = ("_store", "end_offset", "is_new", "position", "rebuilt", "start_offset")
+    __slots__ = ("_store", "end_offset", "is_new", "position", "start_offset", "why")
 
     def __init__(
         self,
@@ -194,11 +221,13 @@ class Restoration:
         start_offset: int,
         end_offset: int,
         complete_offset: int = 0,
+        departure: str = "",
     ) -> None:
         """`start_offset` and `end_offset` are the changelog's, read before restoring.
 
         Before `complete_offset` compaction may have removed what told of deletions: a store
-        that reflects less than that can't be continued from.
+        that reflects less than that can't be continued from. `departure` says why the changelog is
+        not the one that the store was made of, if it is not.
         """
         self._store = store
         self.start_offset = start_offset
@@ -206,12 +235,26 @@ class Restoration:
         self.position = changelog_offset(store)
         self.is_new = self.position == 0 and stored_progress(store) is None
         """Whether the store had no state at all."""
-        least = max(start_offset, complete_offset)
-        self.rebuilt = not least <= self.position <= end_offset and not self.is_new
+        self.why = "" if self.is_new else departure or self._misfit(complete_offset)
+        """What does not fit; empty if all does."""
         if self.rebuilt:
             store.delete_range(b"")
         if self.rebuilt or self.is_new:
             self.position = start_offset
+
+    def _misfit(self, complete_offset: int) -> str:
+        if self.position > self.end_offset:
+            return f"{TRUNCATED}: it ends at {self.end_offset}"
+        if self.position < self.start_offset:
+            return f"it begins at {self.start_offset}"
+        if self.position < complete_offset:
+            return "compaction may have removed deletions that are to be applied"
+        return ""
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether the store was emptied."""
+        return bool(self.why)
 
     @property
     def done(self) -> bool:
@@ -242,6 +285,10 @@ class Restoration:
             )
         apply_records(self._store, records, next_offset=next_offset)
         self.position = next_offset
+
+    def read_up_to(self, read: ReadUpTo | None) -> None:
+        """What is applied next was read up to here; None: in which log is unknown."""
+        self._store.write([(READ_KEY, None) if read is None else read.row()])
 
     def begin_anew(self) -> None:
         """A base comes next in the changelog: forget all rows."""

@@ -20,15 +20,18 @@ from typing import Protocol, Self, TypeVar
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
+from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.client.offsets import Isolation
 from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
+from streamlog.protocol.schema import ZERO_UUID
 from streamlog.records.columns import RecordColumns
-from streamlog.tables.changelog import BASE_KEY, Restoration
+from streamlog.tables.changelog import BASE_KEY, TRUNCATED, ReadUpTo, Restoration, changelog_offset
 from streamlog.tables.deferred import REPLAY_RECORDS_MAX, DeferredStore
 from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.store import Change
+from streamlog.worker.continuity import departure
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ POLL_MS = 20
 """The longest that an end without a record behind it, as that of a transaction, goes unnoticed."""
 STALL_MS = 30_000
 """The changelog's end was read, so it is there: no progress for this long is a broken log."""
+LACKING = "What the changelog lacks is processed again, so rows of it may be written twice"
 DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 """`delete.retention.ms` of changelogs."""
 
@@ -81,7 +85,9 @@ class Follower:
         """
         self.records = 0
         """Applied so far."""
+        self._log = log
         self._changelog = changelog
+        self._topic_id = ZERO_UUID
         self._store = store
         self._front = front
         self._fills = True
@@ -99,18 +105,20 @@ class Follower:
         try:
             begin = (await consumer.begin_offsets([changelog]))[changelog]
             self.end = (await consumer.end_offsets([changelog]))[changelog]
+            self._topic_id = await consumer.topic_id(changelog.topic)
             self._restoration = Restoration(
                 self._store,
                 start_offset=begin,
                 end_offset=self.end,
                 complete_offset=await self._complete_offset(consumer),
+                departure=await self._departure(consumer, begin),
             )
             if self._front is not None and self._lacks_a_tail:
                 self._restoration.go_on_in(self._front)
                 self._fills = False
             self.admission = self._admission_of(self._store)
             consumer.assign([changelog])
-            consumer.seek(changelog, self.position)
+            consumer.seek(changelog, OffsetAndMetadata(self.position, topic_id=self._topic_id))
         except BaseException:
             await consumer.__aexit__(None, None, None)
             raise
@@ -133,6 +141,19 @@ class Follower:
     def rebuilt(self) -> bool:
         """Whether the store did not fit the changelog and was emptied."""
         return self._restoration.rebuilt
+
+    def tell_if_rebuilt(self, path: str) -> None:
+        """Log why the state under this path is built anew, if it is."""
+        why = self._restoration.why
+        if why.startswith(TRUNCATED):
+            why += f". {LACKING}"
+        if why:
+            logger.warning(
+                "state in %s does not fit changelog %s-%d, and is rebuilt from it: %s",
+                path,
+                *self._changelog,
+                why,
+            )
 
     @property
     def lag(self) -> int:
@@ -175,6 +196,9 @@ class Follower:
         next_offset = self._consumer.positions()[self._changelog]
         if next_offset == self.position:
             return False
+        epoch = self._consumer.place(self._changelog, next_offset).leader_epoch
+        read = ReadUpTo(next_offset, epoch, self._topic_id)
+        self._restoration.read_up_to(None if epoch == NO_EPOCH else read)
         self.apply(polled.get(self._changelog, RecordColumns()), next_offset=next_offset)
         return True
 
@@ -205,6 +229,19 @@ class Follower:
             low = high + 1
         rest = records[low:] if low else records
         restoration.apply(self.admission.admit(rest), next_offset=next_offset)
+
+    async def _departure(self, consumer: Consumer, begin: int) -> str:
+        """Why the store can't be continued from, if the changelog has its offset."""
+        if not begin < changelog_offset(self._store) <= self.end:
+            return ""
+        return await departure(
+            self._log,
+            consumer,
+            self._changelog,
+            self._store,
+            topic_id=self._topic_id,
+            clock=self._clock,
+        )
 
     async def _complete_offset(self, consumer: Consumer) -> int:
         """From where on no deletion can have been compacted away yet."""

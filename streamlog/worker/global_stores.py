@@ -10,11 +10,12 @@ have forgotten deletions that it has missed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.tables.directories import TaskDirectory
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.topology import GlobalTable
@@ -35,6 +36,8 @@ class _Reached(msgspec.Struct, array_like=True):
     offsets: dict[int, int]
     topic_id: str = ""
     """As hexadecimal text; empty if the broker tells none."""
+    epochs: dict[int, int] = {}
+    """By partition: the leader epoch of the record before the offset."""
 
 
 class GlobalStores:
@@ -76,6 +79,29 @@ class GlobalStores:
             raise
         return found
 
+    def places(
+        self, tables: Mapping[str, Iterable[str]]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """How far each table on disk has been read; `tables` are by topic."""
+        found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        for topic, names in tables.items():
+            for name in names:
+                reached = self._reached(name)
+                if reached is not None:
+                    found[name] = {
+                        TopicPartition(topic, n): OffsetAndMetadata(
+                            at, leader_epoch=reached.epochs.get(n, NO_EPOCH)
+                        )
+                        for n, at in reached.offsets.items()
+                    }
+        return found
+
+    def forget(self, names: Collection[str]) -> None:
+        """These tables are to be read anew: their topics were truncated."""
+        for name in names:
+            logger.warning("global table %s is read anew: its topic was truncated", name)
+            self.rocksdb[name].delete_range(b"")
+
     def starts(
         self,
         tables: Mapping[str, Iterable[str]],
@@ -101,13 +127,19 @@ class GlobalStores:
     def reached(
         self,
         tables: Mapping[str, Iterable[str]],
-        positions: Mapping[TopicPartition, int],
+        places: Mapping[TopicPartition, OffsetAndMetadata],
         wall_ms: int,
     ) -> None:
-        """All records before these positions are in the stores."""
+        """All records before these places are in the stores."""
         for topic, names in tables.items():
-            offsets = {p.partition: at for p, at in positions.items() if p.topic == topic}
-            found = _Reached(self._cluster, wall_ms, offsets, self._ids.get(topic, ""))
+            mine = {part.partition: at for part, at in places.items() if part.topic == topic}
+            found = _Reached(
+                self._cluster,
+                wall_ms,
+                {number: at.offset for number, at in mine.items()},
+                self._ids.get(topic, ""),
+                {number: at.leader_epoch for number, at in mine.items()},
+            )
             data = msgspec.json.encode(found)
             for name in names:
                 if name in self.rocksdb:
@@ -118,6 +150,11 @@ class GlobalStores:
         for store in self.rocksdb.values():
             store.close()
 
+    def _reached(self, name: str) -> _Reached | None:
+        store = self.rocksdb.get(name)
+        data = None if store is None else store.get(_REACHED)
+        return None if data is None else msgspec.json.decode(data, type=_Reached)
+
     def _offsets(
         self,
         name: str,
@@ -127,11 +164,9 @@ class GlobalStores:
         wall_ms: int,
     ) -> dict[int, int]:
         """How far a table has been read, by partition; nothing if it is to be read anew."""
-        store = self.rocksdb.get(name)
+        store, reached = self.rocksdb.get(name), self._reached(name)
         if store is None:
             return {}
-        data = store.get(_REACHED)
-        reached = None if data is None else msgspec.json.decode(data, type=_Reached)
         if reached is not None:
             known = [(mine[n], at) for n, at in reached.offsets.items() if n in mine]
             is_whole = all(begins[part] <= at <= ends[part] for part, at in known)

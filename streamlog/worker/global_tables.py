@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from streamlog.assignors import TopicPartition
-from streamlog.client.offset_metadata import OffsetAndMetadata
+from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.clock import Clock
 from streamlog.errors import DamagedBatch, RequestTimedOut, SourceLost
 from streamlog.log import Log
@@ -24,6 +24,7 @@ from streamlog.processing.damaged_inputs import DamagedInputs
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.records.columns import RecordColumns
 from streamlog.topology import Topology
+from streamlog.worker.continuity import is_truncated
 from streamlog.worker.figures import Figures
 from streamlog.worker.global_stores import GlobalStores
 from streamlog.worker.program import Program
@@ -108,12 +109,15 @@ class GlobalReader:
         ids = {topic: await consumer.topic_id(topic) for topic in self.tables.topics}
         begins = await consumer.begin_offsets(self._partitions)
         ends = await consumer.end_offsets(self._partitions)
+        await asyncio.to_thread(self._stores.forget, await self._cut(ends))
         starts = await asyncio.to_thread(
             self._stores.starts, self.tables.of_topics, begins, ends, self._clock.wall_ms(), ids
         )
+        epochs = self._epochs()
         consumer.assign(self._partitions)
         for partition, offset in starts.items():
-            consumer.seek(partition, OffsetAndMetadata(offset, topic_id=ids[partition.topic]))
+            epoch = epochs.get((partition, offset), NO_EPOCH)
+            consumer.seek(partition, OffsetAndMetadata(offset, "", epoch, ids[partition.topic]))
         begun_ms = moved_ms = self._clock.now_ms()
         before = self._count(ends)
         while before and not stop.is_set():
@@ -151,6 +155,20 @@ class GlobalReader:
                     resume=(error.resume_at, error.resume_epoch),
                 ) from error
 
+    def _epochs(self) -> dict[tuple[TopicPartition, int], int]:
+        """The leader epochs of the places that tables on disk have been read to."""
+        places = self._stores.places(self.tables.of_topics).values()
+        return {(part, at.offset): at.leader_epoch for each in places for part, at in each.items()}
+
+    async def _cut(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        """Tables on disk whose topic was truncated, and written to again since."""
+        cut = []
+        for name, places in self._stores.places(self.tables.of_topics).items():
+            inside = {part: at for part, at in places.items() if at.offset <= ends.get(part, -1)}
+            if await is_truncated(self._consumer, inside):
+                cut.append(name)
+        return cut
+
     async def _step(self) -> None:
         try:
             polled = await self._consumer.poll_columns(
@@ -178,9 +196,10 @@ class GlobalReader:
 
     async def _tell(self) -> None:
         """Write down how far the tables on disk have been read."""
-        positions, self._told_ms = self._consumer.positions(), self._clock.wall_ms()
+        consumer, self._told_ms = self._consumer, self._clock.wall_ms()
+        places = {part: consumer.place(part, at) for part, at in consumer.positions().items()}
         tables = self.tables.of_topics
-        await asyncio.to_thread(self._stores.reached, tables, positions, self._told_ms)
+        await asyncio.to_thread(self._stores.reached, tables, places, self._told_ms)
 
     def _apply(self, polled: Mapping[TopicPartition, RecordColumns]) -> None:
         for partition, records in polled.items():

@@ -105,8 +105,9 @@ class TaskState:
         return SourceLost(
             f"changelog {topic}-{partition} was deleted and created again, or truncated, while a"
             f" task was writing to it: offset {self.next_offset} was next, and a checkpoint landed"
-            f" before {next_offset}. The state in the old one is gone. Restore the topic from a"
-            " backup, or go on without that state: worker --accept-state-loss",
+            f" before {next_offset}. If it was truncated, start the worker again: the state is"
+            " rebuilt from what the changelog has. If it was created again, restore the topic from"
+            " a backup, or go on without that state: worker --accept-state-loss",
             topic=topic,
             partition=partition,
             position=self.next_offset,
@@ -325,8 +326,8 @@ class Restorer:
         )
         async with follower:
             self._follower = follower
+            follower.tell_if_rebuilt(self._path)
             if follower.rebuilt:
-                logger.warning("state in %s did not fit its changelog: built anew", self._path)
                 store.put(CLUSTER_KEY, self._log.cluster_id.encode())
             await follower.reach(end_offset)
         self.records = follower.records - 1  # Our own fence.

@@ -138,6 +138,7 @@ class Standbys:
                 isolation="read_committed",
             )
             async with follower:
+                follower.tell_if_rebuilt(path)
                 if follower.rebuilt:
                     check_cluster(room.log, store, path)
                 standby.lag = follower.lag

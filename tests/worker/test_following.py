@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 
 from streamlog.assignors import TopicPartition
+from streamlog.broker.storage.folders import partition_folder
 from streamlog.client.admin import NewTopic
 from streamlog.clock import SystemClock
 from streamlog.log import Log
 from streamlog.records.columns import RecordColumns
-from streamlog.tables.changelog import OFFSET_KEY, changelog_offset
+from streamlog.tables.changelog import OFFSET_KEY, READ_KEY, changelog_offset
 from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.store import Change
 from streamlog.worker import following
 from streamlog.worker.following import Follower
+from tests.broker.process import BrokerProcess
+from tests.worker.test_cut_sources import cut, sizes
 
 CHANGELOG = TopicPartition("census-0-changelog", 0)
 WAIT_MS = 5_000
@@ -77,7 +80,7 @@ async def following_it(
 
 
 def rows(store: RocksStore) -> dict[bytes, bytes]:
-    return {key: value for key, value in store.range() if key != OFFSET_KEY}
+    return {key: value for key, value in store.range() if key not in {OFFSET_KEY, READ_KEY}}
 
 
 def expected(*numbers: int) -> dict[bytes, bytes]:
@@ -208,5 +211,61 @@ def test_one_that_is_cancelled_in_the_middle_leaves_a_store_to_go_on_with(
                 await follower.reach(follower.end)
                 assert follower.records == 2_200
                 assert rows(store) == expected(*range(3_000))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("more", [1, 3, 9], ids=["shorter", "as long", "longer"])
+def test_a_store_is_rebuilt_that_is_ahead_of_a_changelog_that_was_cut(
+    tmp_path: Path, more: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other records have taken the place of those that a standby has read."""
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            await log.admin().create_topics([NewTopic(CHANGELOG.topic, 1)])
+            await write(log, 1)
+            (topic,) = await log.admin().find_topics([CHANGELOG.topic])
+            folder = tmp_path / "data" / partition_folder(topic.topic_id, 0)
+            marks = {
+                at: size for at, size in sizes(tmp_path / "data").items() if at.parent == folder
+            }
+            for number in (2, 3, 4):
+                await write(log, number)
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                assert rows(store) == expected(1, 2, 3, 4)
+            await asyncio.to_thread(cut, broker, marks)
+            numbers = range(10, 10 + more)
+            for number in numbers:
+                await write(log, number)
+            async with following_it(log, tmp_path) as (follower, store):
+                assert follower.rebuilt
+                follower.tell_if_rebuilt("here")
+                await follower.reach(follower.end)
+                assert rows(store) == expected(1, *numbers)
+            async with following_it(log, tmp_path) as (follower, store):
+                assert not follower.rebuilt
+
+    with BrokerProcess(tmp_path / "data", flush="os") as broker:
+        asyncio.run(main(broker))
+    assert f"state in here does not fit changelog {CHANGELOG.topic}-0" in caplog.text
+    assert "it was truncated" in caplog.text
+
+
+def test_a_store_of_a_changelog_that_was_created_again_is_rebuilt(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, 1, 2)
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                assert rows(store) == expected(1, 2)
+            await log.admin().delete_topics([CHANGELOG.topic])
+            await log.admin().create_topics([NewTopic(CHANGELOG.topic, 1)])
+            await write(log, 3, 4, 5)
+            async with following_it(log, tmp_path) as (follower, store):
+                assert follower.rebuilt
+                await follower.reach(follower.end)
+                assert rows(store) == expected(3, 4, 5)
 
     asyncio.run(main())

@@ -52,6 +52,8 @@ class Case:
     source_lost: Literal["fail", "earliest", "latest"] | None = None
     topics_own: Literal["fail", "earliest", "latest"] | None = None
     """What the source says of itself."""
+    state: str = "state"
+    """Each machine has a directory of its own."""
     first: int = 0
     """The first portion that is in the present topic."""
     handled: list[str] = field(default_factory=list)
@@ -61,7 +63,7 @@ class Case:
         app = App(
             "again",
             log=self.url,
-            state_dir=str(self.path / "state"),
+            state_dir=str(self.path / self.state),
             commit_interval="50ms",
             guarantee=self.guarantee,
             source_lost=self.source_lost,

@@ -1,0 +1,185 @@
+"""Changelogs, and topics of global tables, that were truncated under local state ahead of them.
+
+The law: whatever is on this machine's disk, the table is what the definition gives for the records
+that the log has. Rows are told again, so the last one of each key counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shutil
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pytest
+
+from streamlog import App
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.log import Log
+from tests.broker.process import BrokerProcess
+from tests.worker.test_cut_sources import cut, folders_of, sizes
+from tests.worker.test_recreated_sources import (
+    DEADLINE_S,
+    KEYS,
+    PARTITIONS,
+    SHAPES,
+    Case,
+    Fed,
+    create,
+    expected,
+    feed,
+    portion,
+    rows_of,
+    until,
+    worker,
+)
+
+CHANGELOG: Final = "again-0-changelog"
+TASKS: Final = [TopicPartition(CHANGELOG, number) for number in range(PARTITIONS)]
+Lost = Literal["power", "backup"]
+
+
+def last_rows(rows: list[str]) -> dict[str, int]:
+    """What the rows come to: the last count of each key."""
+    return {key: int(count) for key, count in (row.split() for row in rows)}
+
+
+async def until_last(case: Case, portions: list[list[Fed]], task: asyncio.Task[None]) -> None:
+    """Wait until the table is what the definition gives for these records."""
+    wanted: dict[str, int] = {}
+    for key, _ in (record for each in portions for record in each):
+        wanted[key] = wanted.get(key, 0) + 1
+    async with asyncio.timeout(DEADLINE_S):
+        while last_rows(await case.rows()) != wanted:
+            if task.done():
+                task.result()
+            await asyncio.sleep(0.1)
+
+
+async def ends(log: Log) -> dict[TopicPartition, int]:
+    async with log.consumer() as consumer:
+        return await consumer.end_offsets(TASKS)
+
+
+@asynccontextmanager
+async def losing(
+    case: Case, broker: BrokerProcess, how: Lost, kept: list[Fed], lost: list[Fed]
+) -> AsyncIterator[dict[TopicPartition, int]]:
+    """Both portions are processed by a worker; then the log is as it was after the first one."""
+    data, saved = case.path / "data", case.path / "saved"
+    await create(case.log, "source", "names")
+    await case.log.admin().create_topics([NewTopic("out", 1)])
+    await feed(case.log, "source", kept)
+    async with worker(case) as task:
+        await until(rows_of(case), expected(case.shape, [kept]), task)
+    folders = await folders_of(case, "source") | await folders_of(case, CHANGELOG)
+    marks = {path: size for path, size in sizes(data).items() if path.parent in folders}
+    if how == "backup":
+        await asyncio.to_thread(broker.end, signal.SIGTERM)
+        await asyncio.to_thread(shutil.copytree, data, saved)
+        await asyncio.to_thread(broker.__enter__)
+    await feed(case.log, "source", lost)
+    async with worker(case) as task:
+        await until(rows_of(case), expected(case.shape, [kept, lost]), task)
+    reached = await ends(case.log)
+    if how == "power":
+        await asyncio.to_thread(cut, broker, marks)
+    else:
+        await asyncio.to_thread(broker.end, signal.SIGTERM)
+        shutil.rmtree(data)
+        saved.rename(data)
+        await asyncio.to_thread(broker.__enter__)
+    yield reached
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True], ids=["first", "overtaken"])
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("how", ["power", "backup"])
+def test_state_that_is_ahead_of_its_changelog_is_rebuilt(
+    tmp_path: Path,
+    how: Lost,
+    guarantee: Literal["exactly_once", "at_least_once"],
+    is_overtaken: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Overtaken: others have written so much since that the offset is in the changelog again."""
+    chance = random.Random(f"{how} {guarantee} {is_overtaken}")
+    portions = [portion(chance, "kept", 12)]
+    lost = portion(chance, "lost", 20)
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            case = Case(f"kafka://{broker.address}", log, tmp_path, "count", guarantee)
+            # After a power cut the source is shorter than what the group has committed.
+            case.source_lost = "earliest" if how == "power" else None
+            async with losing(case, broker, how, portions[0], lost) as reached:
+                if is_overtaken:
+                    case.state = "elsewhere"
+                    await overtaken(case, reached)
+                case.state = "state"
+                caplog.clear()
+                async with worker(case) as task:
+                    portions.append([(key, f"last-{key}") for key in KEYS])
+                    await feed(log, "source", portions[-1])
+                    await until_last(case, portions, task)
+
+    async def overtaken(case: Case, reached: dict[TopicPartition, int]) -> None:
+        """A worker on another machine writes until the changelogs are longer than they were."""
+        async with worker(case) as task:
+            while any(end <= reached[part] for part, end in (await ends(case.log)).items()):
+                portions.append([(key, f"new{len(portions)}-{key}") for key in KEYS])
+                await feed(case.log, "source", portions[-1])
+                await until_last(case, portions, task)
+
+    with BrokerProcess(tmp_path / "data", flush="os") as broker, caplog.at_level(logging.WARNING):
+        asyncio.run(main(broker))
+    told = [r.getMessage() for r in caplog.records if "is rebuilt from it" in r.getMessage()]
+    assert told, caplog.text
+    for line in told:
+        assert f"does not fit changelog {CHANGELOG}-" in line
+        assert "it was truncated" in line
+        assert "processed again, so rows of it may be written twice" in line
+
+
+def test_a_global_table_on_disk_has_only_rows_that_its_topic_has(tmp_path: Path) -> None:
+    """Its topic was truncated, and is longer again than what was read."""
+    first, second = [("a", "1"), ("e", "2")], [("a", "3"), ("e", "4")]
+
+    def looked_up(_case: Case, app: App, source: Any, out: Any) -> None:
+        names = app.topic("names", key=str, value=str, partitions=PARTITIONS)
+        table = app.global_table(names, name="names", backend="rocksdb")
+        rows = source.lookup(table, on=lambda key, _: key, fn=lambda v, name: f"{v} {name}")
+        rows.to(out)
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            case = Case(f"kafka://{broker.address}", log, tmp_path, "lookup", "at_least_once")
+            await create(log, "source", "names")
+            await log.admin().create_topics([NewTopic("out", 1)])
+            await feed(log, "names", [("a", "old")])
+            folders = await folders_of(case, "names")
+            marks = {p: n for p, n in sizes(tmp_path / "data").items() if p.parent in folders}
+            await feed(log, "names", [(key, "gone") for key in "abcdefgh"])
+            await feed(log, "source", first)
+            async with worker(case) as task:
+                await until(rows_of(case), Counter(["1 gone", "2 gone"]), task)
+            await asyncio.to_thread(cut, broker, marks)
+            await feed(log, "names", [("a", "new"), ("b", "new"), ("c", "new"), ("d", "new")] * 8)
+            await feed(log, "source", second)
+            async with worker(case) as task:
+                wanted = Counter(["1 gone", "2 gone", "3 new", "4 None"])
+                await until(rows_of(case), wanted, task)
+
+    SHAPES["lookup"] = looked_up
+    try:
+        with BrokerProcess(tmp_path / "data", flush="os") as broker:
+            asyncio.run(main(broker))
+    finally:
+        del SHAPES["lookup"]
