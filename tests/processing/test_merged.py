@@ -28,7 +28,7 @@ from streamlog.processing.provenance import (
     pack_record,
 )
 from streamlog.processing.step import Collector
-from streamlog.processing.task import Task, TaskId
+from streamlog.processing.task import TaskId
 from streamlog.records.batch import Record
 from streamlog.serdes import serde_for
 from streamlog.topology import TopicSpec, Topology
@@ -43,17 +43,11 @@ class AtomicCluster(Cluster):
     """A commit is all or nothing: outputs, changelog, offsets and stream times."""
 
     def __init__(self, topology: Topology, partitions: dict[str, int], rng: Random) -> None:
-        self.times: dict[TaskId, dict[tuple[str, int], int]] = {}
         self.now_ms = 0
         """Time on the wall: a while goes by before each step."""
         # Each one makes a task tell its marks again: with as many as there are steps it never ends.
         self.restarts_left = 40
         super().__init__(topology, partitions, rng)
-
-    def start(self, task_id: TaskId) -> Task:
-        task = super().start(task_id)
-        task.start_at({}, self.times.get(task_id))
-        return task
 
     def step(self, task_id: TaskId, *, crash: bool) -> bool:
         task = self.tasks[task_id]
