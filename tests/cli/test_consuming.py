@@ -80,9 +80,9 @@ def test_lines_without_a_key_take_turns(console: Console, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b'{"a": 1}\n{"a": "x"}\n', "line 2: not dict"),
+        (b'{"a": 1}\n{"a": "x"}\n', "line 2: the value for 'sales': not dict"),
         (b'{"a": 1}\n\xff\n', "line 2 is not UTF-8"),
-        (b'{"a": 1}\n\n', "line 2: not dict"),
+        (b'{"a": 1}\n\n', "line 2: the value for 'sales': not dict"),
     ],
 )
 def test_an_error_names_the_line_and_what_was_sent_before_it_stays(
