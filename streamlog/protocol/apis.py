@@ -238,8 +238,9 @@ _SERVED: Final = (
     _api(1, FetchRequest, FetchResponse),
     _api(2, ListOffsetsRequest, ListOffsetsResponse),
     _api(3, MetadataRequest, MetadataResponse),
-    _api(8, OffsetCommitRequest, OffsetCommitResponse),
-    _api(9, OffsetFetchRequest, OffsetFetchResponse),
+    # Our clients go by names: a group may have offsets in topics of which a client knows no id.
+    _api(8, OffsetCommitRequest, OffsetCommitResponse, clients_up_to=9),
+    _api(9, OffsetFetchRequest, OffsetFetchResponse, clients_up_to=9),
     _api(10, FindCoordinatorRequest, FindCoordinatorResponse),
     _api(11, JoinGroupRequest, JoinGroupResponse),
     _api(12, HeartbeatRequest, HeartbeatResponse),

@@ -800,6 +800,48 @@ def test_positions_are_of_groups_and_of_topics() -> None:
     node().run(story)
 
 
+def test_positions_by_topic_id_are_of_groups_and_of_topics() -> None:
+    """An unknown id tells nobody anything; one that may not be used is refused by its id."""
+    nowhere = b"\xff" * 16
+
+    def commit(*ids: bytes) -> OffsetCommitRequest:
+        each = OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+        return OffsetCommitRequest(
+            group_id="g",
+            topics=[OffsetCommitRequestTopic(topic_id=at, partitions=[each]) for at in ids],
+        )
+
+    def positions(*ids: bytes) -> OffsetFetchRequest:
+        wanted = [OffsetFetchRequestTopics(topic_id=at, partition_indexes=[0]) for at in ids]
+        return OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id="g", topics=wanted or None)]
+        )
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        create(broker, "u")
+        listed = await asked(broker, MetadataRequest(topics=None), principal=IN_PROCESS)
+        ids = {each.name: each.topic_id for each in listed.topics}
+        t, u = ids["t"], ids["u"]
+        group, topic, unknown = REFUSED[GROUP], REFUSED[TOPIC], int(ErrorCode.UNKNOWN_TOPIC_ID)
+        refused = await asked(broker, commit(t, nowhere))
+        assert {each.topic_id: codes(each) for each in refused.topics} == {
+            t: {group},
+            nowhere: {group},
+        }
+        await allow(broker, (*G, OP.READ), (*T, OP.READ))
+        told = {t: {0}, u: {topic}, nowhere: {unknown}}
+        committed = await asked(broker, commit(t, u, nowhere))
+        assert {each.topic_id: codes(each) for each in committed.topics} == told
+        await asked(broker, commit(u), principal=IN_PROCESS)
+        found = (await asked(broker, positions(t, u, nowhere))).groups[0]
+        assert {each.topic_id: codes(each) for each in found.topics} == told
+        every = (await asked(broker, positions())).groups[0]
+        assert [each.topic_id for each in every.topics] == [t]
+
+    node().run(story)
+
+
 def test_groups_that_may_not_be_seen_are_not_listed() -> None:
     async def story(broker: Broker) -> None:
         for name in ("g", "h"):

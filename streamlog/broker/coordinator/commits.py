@@ -15,6 +15,7 @@ from streamlog.protocol.messages.coordination import (
     OffsetCommitKey,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -67,17 +68,19 @@ def commit_record(
 
 
 def commit_response(
-    request: OffsetCommitRequest, code_of: Callable[[str, OffsetCommitRequestPartition], int]
+    request: OffsetCommitRequest,
+    code_of: Callable[[OffsetCommitRequestTopic, OffsetCommitRequestPartition], int],
 ) -> OffsetCommitResponse:
     """The response in which each position has its code."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
-                        error_code=code_of(topic.name, partition),
+                        error_code=code_of(topic, partition),
                     )
                     for partition in topic.partitions
                 ],

@@ -56,6 +56,7 @@ from streamlog.broker.coordinator.transactional_commits import (
     in_transaction,
     names_nobody,
 )
+from streamlog.broker.named_topics import TOPIC_IDS_VERSION, named
 from streamlog.broker.storage.expiry import SteadyTime
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages import consumer_group_description as description
@@ -75,6 +76,7 @@ from streamlog.protocol.messages.coordination import (
     MemberResponse,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitValue,
     OffsetFetchResponseTopics,
     SyncGroupRequest,
@@ -249,6 +251,14 @@ class GroupCoordinator:
         }
         return positions(known, wanted)
 
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id."""
+        return self._topics.name_of(topic_id)
+
+    def topic_id(self, name: str) -> bytes:
+        """The id of a topic; zero if there is none."""
+        return self._topics.topic_id(name) or ZERO_UUID
+
     def is_stable(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether no transaction is open that may set the position."""
         return self._offsets.is_stable(group_id, topic, partition)
@@ -386,12 +396,15 @@ class GroupCoordinator:
             refused = refused or ErrorCode.INVALID_GROUP_ID
         records = []
 
-        def keep(topic: str, partition: OffsetCommitRequestPartition) -> int:
-            exists = self._exists(topic, partition.partition_index)
+        def keep(topic: OffsetCommitRequestTopic, partition: OffsetCommitRequestPartition) -> int:
+            name = named(topic, self._topics.name_of)
+            if not name and caller.version >= TOPIC_IDS_VERSION:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            exists = self._exists(name, partition.partition_index)
             code = refused or commit_refusal(partition, exists=exists)
             if code is ErrorCode.NONE:
-                topic_id = self._topics.topic_id(topic) or ZERO_UUID
-                records.append(commit_record(request, topic, topic_id, partition, at))
+                topic_id = self._topics.topic_id(name) or ZERO_UUID
+                records.append(commit_record(request, name, topic_id, partition, at))
             return code
 
         response = commit_response(request, keep)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from streamlog.broker.named_topics import TOPIC_IDS_VERSION, named, nowhere
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.coordination import (
     OffsetFetchRequest,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -31,6 +33,14 @@ class Positions(Protocol):
         self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]] | None
     ) -> list[OffsetFetchResponseTopics]:
         """Committed offsets, -1 where there is none; `wanted` None is all that there are."""
+        ...
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id."""
+        ...
+
+    def topic_id(self, name: str) -> bytes:
+        """The id of a topic; zero if there is none."""
         ...
 
     def is_stable(self, group_id: str, topic: str, partition: int) -> bool:
@@ -74,7 +84,9 @@ def each_group(request: OffsetFetchRequest) -> list[OffsetFetchRequest]:
     ]
 
 
-def positions_of_groups(request: OffsetFetchRequest, shard: Positions) -> OffsetFetchResponse:
+def positions_of_groups(
+    request: OffsetFetchRequest, shard: Positions, *, version: int
+) -> OffsetFetchResponse:
     """The answer from version 8 on, for groups that this shard knows."""
     groups = []
     for asked in request.groups:
@@ -82,10 +94,26 @@ def positions_of_groups(request: OffsetFetchRequest, shard: Positions) -> Offset
         code = shard.may_fetch(name, asked.member_id, asked.member_epoch)
         topics: list[OffsetFetchResponseTopics] = []
         if code is ErrorCode.NONE:
-            wanted = None if listed is None else [(t.name, t.partition_indexes) for t in listed]
+            wanted, unknown = _asked(listed, shard, version)
             topics = _positions(shard, name, wanted, stable=request.require_stable)
+            for topic in topics:
+                topic.topic_id = shard.topic_id(topic.name)
+            topics += unknown
         groups.append(OffsetFetchResponseGroup(group_id=name, error_code=code, topics=topics))
     return OffsetFetchResponse(groups=groups)
+
+
+def _asked(
+    listed: list[OffsetFetchRequestTopics] | None, shard: Positions, version: int
+) -> tuple[list[tuple[str, list[int]]] | None, list[OffsetFetchResponseTopics]]:
+    """What is asked for by name, None for all that there is; and what is said of unknown ids."""
+    if listed is None:
+        return None, []
+    names = [(named(topic, shard.name_of), topic) for topic in listed]
+    if version < TOPIC_IDS_VERSION:
+        return [(name, topic.partition_indexes) for name, topic in names], []
+    wanted = [(name, topic.partition_indexes) for name, topic in names if name]
+    return wanted, [nowhere(topic, ErrorCode.UNKNOWN_TOPIC_ID) for name, topic in names if not name]
 
 
 def all_positions(answers: Sequence[Message]) -> OffsetFetchResponse:

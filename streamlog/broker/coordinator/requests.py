@@ -171,9 +171,9 @@ class GroupRequests:
         """Committed offsets, once they are: nobody is told what may be lost, or is old."""
         if version < MANY_GROUPS_VERSION:
             return self._look(request.group_id, request, version, positions_of_one)
+        told = partial(positions_of_groups, version=version)
         answers = [
-            self._look(each.groups[0].group_id, each, version, positions_of_groups)
-            for each in each_group(request)
+            self._look(each.groups[0].group_id, each, version, told) for each in each_group(request)
         ]
         return gathered(answers, all_positions)
 

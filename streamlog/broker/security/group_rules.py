@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamlog.broker.named_topics import TOPIC_IDS_VERSION, Named, named, nowhere
 from streamlog.broker.security.access import GO_ON, Access, Verdict, split
 from streamlog.protocol.acls import Operation, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
@@ -42,7 +43,6 @@ from streamlog.protocol.messages.coordination import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
     SyncGroupRequest,
@@ -120,7 +120,7 @@ def offset_commit(request: OffsetCommitRequest, access: Access) -> Verdict:
     """READ on the group and on topics."""
     if not access.group(Operation.READ, request.group_id):
         return Verdict(OffsetCommitResponse(topics=_not_committed(request.topics, DENIED)))
-    kept, refused = split(request.topics, lambda each: access.topic(Operation.READ, each.name))
+    kept, refused = split(request.topics, lambda each: _may(Operation.READ, each, access))
     if not refused:
         return GO_ON
     answers = _not_committed(refused, TOPIC_DENIED)
@@ -134,12 +134,20 @@ def offset_commit(request: OffsetCommitRequest, access: Access) -> Verdict:
     return Verdict(finish=finish)
 
 
+def _may(operation: Operation, topic: Named, access: Access) -> bool:
+    """Whether this may be done to a topic; one with an unknown id is for whoever answers."""
+    name = named(topic, access.name_of)
+    is_unknown = not name and access.version >= TOPIC_IDS_VERSION
+    return is_unknown or access.topic(operation, name)
+
+
 def _not_committed(
     topics: list[OffsetCommitRequestTopic], code: int
 ) -> list[OffsetCommitResponseTopic]:
     return [
         OffsetCommitResponseTopic(
             name=topic.name,
+            topic_id=topic.topic_id,
             partitions=[
                 OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
                 for each in topic.partitions
@@ -200,7 +208,7 @@ def _offset_fetch_many(request: OffsetFetchRequest, access: Access) -> Verdict:
 
     def finish(response: OffsetFetchResponse) -> None:
         for group in response.groups:
-            seen = [each for each in group.topics if access.topic(Operation.DESCRIBE, each.name)]
+            seen = [each for each in group.topics if _may(Operation.DESCRIBE, each, access)]
             group.topics = [*seen, *hidden.get(group.group_id, ())]
         response.groups = [*response.groups, *answers]
 
@@ -213,24 +221,8 @@ def _hidden_topics(
     """Topics that were asked for by name and may not be seen; they are taken out."""
     if group.topics is None:
         return []
-    group.topics, refused = split(
-        group.topics, lambda each: access.topic(Operation.DESCRIBE, each.name)
-    )
-    return [
-        OffsetFetchResponseTopics(
-            name=topic.name,
-            partitions=[
-                OffsetFetchResponsePartitions(
-                    partition_index=index,
-                    committed_offset=NO_OFFSET,
-                    metadata="",
-                    error_code=TOPIC_DENIED,
-                )
-                for index in topic.partition_indexes
-            ],
-        )
-        for topic in refused
-    ]
+    group.topics, refused = split(group.topics, lambda each: _may(Operation.DESCRIBE, each, access))
+    return [nowhere(topic, TOPIC_DENIED) for topic in refused]
 
 
 def describe_groups(request: DescribeGroupsRequest, access: Access) -> Verdict:

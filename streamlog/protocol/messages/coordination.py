@@ -197,13 +197,14 @@ class OffsetCommitRequestPartition(Struct):
 
 
 class OffsetCommitRequestTopic(Struct):
-    """Positions in one topic."""
+    """Positions in one topic, which goes by its id from version 10 on (KIP-848)."""
 
-    name: str = string("0+")
+    name: str = string("0-9")
+    topic_id: bytes = uuid("10+")
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition, "0+")
 
 
-class OffsetCommitRequest(Message, versions="2-9", flexible_from=8):
+class OffsetCommitRequest(Message, versions="2-10", flexible_from=8):
     """Keep positions.
 
     Generation -1 with an empty member id is a consumer that is in no group. Without a retention
@@ -229,13 +230,14 @@ class OffsetCommitResponsePartition(Struct):
 
 
 class OffsetCommitResponseTopic(Struct):
-    """Whether the positions in one topic were kept."""
+    """Whether the positions in one topic were kept. Error: UNKNOWN_TOPIC_ID."""
 
-    name: str = string("0+")
+    name: str = string("0-9")
+    topic_id: bytes = uuid("10+")
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition, "0+")
 
 
-class OffsetCommitResponse(Message, versions="2-9", flexible_from=8):
+class OffsetCommitResponse(Message, versions="2-10", flexible_from=8):
     """Whether each position was kept."""
 
     throttle_time_ms: int = int32("3+")
@@ -250,9 +252,10 @@ class OffsetFetchRequestTopic(Struct):
 
 
 class OffsetFetchRequestTopics(Struct):
-    """Partitions of one topic (from version 8 on)."""
+    """Partitions of one topic (from version 8 on), which goes by its id from version 10 on."""
 
-    name: str = string("8+")
+    name: str = string("8-9")
+    topic_id: bytes = uuid("10+")
     partition_indexes: list[int] = int32_array("8+")
 
 
@@ -267,7 +270,7 @@ class OffsetFetchRequestGroup(Struct):
     )
 
 
-class OffsetFetchRequest(Message, versions="1-9", flexible_from=6):
+class OffsetFetchRequest(Message, versions="1-10", flexible_from=6):
     """Look up positions, of one group until version 7, of several from 8 on.
 
     `require_stable`: answer UNSTABLE_OFFSET_COMMIT while a transaction is open (KIP-447).
@@ -309,9 +312,10 @@ class OffsetFetchResponsePartitions(Struct):
 
 
 class OffsetFetchResponseTopics(Struct):
-    """Positions in one topic (from version 8 on)."""
+    """Positions in one topic (from version 8 on). Error: UNKNOWN_TOPIC_ID."""
 
-    name: str = string("8+")
+    name: str = string("8-9")
+    topic_id: bytes = uuid("10+")
     partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions, "8+")
 
 
@@ -323,7 +327,7 @@ class OffsetFetchResponseGroup(Struct):
     error_code: int = int16("8+")
 
 
-class OffsetFetchResponse(Message, versions="1-9", flexible_from=6):
+class OffsetFetchResponse(Message, versions="1-10", flexible_from=6):
     """The positions."""
 
     throttle_time_ms: int = int32("3+")
