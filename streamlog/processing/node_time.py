@@ -83,24 +83,51 @@ class ReachedFeed(Feed):
         self.time_ms, self.marked_ms, self._elapsed_ms = map(int, data)
 
 
+class JoinedFeed(ReachedFeed):
+    """An input whose records come to one node through several joins, which have all counted it."""
+
+    def __init__(self, counted: Sequence[ReachedFeed]) -> None:
+        super().__init__(counted[0].entry)
+        self._counted = counted
+
+    def follow(self) -> None:
+        """Time is that of the join that is furthest."""
+        super().follow()
+        self._catch_up()
+
+    def reach(self, batch: Batch) -> Batch:
+        """The joins have counted them, and others before, of which nothing came here."""
+        self._catch_up()
+        return super().reach(batch)
+
+    def _catch_up(self) -> None:
+        self.time_ms = max(self.time_ms, *(feed.time_ms for feed in self._counted))
+        self.marked_ms = max(self.marked_ms, *(feed.marked_ms for feed in self._counted))
+
+
+def input_of(feed: Feed) -> Feed:
+    """The input that a node above has counted, or the feed itself."""
+    return feed.entry if isinstance(feed, ReachedFeed) else feed
+
+
 class NodeTime:
     """The feeds of one node, with the times that they have there."""
 
     def __init__(self, feeds: Sequence[Feed]) -> None:
         """`feeds` are where its records come from; those that are inputs are counted here."""
-        self.reached = {
+        self.reached: dict[Input, ReachedFeed] = {
             feed: ReachedFeed(feed)
             for feed in feeds
             if isinstance(feed, Input) and not feed.topic.internal
         }
+        self.reached |= {feed.entry: feed for feed in feeds if isinstance(feed, JoinedFeed)}
         self.feeds: list[Feed] = [
             self.reached.get(feed, feed) if isinstance(feed, Input) else feed for feed in feeds
         ]
 
     def of(self, batch: Batch) -> Batch:
         """The records that have reached the node, with the times that they have there."""
-        feed = batch.origin.feed
-        entry = feed.entry if isinstance(feed, ReachedFeed) else feed
+        entry = input_of(batch.origin.feed)
         reached = self.reached.get(entry) if isinstance(entry, Input) else None
         return batch if reached is None else reached.reach(batch)
 

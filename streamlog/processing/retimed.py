@@ -18,6 +18,7 @@ from streamlog.durations import When, when_ms
 from streamlog.errors import UsageError
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.event_times import seconds_hint
+from streamlog.processing.node_time import input_of
 from streamlog.processing.step import Step
 from streamlog.processing.ways import ways_of
 from streamlog.topology import SetTimestamp
@@ -43,19 +44,19 @@ class RetimedFeed(Feed):
         self.is_one = len(ways) == 1
         """It stands for one source, which is called as it is itself."""
         self._behind: dict[tuple[Feed, Source], Source] = {
-            (feed, source): self.source if self.is_one else (f"{name}/{own[0]}", own[1])
+            (input_of(feed), source): self.source if self.is_one else (f"{name}/{own[0]}", own[1])
             for feed, source, own in ways
         }
         self.stream = StreamTime(self._behind.values())
 
     def source_behind(self, feed: Feed, source: Source) -> Source:
         """What a source of a feed above is called here: it has another time than there."""
-        return self._behind[feed, source]
+        return self._behind[input_of(feed), source]
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
         """Its sources with their stream time and for how long they have been quiet."""
         heard = (
-            (self._behind[feed, source], quiet_ms)
+            (self.source_behind(feed, source), quiet_ms)
             for feed in self.above
             for source, _, quiet_ms in feed.heard_of()
         )
@@ -63,7 +64,7 @@ class RetimedFeed(Feed):
 
     def pass_time(self, feed: Feed, elapsed_ms: int) -> None:
         """An input above has gone on by so much without a record."""
-        behind = self._behind.get((feed, feed.source))
+        behind = self._behind.get((input_of(feed), feed.source))
         if behind is not None and self.stream.time_of(behind) > UNKNOWN_MS:
             self.stream.advance(behind, self.stream.time_of(behind) + elapsed_ms)
 

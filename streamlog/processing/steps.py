@@ -6,6 +6,7 @@ steps are made in build order, so whatever a node names (parents, tables) is the
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -23,6 +24,7 @@ from streamlog.processing.foreign_keys import (
 )
 from streamlog.processing.global_tables import GlobalJoinStep, GlobalTables
 from streamlog.processing.joins import Lookup, TableJoinStep, TableStep
+from streamlog.processing.node_time import JoinedFeed, ReachedFeed, input_of
 from streamlog.processing.processor import ProcessorStep
 from streamlog.processing.record_queue import Input, TopicPartition
 from streamlog.processing.regrouped import RegroupStep, TableAggregateStep
@@ -119,23 +121,30 @@ class Around:
             for feed in self._feeds_of(origin)
         ]
 
-    def _counted_by_joins(self, node: Node) -> dict[Feed, Feed]:
+    def _counted_by_joins(self, node: Node) -> dict[Feed, ReachedFeed]:
         """Inputs whose records come through joins of streams alone, as these have counted them.
 
         A join keeps records that find no partner: they move its time, and with it the time of the
-        nodes behind it, though nothing of them comes out (decision 012).
+        nodes behind it, though nothing of them comes out (decision 012). What comes through several
+        joins is counted by each of them.
         """
         above = self.subtopology.nearest(node, lambda n: isinstance(n, Entry | StreamJoin))
         direct = {
             feed for each in above if isinstance(each, Entry) for feed in self._feeds_of(each)
         }
-        counted: dict[Feed, Feed] = {}
+        counted: defaultdict[Feed, list[ReachedFeed]] = defaultdict(list)
         for join in above:
             if isinstance(join, StreamJoin):
-                counted |= self._counted_by_joins(join)
+                found = self._counted_by_joins(join)
                 reached = self.steps[join.name].node_time.reached
-                counted.update((entry, feed) for entry, feed in reached.items())
-        return {entry: feed for entry, feed in counted.items() if entry not in direct}
+                found.update((entry, feed) for entry, feed in reached.items())
+                for entry, counting in found.items():
+                    counted[entry].append(counting)
+        return {
+            entry: feeds[0] if len(feeds) == 1 else JoinedFeed(feeds)
+            for entry, feeds in counted.items()
+            if entry not in direct
+        }
 
     def marked_by(self, node: Node) -> list[set[Input]]:
         """For each of its `feeds` the inputs that it comes from, in which time may be marked.
@@ -381,7 +390,7 @@ _KINDS: dict[type[Node], _Maker] = {
     Branch: lambda node, around: BranchStep(node, cast("SplitStep", around.steps[node.parents[0]])),
     Dedupe: lambda node, around: DedupeStep(node, around.store),
     SetTimestamp: lambda node, around: SetTimestampStep(
-        node, feeds=around.feeds(node), partition=around.partition
+        node, feeds=[input_of(feed) for feed in around.feeds(node)], partition=around.partition
     ),
     JoinSide: _join_side,
     StreamJoin: _stream_join,

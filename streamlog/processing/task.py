@@ -29,7 +29,7 @@ from streamlog.processing.holdup import Holdup, holdups_of
 from streamlog.processing.inherited import INPUTS, REACHED, SECTION, Era, inherited
 from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.merged import BUFFER_BYTES, MergedInput
-from streamlog.processing.node_time import ReachedFeed
+from streamlog.processing.node_time import input_of
 from streamlog.processing.outbox import Outbox
 from streamlog.processing.provenance import tagged
 from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
@@ -255,7 +255,7 @@ class Task:
         pending = [*waits]
         while pending:
             feed, time_ms = pending.pop()
-            entry = feed.entry if isinstance(feed, ReachedFeed) else feed
+            entry = input_of(feed)
             if not isinstance(entry, Input):
                 owner = self._owners.get(feed)
                 pending += () if owner is None else owner.needs(time_ms)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from streamlog import App, JoinWindow, Processor, Record
+import pytest
+
+from streamlog import App, Emit, JoinWindow, Processor, Record, Stream, Windowed, tumbling
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -34,3 +36,55 @@ def test_records_without_a_partner_move_the_time_behind_a_join() -> None:
         for topic in (left, right):
             t.input(topic).send("alone", key=topic.name, at=START + timedelta(seconds=11))
         assert t.output(out).values == ["due"]
+
+
+def counted(stream: Stream[str, int], name: str, emit: Emit) -> Stream[str, int]:
+    """Counts by key and second, with the key alone."""
+
+    def unwindowed(windowed: Windowed[str], count: int) -> tuple[str, int]:
+        return windowed.key, count
+
+    windowed = stream.group_by_key().windowed(tumbling("1s")).emit(emit)
+    return windowed.count(name=name).changes().map(unwindowed, name=f"{name}-flat")
+
+
+@pytest.mark.parametrize("is_retimed", [False, True])
+def test_what_comes_through_two_joins_of_the_same_streams_is_counted_behind_both(
+    *, is_retimed: bool
+) -> None:
+    app = App("joined")
+    left = app.topic("left", key=str, value=int)
+    right = app.topic("right", key=str, value=int)
+    out = app.topic("out", key=str, value=int)
+    streams = app.stream(left), app.stream(right)
+    near, far = (
+        streams[0].join(streams[1], lambda a, _: a, within=within, name=within)
+        for within in ("1s", "3s")
+    )
+    merged = near.merge(far)
+    if is_retimed:
+        merged = merged.set_timestamp(lambda v: START + timedelta(seconds=v), name="retimed")
+    counted(merged, "pairs", Emit.CLOSE).to(out)
+    with app.test() as t:
+        for second in (0, 2, 20):
+            for topic in (left, right):
+                t.input(topic).send(second, key="k", at=START + timedelta(seconds=second))
+        # Each record has met its partner in both joins, and one of the other time in one: at 2 s.
+        # With new times, that of 0 s on the left is late; nothing follows from the left side's
+        # records after it, so no later window closes.
+        assert t.output(out).values == ([2] if is_retimed else [2, 4])
+
+
+def test_time_goes_on_behind_updates_of_windows_whose_time_is_set_anew() -> None:
+    app = App("retimed")
+    numbers = app.topic("numbers", key=str, value=int)
+    out = app.topic("out", key=str, value=int)
+    updates = counted(app.stream(numbers), "updates", Emit.UPDATE)
+    retimed = updates.set_timestamp(lambda n: START + timedelta(seconds=n), name="retimed")
+    counted(retimed, "again", Emit.CLOSE).to(out)
+    with app.test() as t:
+        for number in range(3):
+            t.input(numbers).send(number, key="k", at=START + timedelta(milliseconds=number))
+        assert t.output(out).values == [1, 1]
+        t.advance("10s")  # A mark of the input is one of its own time, too.
+        assert t.output(out).values == [1, 1, 1]
