@@ -85,7 +85,7 @@ fuzz: $(VENV)/.dev ## ten million spoilt requests, responses and record batches:
 equality: $(VENV)/.dev ## 500 random programs: the test driver, one worker, and three that are killed, paused, joined and left, write the same (ARGS='--seed n --runs 1' repeats one)
 	@$(BIN)/python -m tests.equality $(ARGS)
 
-equality-live: $(VENV)/.dev ## 200 random programs whose three workers are fed while they run: each output has what `explain` promises of it (ARGS='--seed n --runs 1')
+equality-live: $(VENV)/.dev ## 200 random programs whose three workers are fed while they run: each output has what `explain` promises of it (ARGS='--seed n --runs 1', --spark: in Spark's histories, too; --tasks: without processes)
 	@$(BIN)/python -m tests.equality --live --runs 200 $(ARGS)
 
 oracle: $(VENV)/.dev ## 2,000 random histories per kind of operator: the engine against its definition, written as loops over the whole input (EXAMPLES=n, ARGS='-k session')

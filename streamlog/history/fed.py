@@ -35,6 +35,7 @@ from streamlog.topology import (
     Regroup,
     RepartitionSink,
     SessionAggregate,
+    SetTimestamp,
     Sink,
     SlidingAggregate,
     Split,
@@ -73,9 +74,32 @@ FED_MEANINGS: Mapping[FedEquality, str] = {
     "T": "the same last value of every key; updates on the way may differ",
     "A": "no promise: its rows depend on the order of arrival",
 }
-_VALUES_ONLY = MapValues | Peek | Port | TableMapValues | TableFilter | Split | TableSide
+Behind: TypeAlias = Literal["all", "source", "left out"]
+BEHIND: Mapping[Behind, str] = {
+    "all": "the newest one of all its sources",
+    "source": "the newest one of its source",
+    "left out": "one of its source that was left out before",
+}
+_VALUES_ONLY = (
+    MapValues | Peek | Port | SetTimestamp | TableMapValues | TableFilter | Split | TableSide
+)
 _THINNING = Filter | FilterNot | FlatMapValues | Branch
 _REKEYING = Map | FlatMap | Rekey
+
+
+@dataclass(frozen=True, slots=True)
+class Provided:
+    """What has to be so for a class to hold, as the topology can't tell."""
+
+    node: str
+    late_ms: int
+    of: Behind
+    """Behind which records others may come so late."""
+
+    def __str__(self) -> str:
+        """For people."""
+        records = BEHIND[self.of]
+        return f"no record reaches {self.node} more than {self.late_ms} ms behind {records}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +113,12 @@ class Flow:
     """All records of a key come from one task, and from one source of it."""
     is_additive: bool = False
     """Changes of a table that are added to and taken out of a result."""
+    is_merged: bool = False
+    """It comes through a repartition topic from several sources."""
+    has_own_time: bool = True
+    """The time of each source follows from its records; else from the order of arrival, too."""
+    provided: tuple[Provided, ...] = ()
+    """What is said holds as long as all of these do."""
 
 
 def fed_equality(
@@ -113,7 +143,8 @@ def fed_equality(
                 outputs.setdefault(node.topic.name, []).append(found)
             elif isinstance(node, WindowedRows) and node.writes:
                 above = _together(node, [flows[parent] for parent in node.parents], sub)
-                outputs.setdefault(node.writes[0].name, []).append(_late(above, node))
+                late = replace(_late(above, node), provided=flow.provided)
+                outputs.setdefault(node.writes[0].name, []).append(late)
     return {topic: _of_writers(topic, found) for topic, found in outputs.items()}
 
 
@@ -127,8 +158,46 @@ def _flows(
             continue
         parents = [flows[name] for name in node.parents]
         tables = [flows[name] for name in node.looks_into if name in flows]
-        flows[node.name] = _behind(node, _together(node, parents, sub), parents, tables, sub)
+        flow = _together(node, parents, sub)
+        behind = _behind(node, flow, parents, tables, sub)
+        flows[node.name] = _provided(node, behind, [*parents, *tables], sub)
     return flows
+
+
+def _provided(node: Node, flow: Flow, above: Sequence[Flow], sub: Subtopology) -> Flow:
+    """With what the promise depends on: here, and further up."""
+    if flow.equality == "A":
+        return flow
+    is_one = _is_one_source(node, sub) and all(each.equality == "S" for each in above)
+    is_merged = any(each.is_merged for each in above)
+    has_own_time = all(each.has_own_time for each in above)
+    found = _all_provided(above)
+    if isinstance(node, StreamJoin) and not is_one:
+        found.append(Provided(node.name, node.window.grace_ms, "all"))
+        has_own_time = False
+    elif isinstance(node, WindowedRows | SuppressUntilClosed) and not is_one:
+        behind: Behind = "all" if node.united else "left out" if has_own_time else "source"
+        if node.united or is_merged or not has_own_time:
+            found.append(Provided(node.name, _grace_ms(node), behind))
+    elif isinstance(node, Process) and not is_one:
+        if node.timers is not None and not has_own_time:
+            return Flow("A", f"{node.name} has timers, behind several sources more than once")
+        if node.timers is not None and is_merged:
+            found.append(Provided(node.name, 0, "left out"))
+        has_own_time = False
+    provided = tuple(dict.fromkeys(found))
+    return replace(flow, is_merged=is_merged, has_own_time=has_own_time, provided=provided)
+
+
+def _all_provided(flows: Sequence[Flow]) -> list[Provided]:
+    return [each for flow in flows for each in flow.provided]
+
+
+def _grace_ms(node: WindowedRows | SuppressUntilClosed) -> int:
+    if isinstance(node, SuppressUntilClosed):
+        return node.closes_after_ms
+    windows = getattr(node, "windows", None)
+    return 0 if windows is None else int(windows.grace_ms)
 
 
 def _entry(
@@ -141,9 +210,16 @@ def _entry(
     sources = sum(feeder.partitions(counts) for feeder in sub.feeders[topic.name])
     if not found or any(flow.equality == "A" for flow in found):
         return next((flow for flow in found if flow.equality == "A"), Flow("A", topic.name))
+    # A task tells those behind it one time for all sources of a topic.
+    has_own_time = all(flow.has_own_time and not flow.is_merged for flow in found)
     if len(found) == 1 and sources == 1:
-        return replace(found[0], keeps_keys=True)
-    return _of_sources(found, f"{topic.name} comes from {sources} sources")
+        return replace(found[0], keeps_keys=True, is_merged=False, has_own_time=has_own_time)
+    if len(sub.feeders[topic.name]) > 1:
+        # What one task makes of a key comes in two ways: a join's pairs, and its rows alone.
+        found = [replace(flow, keeps_keys=False) for flow in found]
+    flow = _of_sources(found, f"{topic.name} comes from {sources} sources")
+    provided = tuple(dict.fromkeys(_all_provided(found)))
+    return replace(flow, is_merged=sources > 1, has_own_time=has_own_time, provided=provided)
 
 
 def _of_sources(found: Sequence[Flow], why: str) -> Flow:
@@ -354,7 +430,8 @@ def _of_writers(topic: str, found: Sequence[Flow]) -> Flow:
     weakest = max(found, key=_rank)
     if weakest.equality in {"T", "A"}:
         return Flow("A", weakest.why or f"several nodes write to {topic}")
-    return Flow("M", f"{len(found)} nodes write to {topic}")
+    provided = tuple(dict.fromkeys(_all_provided(found)))
+    return Flow("M", f"{len(found)} nodes write to {topic}", provided=provided)
 
 
 def _weakened(flow: Flow, equality: FedEquality, why: str) -> Flow:

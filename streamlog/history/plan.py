@@ -125,6 +125,7 @@ class Plan:
                 f"{FED_MEANINGS[flow.equality]}"
             )
             lines += [f"    because {flow.why}"] if flow.why and flow.equality != "S" else []
+            lines += [f"    as long as {each}" for each in flow.provided]
         lines += [f"  note: {note}" for note in self.notes]
         lines.append(f"  outputs: {_OUTPUTS[self.outputs]}")
         return "\n".join(lines)

@@ -9,15 +9,19 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import TypeAlias
 
 from tests.broker.process import BrokerProcess
-from tests.equality.live import compare_live
+from tests.equality.live import compare_fed, compare_live
 from tests.equality.runs import Unequal, compare
+
+Run: TypeAlias = Callable[..., Counter[str] | None]
 
 
 @contextmanager
@@ -27,6 +31,18 @@ def _broker(given: str, directory: Path) -> Iterator[str]:
         return
     with BrokerProcess(directory / "log", flush="os") as broker:
         yield broker.address
+
+
+def _run_of(arguments: argparse.Namespace) -> Run:
+    if not arguments.live:
+        return compare
+    if arguments.tasks:
+        return compare_fed
+    if not arguments.spark:
+        return compare_live
+    from tests.spark_bridge.live import spark_history  # noqa: PLC0415 - needs a JVM
+
+    return partial(compare_live, others={"spark": spark_history()})
 
 
 def main() -> int:
@@ -41,10 +57,16 @@ def main() -> int:
     parser.add_argument(
         "--live", action="store_true", help="fed while they run, compared with their histories"
     )
+    parser.add_argument(
+        "--tasks", action="store_true", help="with --live: the tasks alone, in this process"
+    )
+    parser.add_argument(
+        "--spark", action="store_true", help="with --live: Spark's histories of the logs as well"
+    )
     parser.add_argument("--log", default="", help="HOST:PORT of brokers, instead of one of its own")
     arguments = parser.parse_args()
     seeds = range(arguments.seed, arguments.seed + arguments.runs)
-    run = compare_live if arguments.live else compare
+    run = _run_of(arguments)
     began = monotonic()
     failed: list[int] = []
     promised: Counter[str] = Counter()
@@ -62,7 +84,7 @@ def main() -> int:
         }
         for done, future in enumerate(as_completed(waiting), 1):
             try:
-                promised.update(flow.equality for flow in (future.result() or {}).values())
+                promised.update(future.result() or {})
             except Unequal as error:
                 failed.append(waiting[future])
                 print(f"\n{error}\n", flush=True)
@@ -72,7 +94,8 @@ def main() -> int:
                     flush=True,
                 )
     if promised:
-        print(f"outputs by class: {dict(sorted(promised.items()))}")
+        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(promised.items()))
+        print(f"outputs by class: {counts}")
     if failed:
         print(f"failed: seeds {', '.join(map(str, sorted(failed)))}")
     return bool(failed)

@@ -12,11 +12,13 @@ import asyncio
 import shutil
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from streamlog.assignors import TopicPartition
@@ -32,19 +34,24 @@ from streamlog.log import Log
 from streamlog.processing.cut_input import TimeSpan
 from streamlog.snapshots import SnapshotPlace
 from streamlog.tables.memory import MemoryStore
-from tests.equality.programs import LIVE, Fed, Program, build, history
+from tests.equality.feeding import Feeding, Row, Sequences, quiet_everywhere, with_marks
+from tests.equality.programs import LIVE, LONG_MS, SPAN_MS, Fed, Program, build, history
 from tests.equality.runs import Fleet, Unequal, text, whole
 
 MARK_QUIET_MS = 200
 """A partition that has been quiet for so long may be marked."""
 SESSION_MS = 10_000
+BEHIND_MS = (0, 0, 300, 1_500)
+"""So far the records of a partition may come behind those of others."""
+LAST_MS = 1_000_000 + 10 * SPAN_MS
+"""When everything else is over."""
+TRIES = 4
+"""Orders in which tasks are fed with one program's history."""
 PATIENCE_S = 60
 """Workers have done all that the log makes them do after this."""
-Row: TypeAlias = tuple[Any, ...]
-"""Key, value, timestamp and headers."""
-Sequences: TypeAlias = dict[int, list[Row]]
-"""By partition, in the order of offsets."""
 HistoryRun: TypeAlias = Callable[[str, Program, Path], list[FinishedTask]]
+"""Runs the history of a log (its URL) in a directory: rows are in the snapshot there."""
+NO_OTHERS: Mapping[str, HistoryRun] = MappingProxyType({})
 
 
 def compare_live(
@@ -52,40 +59,45 @@ def compare_live(
     address: str,
     directory: Path,
     *,
-    run_history: HistoryRun | None = None,
+    others: Mapping[str, HistoryRun] = NO_OTHERS,
     patience: int = 1,
-) -> dict[str, Flow]:
+) -> Counter[str]:
     """Feed the program of this number while three workers run it, and compare with its history.
 
-    Returns the class that each output was compared by.
+    Args:
+        seed: of the program.
+        address: of the broker.
+        directory: for state, logs and snapshots.
+        others: engines whose histories of the same log are compared as well, by their names.
+        patience: so many times longer are sessions and deadlines.
+
+    Returns how many outputs were compared by each class. Those of which it depends on more than
+    the topology, and was not so in this run, are counted apart.
 
     Raises:
         Unequal: an output differs in what its class promises.
     """
     program, url, rng = build(seed, LIVE), f"kafka://{address}", Random(seed)
-    run_history = run_history or local_history
-    fed = _live_order(rng, program, history(seed, program))
-    flows = _flows(program)
+    fed = [live_order(rng, program, history(seed, program)), *last_orders(rng, program)]
+    flows = flows_of(program)
+    given = Feeding(program.app.topology(), counts_of(program))
+    given.history(*fed)
+    promised = {topic: flow for topic, flow in flows.items() if given.is_provided(flow)}
     asyncio.run(_create(url, program))
     # No worker is killed here; one that a busy machine starves is not to be given up.
     settings = {"session_ms": str(SESSION_MS * patience), "commit_interval": "50ms"}
     fleet = Fleet(seed, LIVE, url, directory / LIVE, **settings)
+    engines = {"local": local_history, **others}
     try:
         for _ in range(3):
             fleet.start()
-        asyncio.run(_feed(url, rng, fed))
+        for part in fed:
+            asyncio.run(_feed(url, rng, part))
         deadline = monotonic() + PATIENCE_S * patience
-        while True:
+        # What time marks let go comes late, and what a history has is that of its moment.
+        while wrong := _wrong(engines, url, program, promised, directory):
             fleet.check()
-            found = asyncio.run(_read(url, program))
-            tasks = run_history(url, program, directory)
-            expected = _staged(tasks, program, directory)
-            wrong = [
-                (topic, difference)
-                for topic, flow in flows.items()
-                if (difference := difference_of(flow.equality, expected[topic], found[topic]))
-            ]
-            if not wrong or monotonic() > deadline:
+            if monotonic() > deadline:
                 break
             sleep(1)
         while len(fleet):
@@ -93,13 +105,64 @@ def compare_live(
     finally:
         fleet.close()
     if wrong:
-        lines = [f"seed {seed}, live: {', '.join(program.told)}"]
-        lines += [f"{topic}, {flows[topic].equality}: {difference}" for topic, difference in wrong]
+        lines = [f"seed {seed}, live: {', '.join(program.told)}", *wrong]
         lines += [program.app.topology().describe(), *fleet.story]
         lines.append(f"again: python -m tests.equality --live --seed {seed} --runs 1")
         raise Unequal("\n".join(lines))
     shutil.rmtree(directory, ignore_errors=True)
-    return flows
+    return Counter(
+        _compared_by(flow, is_provided=topic in promised) for topic, flow in flows.items()
+    )
+
+
+def compare_fed(seed: int, _address: str, _directory: Path, *, patience: int = 1) -> Counter[str]:
+    """The same with the tasks alone, in this process: a hundred programs in the time of one.
+
+    Tasks work in any order, and what comes to a repartition topic comes to it as late as may be,
+    so records meet in orders that workers would seldom see.
+    """
+    program, found = build(seed, LIVE), Counter[str]()
+    topology, counts, flows = program.app.topology(), counts_of(program), flows_of(program)
+    for number in range(TRIES * patience):
+        rng = Random(f"{seed} {number}")
+        fed = with_marks(rng, live_order(rng, program, history(seed, program)), program)
+        # In a log marks come for as long as somebody waits for them.
+        last = [*last_orders(rng, program), *[quiet_everywhere(program)] * 2]
+        given, live = Feeding(topology, counts), Feeding(topology, counts)
+        given.history(fed, *last)
+        live.run(rng, fed, *last)
+        for topic, flow in flows.items():
+            found[_compared_by(flow, is_provided=given.is_provided(flow))] += 1
+            difference = difference_of(flow.equality, given.rows(topic), live.rows(topic))
+            if difference and given.is_provided(flow):
+                told = f"seed {seed}, try {number}: {', '.join(program.told)}"
+                raise Unequal("\n".join([told, f"{topic}, {flow.equality}: {difference}"]))
+    return found
+
+
+def _compared_by(flow: Flow, *, is_provided: bool) -> str:
+    return flow.equality if is_provided else f"{flow.equality}, but not so here"
+
+
+def _wrong(
+    engines: Mapping[str, HistoryRun],
+    url: str,
+    program: Program,
+    promised: Mapping[str, Flow],
+    directory: Path,
+) -> list[str]:
+    """What differs in an output, by the first engine whose history shows it."""
+    found = asyncio.run(_read(url, program))
+    for engine, run in engines.items():
+        rows = _rows_of(run, url, program, directory / engine)
+        wrong = [
+            f"{topic}, {engine}, {flow.equality}: {difference}"
+            for topic, flow in promised.items()
+            if (difference := difference_of(flow.equality, rows[topic], found[topic]))
+        ]
+        if wrong:
+            return wrong
+    return []
 
 
 def difference_of(equality: FedEquality, expected: Sequences, found: Sequences) -> str:
@@ -131,31 +194,38 @@ def _promised(equality: FedEquality, rows: list[Row]) -> object:
 
 def local_history(url: str, program: Program, directory: Path) -> list[FinishedTask]:
     """The tasks of a history in this process."""
-    place = SnapshotPlace(str(directory / "snapshots" / "one"))
-    place.remove()
     with LogReader(url) as reader:
-        plan = planned(program.app.topology(), _counts(program), span=TimeSpan(), outputs="stage")
+        plan = planned(program.app.topology(), counts_of(program), span=TimeSpan(), outputs="stage")
         surroundings = Surroundings(
             reader=reader,
             directory=directory / "history",
-            place=place,
+            place=place_in(directory),
             now_ms=0,
             open_store=lambda _path: MemoryStore(),
         )
         return LocalRun(with_ends(plan, reader), surroundings).run()
 
 
-def _counts(program: Program) -> dict[str, int]:
+def place_in(directory: Path) -> SnapshotPlace:
+    """Where a history leaves its rows."""
+    return SnapshotPlace(str(directory / "snapshots" / "one"))
+
+
+def counts_of(program: Program) -> dict[str, int]:
+    """The partitions of the declared topics."""
     return {name: spec.partitions or 1 for name, spec in program.app.topics.items()}
 
 
-def _flows(program: Program) -> dict[str, Flow]:
-    fed = planned(program.app.topology(), _counts(program), span=TimeSpan()).fed
+def flows_of(program: Program) -> dict[str, Flow]:
+    """What is promised of each output."""
+    fed = planned(program.app.topology(), counts_of(program), span=TimeSpan()).fed
     return {topic.name: fed[topic.name] for topic in program.outputs}
 
 
-def _staged(tasks: list[FinishedTask], program: Program, directory: Path) -> dict[str, Sequences]:
-    place = SnapshotPlace(str(directory / "snapshots" / "one"))
+def _rows_of(run: HistoryRun, url: str, program: Program, directory: Path) -> dict[str, Sequences]:
+    place = place_in(directory)
+    place.remove()
+    tasks = run(url, program, directory)
     found: dict[str, Sequences] = {topic.name: defaultdict(list) for topic in program.outputs}
     for part in (each for task in tasks for each in task.staged if each.topic in found):
         with place.checked(part) as path:
@@ -167,10 +237,39 @@ def _staged(tasks: list[FinishedTask], program: Program, directory: Path) -> dic
     return found
 
 
-def _live_order(rng: Random, program: Program, fed: list[Fed]) -> list[Fed]:
-    """About in the order of time; each key in its partition."""
+def live_order(rng: Random, program: Program, fed: list[Fed]) -> list[Fed]:
+    """As it comes: about in the order of time in each partition, and some partitions are behind."""
+    disorder_ms = rng.choice([0, 30, 300])
     placed = [_placed(each, program) for each in fed]
-    return sorted(placed, key=lambda each: each.timestamp_ms + rng.randint(-300, 300))
+    sent = sorted(
+        ((each.timestamp_ms + rng.randint(-disorder_ms, disorder_ms), each) for each in placed),
+        key=itemgetter(0),
+    )
+    behind_ms: dict[tuple[str, int], int] = defaultdict(lambda: rng.choice(BEHIND_MS))
+    come_ms: dict[tuple[str, int], int] = defaultdict(int)
+    arrivals: list[tuple[int, Fed]] = []
+    for sent_ms, each in sent:
+        place = each.topic, each.partition
+        come_ms[place] = max(come_ms[place], sent_ms + rng.randint(0, behind_ms[place]))
+        arrivals.append((come_ms[place], each))
+    return [each for _, each in sorted(arrivals, key=itemgetter(0))]
+
+
+def last_orders(rng: Random, program: Program) -> list[list[Fed]]:
+    """What comes when all else has been taken, much later, so that windows close."""
+    places = [(name, n) for name, count in program.inputs.items() for n in range(count)]
+    return [
+        [
+            Fed(topic, partition, _key_of(partition, program.inputs[topic]), 2, LAST_MS + at_ms)
+            for topic, partition in rng.sample(places, len(places))
+        ]
+        for at_ms in (0, SPAN_MS, 10 * LONG_MS)
+    ]
+
+
+def _key_of(partition: int, count: int) -> str:
+    keys = (f"z{number}" for number in range(100 * count))
+    return next(key for key in keys if partition_of_key(text.dumps(key), count) == partition)
 
 
 def _placed(each: Fed, program: Program) -> Fed:

@@ -7,7 +7,7 @@ process needs no more than the number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
@@ -34,14 +34,22 @@ from streamlog import (
     tumbling,
 )
 from streamlog.errors import TopologyError
+from streamlog.history.plan import planned
+from streamlog.processing.cut_input import TimeSpan
+from streamlog.topology import Topology
 
 MODULUS = 1_000_003
 KEYS = ("ab", "ac", "b", "cd", "e", "fg")
 LIVE = "live"
-"""Runs whose name begins so are fed while they run: half of their folds are counts, as the rows of
-folds that depend on the order are promised to no one there."""
+"""Runs whose name begins so are fed while they run. Rows that depend on the order in which records
+of several sources arrive are promised to no one there, so most of their folds are counts, and most
+of their state is behind keys that are kept."""
 SPAN_MS = 2_000
 """Histories are about this long."""
+UNPROMISED = 0.1
+"""So often a live program may have outputs of which nothing is promised."""
+LONG_MS = 100 * SPAN_MS
+"""No record of a history comes as late."""
 
 pace_ms = 0.0
 """How long a worker takes for each record of an input."""
@@ -89,8 +97,8 @@ class Trail(Processor[str, int, str, int]):
             self.ctx.forward(record.key, trail % MODULUS + number)
 
 
-class Alarms(Processor[str, int, str, int]):
-    """Forwards what timers find: what each key was given, and how late it is by stream time.
+class Bells(Processor[str, int, str, int]):
+    """Forwards what timers find: what each key was given, and when.
 
     Timers are set, moved, taken back, and set by those that fire, also for times that have come.
     """
@@ -107,7 +115,7 @@ class Alarms(Processor[str, int, str, int]):
             self.ctx.timers.set(record.key, due, ("", "again")[trail % 2])
 
     def on_timer(self, key: str, at: datetime, tag: str) -> None:
-        trail = folded(self.seen.get(key) or 1, _ms(self.ctx.stream_time))
+        trail = folded(self.seen.get(key) or 1, self.heard_ms(at))
         if trail % 6 == 0:
             self.seen.delete(key)
         else:
@@ -115,6 +123,18 @@ class Alarms(Processor[str, int, str, int]):
         if tag and trail % 3:
             self.ctx.timers.set(key, at + timedelta(milliseconds=trail % 60), tag)
         self.ctx.forward(key, trail)
+
+    def heard_ms(self, at: datetime) -> int:
+        """A time that a firing knows: its own."""
+        return _ms(at)
+
+
+class Alarms(Bells):
+    """Forwards what timers find, and how late they are by stream time."""
+
+    def heard_ms(self, at: datetime) -> int:
+        """That of all sources."""
+        return _ms(self.ctx.stream_time)
 
 
 class Rounds(Processor[str, int, str, int]):
@@ -170,9 +190,18 @@ def build(seed: int, run: str, **settings: Any) -> Program:
             topology.partition_counts(counts)
         except TopologyError:
             continue
-        if not any(sub.looped for sub in topology.subtopologies):
+        if any(sub.looped for sub in topology.subtopologies):
+            continue
+        rng = Random(f"{seed} {attempt} promised")
+        if not run.startswith(LIVE) or _is_promised(topology, counts, rng):
             break
     return program
+
+
+def _is_promised(topology: Topology, counts: Mapping[str, int], rng: Random) -> bool:
+    """Whether anything can be said of all outputs; of a few programs it need not be so."""
+    fed = planned(topology, counts, span=TimeSpan()).fed
+    return rng.random() < UNPROMISED or all(flow.equality != "A" for flow in fed.values())
 
 
 class _Maker:
@@ -199,7 +228,11 @@ class _Maker:
         if rng.random() < 0.6:
             self._tables.append(self._app.table(self._topic("table", self._partitions)))
         for _ in range(rng.randint(2, 6)):
-            rng.choice(self._operators())()
+            operators = self._operators()
+            chosen = rng.choice(operators)
+            if self._is_live and chosen in self._ordered() and rng.random() < 0.6:
+                chosen = rng.choice(operators)
+            chosen()
         used = [self._streams[-1], *rng.sample(self._streams, 1)]
         for stream in dict.fromkeys(used):
             self._write(stream)
@@ -234,6 +267,10 @@ class _Maker:
         on_tables = [self._join, self._join, self._regroup, self._join_tables, self._join_tables]
         on_tables += [self._suppress, self._join_on]
         return [*found, self._to_table, *(on_tables * bool(self._tables))]
+
+    def _ordered(self) -> list[Callable[[], None]]:
+        """Those that depend on the order of several sources, whatever comes before them."""
+        return [self._cogroup, self._join, self._join_as_of, self._regroup]
 
     def _topic(self, kind: str, partitions: int) -> Topic[str, int]:
         name = f"eq{self._seed}-{kind}{len(self._program.inputs)}"
@@ -324,6 +361,8 @@ class _Maker:
             return key or "none"
 
         name = self._name("keyed")
+        if self._is_live and self._rng.random() < 0.7:
+            return self._pick().repartition(name=name, partitions=self._partitions)
         rekeyed = self._pick().rekey(key_of, name=f"{name}-key")
         return rekeyed.repartition(name=name, partitions=self._partitions)
 
@@ -341,7 +380,7 @@ class _Maker:
 
     def _reduced(self, grouped: Any, name: str) -> Any:
         """One result per key, which depends on the order; in a live run it may be a count."""
-        if self._is_live and self._rng.random() < 0.5:
+        if self._is_live and self._rng.random() < 0.7:
             return grouped.count(name=name)
         return grouped.reduce(folded, name=name)
 
@@ -426,6 +465,8 @@ class _Maker:
     def _alarm(self) -> None:
         """Clocks of event time: where they stand follows from the records, so what fires does."""
         kind = self._rng.choice([Alarms, Alarms, Rounds])
+        if self._is_live and self._rng.random() < 0.8:
+            kind = Bells
         name = self._name(kind.__name__.lower())
         self._program.keeps_time = True
         self._add(self._keyed().process(kind, name=name), name)
@@ -443,7 +484,10 @@ class _Maker:
         rng = self._rng
         kind = rng.choice(["join", "left_join", "outer_join"])
         before, after = rng.choice([(0, 0), (30, 30), (100, 0), (-10, 60)])
-        window = JoinWindow(before_ms=before, after_ms=after, grace_ms=rng.choice([0, 20, 300]))
+        grace_ms = rng.choice([0, 20, 300])
+        if self._is_live and rng.random() < 0.7:
+            grace_ms = LONG_MS
+        window = JoinWindow(before_ms=before, after_ms=after, grace_ms=grace_ms)
         joined = getattr(self._pick(), kind)(
             self._pick(),
             lambda a, b: folded(a or 0, b or 0),

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.broker.process import BrokerProcess
-from tests.equality.live import compare_live, difference_of
+from tests.equality.live import compare_fed, compare_live, difference_of
 
 SEEDS = range(30) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else [12, 27, 47]
 """By default: windows behind a repartition, a join of tables, and one of streams with keyless
 records. `make equality-live` runs 200."""
+
+FED = 1_000 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 30
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +29,12 @@ def test_workers_that_are_fed_while_they_run_keep_what_explain_promises(
     address: str, tmp_path: Path, seed: int
 ) -> None:
     compare_live(seed, address, tmp_path)
+
+
+@pytest.mark.parametrize("first", range(0, FED, 10))
+def test_tasks_that_are_fed_in_any_order_keep_it_too(tmp_path: Path, first: int) -> None:
+    for seed in range(first, first + 10):
+        compare_fed(seed, "", tmp_path)
 
 
 def test_each_class_is_compared_as_it_says() -> None:

@@ -10,6 +10,7 @@ import pytest
 from streamlog import (
     App,
     Emit,
+    JoinWindow,
     Processor,
     Record,
     Stream,
@@ -19,7 +20,7 @@ from streamlog import (
     session,
     tumbling,
 )
-from streamlog.history.fed import FedEquality
+from streamlog.history.fed import FedEquality, Flow, Provided
 from streamlog.history.plan import planned
 from streamlog.processing.cut_input import TimeSpan
 
@@ -56,7 +57,7 @@ def key_of(key: str, value: int) -> str:
     return f"{key}{value % 2}"
 
 
-def promised(make: Make, partitions: int, key: Any = str) -> tuple[FedEquality, str]:
+def promised(make: Make, partitions: int, key: Any = str) -> Flow:
     app = App("fed")
     numbers = app.topic("in", key=str, value=int, partitions=partitions)
     made = make(app, app.stream(numbers))
@@ -66,7 +67,25 @@ def promised(make: Make, partitions: int, key: Any = str) -> tuple[FedEquality, 
     plan = planned(app.topology(), counts, span=TimeSpan())
     flow = plan.fed["out"]
     assert f"out equal to a live run that is fed while it runs: {flow.equality}," in plan.explain()
-    return flow.equality, flow.why
+    assert all(f"    as long as {each}" in plan.explain() for each in flow.provided)
+    return flow
+
+
+def pairs(app: App, numbers: Numbers, grace_ms: int = 40) -> Numbers:
+    window = JoinWindow(before_ms=10, after_ms=20, grace_ms=grace_ms)
+    others = app.stream(app.topic("others", key=str, value=int, partitions=3))
+    return numbers.outer_join(others, lambda a, b: a or b, within=window, name="pairs")
+
+
+def counts_of_sums(_: App, numbers: Numbers) -> Any:
+    """Behind several sources, and then once more."""
+    sums = numbers.repartition(name="once").group_by_key().reduce(added, name="sums").changes()
+    again = sums.map_values(abs).repartition(name="twice", partitions=2)
+    return again.group_by_key().windowed(tumbling("1s", grace="2s")).count(name="n")
+
+
+def alarms_twice(_: App, numbers: Numbers) -> Any:
+    return numbers.repartition(name="once").repartition(name="twice").process(Keyed, name="keyed")
 
 
 def rekeyed(numbers: Numbers) -> Any:
@@ -120,6 +139,11 @@ CASES: dict[str, tuple[Make, FedEquality]] = {
         ),
         "A",
     ),
+    "timers behind several sources twice": (alarms_twice, "A"),
+    "another timestamp": (
+        lambda _, s: s.repartition(name="kept").set_timestamp(lambda v: v, name="retimed"),
+        "K",
+    ),
     "dedupe behind a changed key": (
         lambda _, s: (
             s.rekey(key_of, name="again")
@@ -141,14 +165,50 @@ def _key(name: str) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_each_operator_has_its_class(name: str) -> None:
     make, expected = CASES[name]
-    found, why = promised(make, 3, _key(name))
-    assert found == expected, why
-    assert why, "an output that is not S says why"
+    found = promised(make, 3, _key(name))
+    assert found.equality == expected, found.why
+    assert found.why, "an output that is not S says why"
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n not in HAS_MORE_SOURCES])
 def test_one_source_keeps_everything(name: str) -> None:
-    assert promised(CASES[name][0], 1, _key(name)) == ("S", "")
+    found = promised(CASES[name][0], 1, _key(name))
+    assert (found.equality, found.why, found.provided) == ("S", "", ())
+
+
+def test_pairs_are_the_same_as_long_as_no_stream_is_behind_by_more_than_the_grace() -> None:
+    found = promised(pairs, 3)
+    assert found.equality == "M"
+    assert found.provided == (Provided("pairs", 40, "all"),)
+
+
+def test_what_a_join_hands_on_has_a_time_that_depends_on_the_order_of_arrival() -> None:
+    def counted(app: App, numbers: Numbers) -> Any:
+        windowed = pairs(app, numbers).group_by_key().windowed(tumbling("1s", grace="3s"))
+        return windowed.emit(Emit.CLOSE).count(name="n")
+
+    found = promised(counted, 3, Windowed[str])
+    assert found.provided == (Provided("pairs", 40, "all"), Provided("n", 3_000, "source"))
+
+
+def test_pairs_and_what_goes_on_alone_are_two_sources_of_one_key() -> None:
+    def itself(_: App, numbers: Numbers) -> Any:
+        window = JoinWindow(before_ms=10, after_ms=20, grace_ms=40)
+        joined = numbers.outer_join(numbers, lambda a, b: a or b, within=window, name="pairs")
+        return joined.repartition(name="again")
+
+    assert promised(itself, 3).equality == "M"
+
+
+def test_a_task_tells_one_time_for_all_sources_of_a_repartition_topic() -> None:
+    found = promised(counts_of_sums, 3, Windowed[str])
+    assert found.equality == "K"
+    assert found.provided == (Provided("n", 2_000, "source"),)
+
+
+def test_timers_of_kept_keys_fire_in_order_unless_what_was_left_out_is_further() -> None:
+    found = promised(CASES["timers of kept keys"][0], 3)
+    assert found.provided == (Provided("keyed", 0, "left out"),)
 
 
 def test_final_counts_of_windows_are_the_same_in_one_task() -> None:
@@ -156,4 +216,7 @@ def test_final_counts_of_windows_are_the_same_in_one_task() -> None:
         kept = numbers.rekey(key_of, name="a").repartition(name="one", partitions=1)
         return kept.group_by_key().windowed(tumbling("1s")).count(name="n")
 
-    assert promised(windows, 3, Windowed[str])[0] == "S"
+    found = promised(windows, 3, Windowed[str])
+    assert found.equality == "S"
+    # What was left out has moved the order of its source, and lets windows close.
+    assert found.provided == (Provided("n", 0, "left out"),)

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
+CONF = {"spark.driver.extraJavaOptions": FIRST_COMPILER, "spark.sql.shuffle.partitions": "2"}
+"""Only the first compiler: it starts sooner, and nothing here runs for long."""
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    # Only the first compiler: it starts sooner, and nothing here runs for long. A task that fails
-    # is tried once more.
-    conf = {"spark.driver.extraJavaOptions": FIRST_COMPILER, "spark.sql.shuffle.partitions": "2"}
-    spark = session("tests", "local[2,2]", conf)
+    # A task that fails is tried once more.
+    spark = session("tests", "local[2,2]", CONF)
     yield spark
     spark.stop()

@@ -1,0 +1,195 @@
+"""Feeding: an app's tasks are given records as a log gets them, in this process.
+
+What a live run adds to an app, without its processes: a task is given what has come so far, in
+pieces of any size, and any other task may come first. Partitions fall quiet, and time marks say so.
+A hundred programs take as long as one with workers. Everything random comes from one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from random import Random
+from typing import Any, TypeAlias
+
+from streamlog.client.partitioner import partition_of_key
+from streamlog.history.fed import Flow, Provided
+from streamlog.processing.provenance import MARK, unpack_mark, unpack_record
+from streamlog.processing.task import Task, TaskId
+from streamlog.tables.memory import MemoryStore
+from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.topology import Topology
+from tests.equality.programs import LONG_MS, Fed, Program
+from tests.equality.runs import text, whole
+
+STEPS = 0.6
+"""How often a task works, of all chances; else a record is appended, or a mark."""
+MARKS = 0.04
+QUIET_MS = 60_000
+ROUNDS_MAX = 10_000
+Row: TypeAlias = tuple[Any, ...]
+"""Key, value, timestamp and headers."""
+Sequences: TypeAlias = dict[int, list[Row]]
+"""By partition, in the order of offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A time mark for a partition."""
+
+    topic: str
+    partition: int
+    elapsed_ms: int
+
+
+def with_marks(rng: Random, fed: list[Fed], program: Program) -> list[Fed | Passing]:
+    """Now and then a partition is quiet for some time."""
+    places = [(each.topic, each.partition) for each in quiet_everywhere(program)]
+    found: list[Fed | Passing] = []
+    for each in fed:
+        found.append(each)
+        if places and rng.random() < MARKS:
+            found.append(Passing(*rng.choice(places), rng.choice([20, 100, 500])))
+    return found
+
+
+def quiet_everywhere(program: Program) -> list[Fed | Passing]:
+    """A mark for each partition, but those of tables, whose topics take none."""
+    counts = {name: n for name, n in program.inputs.items() if name not in program.tables}
+    return [Passing(name, n, QUIET_MS) for name, count in counts.items() for n in range(count)]
+
+
+class Feeding:
+    """One run."""
+
+    def __init__(self, topology: Topology, partitions: Mapping[str, int]) -> None:
+        """`partitions` are those of the declared topics."""
+        self._internal = [name for name, spec in topology.topics.items() if spec.internal]
+        self._counts = topology.partition_counts(partitions)
+        self.topics = {
+            name: MemoryTopic(count, partition_of_key) for name, count in self._counts.items()
+        }
+        self._tasks = {
+            TaskId(sub.number, partition): Task(
+                sub,
+                TaskId(sub.number, partition),
+                partitions=self._counts,
+                store=None if sub.changelog_topic is None else MemoryStore(),
+            )
+            for sub in topology.subtopologies
+            for partition in range(sub.tasks(self._counts))
+        }
+        self._taken = dict.fromkeys(self._places(), 0)
+
+    def _places(self) -> Iterator[tuple[TaskId, str, int]]:
+        for number, task in self._tasks.items():
+            for topic, partition in task.inputs:
+                task.start_at({(topic, partition): 0})
+                yield number, topic, partition
+
+    def append(self, each: Fed | Passing) -> None:
+        """It is in the log now."""
+        topic = self.topics[each.topic]
+        if isinstance(each, Passing):
+            topic.mark(each.partition, each.elapsed_ms)
+            return
+        topic.append(
+            None if each.value is None else whole.dumps(each.value),
+            key=None if each.key is None else text.dumps(each.key),
+            timestamp_ms=each.timestamp_ms,
+            partition=each.partition,
+        )
+
+    def run(self, rng: Random, *parts: list[Fed] | list[Fed | Passing]) -> None:
+        """Append all of it while tasks work; each part once they have done with the one before."""
+        for fed in parts:
+            self._feed(rng, fed)
+            self._rest()
+
+    def _feed(self, rng: Random, fed: list[Fed] | list[Fed | Passing]) -> None:
+        left = iter(fed)
+        tasks = [*self._tasks]
+        each = next(left, None)
+        while each is not None:
+            if rng.random() < STEPS:
+                self._work(rng.choice(tasks), rng.choice([1, 3, None]))
+            else:
+                self.append(each)
+                each = next(left, None)
+
+    def history(self, *parts: list[Fed] | list[Fed | Passing]) -> None:
+        """All of it is there before the first task begins."""
+        for each in chain(*parts):
+            self.append(each)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Those upstream first."""
+        for _ in range(ROUNDS_MAX):
+            moved = [self._work(task, None) for task in self._tasks]
+            if not any(moved):
+                return
+        raise AssertionError("the app does not come to rest")
+
+    def is_provided(self, flow: Flow) -> bool:
+        """Whether what a flow's promise depends on is so, in this run."""
+        return all(self._is_so(each) for each in flow.provided)
+
+    def _is_so(self, each: Provided) -> bool:
+        if each.late_ms >= LONG_MS:
+            return True
+        if each.of == "all":
+            return False
+        stamps = [*self._stamps()]
+        if each.of == "left out" and all(turn_ms == time_ms for _, turn_ms, time_ms in stamps):
+            return True
+        return all(turn_ms - at_ms <= each.late_ms for at_ms, turn_ms, _ in stamps)
+
+    def _stamps(self) -> Iterator[tuple[int, int, int]]:
+        """Of what came through repartition topics: time, and turn and time of its source."""
+        for records in (part for name in self._internal for part in self.topics[name].partitions):
+            for record in records:
+                name, data = record.headers[-1]
+                if name == MARK:
+                    turn_ms, time_ms, _ = unpack_mark(data)[0]
+                    yield time_ms, turn_ms, time_ms
+                else:
+                    yield (record.timestamp_ms, *unpack_record(data)[:2])
+
+    def rows(self, topic: str) -> Sequences:
+        """What a topic holds, by partition."""
+        return {
+            partition: [(r.key, r.value, r.timestamp_ms, tuple(r.headers)) for r in records]
+            for partition, records in enumerate(self.topics[topic].partitions)
+        }
+
+    def _work(self, number: TaskId, records_max: int | None) -> bool:
+        """Give a task what is new; whether anything was."""
+        task = self._tasks[number]
+        records, marks, ends = {}, {}, {}
+        for place in task.inputs:
+            topic, partition = self.topics[place[0]], place[1]
+            taken, end = self._taken[number, *place], topic.end(partition)
+            ends[place] = end
+            if taken == end:
+                continue
+            found, passed = topic.since(partition, taken)
+            if records_max is not None and found[records_max:]:
+                end = found[records_max].offset
+            records[place] = [each for each in found if each.offset < end]
+            marks[place] = [each for each in passed if each.offset < end]
+            self._taken[number, *place] = end
+        outbox = task.process(records, 0, ends=ends, marks=marks)
+        for sink in outbox.sinks:
+            partition = sink.partition
+            if partition is None:
+                partition = partition_of_key(sink.route, self._counts[sink.topic])
+            self.topics[sink.topic].append(
+                sink.value,
+                key=sink.key,
+                timestamp_ms=sink.timestamp_ms,
+                headers=sink.headers,
+                partition=partition,
+            )
+        return bool(records or outbox.writes)

@@ -1,0 +1,51 @@
+"""Spark's history of a log, for comparisons with workers that were fed while they ran."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from spark_bridge import session
+from spark_bridge.history import SparkRun
+from streamlog.history.finished import FinishedTask
+from streamlog.history.local import with_ends
+from streamlog.history.plan import planned
+from streamlog.history.readers import LogReader
+from streamlog.processing.cut_input import TimeSpan
+from tests.equality.live import HistoryRun, counts_of, place_in
+from tests.equality.programs import Program
+from tests.spark_bridge.conftest import CONF
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STATE_BYTES = 64 * 1024 * 1024
+
+
+def history_in(spark: SparkSession) -> HistoryRun:
+    """Runs a history in this session; one at a time."""
+    running = Lock()
+
+    def run(url: str, program: Program, directory: Path) -> list[FinishedTask]:
+        with running, warnings.catch_warnings(), LogReader(url) as reader:
+            warnings.simplefilter("ignore", UserWarning)
+            counts, span = counts_of(program), TimeSpan()
+            plan = planned(program.app.topology(), counts, span=span, outputs="stage")
+            return SparkRun(
+                with_ends(plan, reader),
+                spark,
+                url=url,
+                security=None,
+                place=place_in(directory),
+                now_ms=0,
+                state_memory_bytes=STATE_BYTES,
+            ).run()
+
+    return run
+
+
+def spark_history() -> HistoryRun:
+    """In a session of its own."""
+    return history_in(session("equality", "local[2,2]", CONF))
