@@ -183,7 +183,8 @@ class Grouped(Generic[K, V]):
         at = name
         if self._emit == Emit.COMMIT:
             at = f"{name}/commits"
-            place.builder.add(AtCommits(name=at, parents=(name,), key=place.key.serde))
+            key, deletes = place.key.serde, ttl is not None
+            place.builder.add(AtCommits(name=at, parents=(name,), key=key, deletes=deletes))
         return Table(Side(Place(place.builder, at, place.key, value), name))
 
 

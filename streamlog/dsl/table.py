@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, overload
 
 from streamlog.dsl.access import TableAccess
+from streamlog.dsl.fields import may_be_none
 from streamlog.dsl.foreign_keys import Pointing, joined_on
 from streamlog.dsl.place import (
     Place,
@@ -72,17 +73,22 @@ class Table(Generic[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, V2]:
-        """The same table with mapped values."""
-        builder = self.side.place.builder
+        """The same table with mapped values; a row whose value is None is not there.
+
+        Unless it is annotated to return something else, the function is called with the value
+        before, too: a row that was not there is not deleted. So it has to be deterministic.
+        """
+        builder, place = self.side.place.builder, self.side.place
+        value = returned(fn, place.value)
         node = TableMapValues(
             name=_checked(name) or builder.unique_name("tablemapvalues"),
-            parents=(self.side.place.node,),
+            parents=(place.node,),
             fn=fn,
+            may_delete=value.known is None or may_be_none(value.known),
             on_error=on_error,
         )
         builder.add(node)
-        place = self.side.place
-        mapped = Place(builder, node.name, place.key, returned(fn, place.value))
+        mapped = Place(builder, node.name, place.key, value)
         return Table(Side(mapped, self.side.owner, (*self.side.views, node), self.side.is_windowed))
 
     def filter(

@@ -47,6 +47,8 @@ UNCHANGING = frozenset({int, float, str, bytes, bool})
 """States of these types can't be changed in place."""
 
 _TIMESTAMP = struct.Struct(">q")
+_ABSENT: Any = object()
+"""In place of a result: there is no row, and was none."""
 
 
 class RowFormat:
@@ -212,7 +214,7 @@ def guarded(
 
 
 class AggregateStep(Step):
-    """One running result per key."""
+    """One running result per key. A row whose state becomes None is not there any more."""
 
     def __init__(
         self,
@@ -232,6 +234,8 @@ class AggregateStep(Step):
         self._collector = collector
         self._rows: dict[bytes, Row] = {}
         self._dirty: list[Row] = []
+        self._has_absent = False
+        """A record was folded into nothing where nothing was: there is no change to be told."""
         self._sizes = RowSizes()
 
     def process(self, batch: Batch) -> None:
@@ -251,6 +255,9 @@ class AggregateStep(Step):
         results.keys_are_raw = batch.keys_are_raw
         results.values_are_raw = False
         results.old_values = old_values
+        if self._has_absent:
+            self._has_absent = False
+            results = results.where([value is not _ABSENT for value in results.values])
         self.forward(results)
 
     def _fold_noting(
@@ -265,19 +272,28 @@ class AggregateStep(Step):
     def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[Any, int]:
         row = self._rows.get(raw)
         if row is None:
-            row = self._format.loads(self._store.get(self._prefix + raw), raw)
+            data = self._store.get(self._prefix + raw)
+            row, is_there = self._format.loads(data, raw), data is not None
             row.state = self._aggregation.add(row.state, value)
             self._rows[raw] = row  # Not before: it may have failed on the first record of a key.
         else:
-            row.state = self._aggregation.add(row.state, value)
+            is_there = row.state is not None
+            state = row.state if is_there else self._aggregation.initial()
+            row.state = self._aggregation.add(state, value)
+            row.timestamp_ms = row.timestamp_ms if is_there else -1
         row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
         if not row.dirty:
             row.dirty = True
             self._dirty.append(row)
+        if row.state is None and not is_there:
+            self._has_absent = True
+            return _ABSENT, row.timestamp_ms
         return self._aggregation.result(row.state), row.timestamp_ms
 
     def flush(self) -> None:
-        """Write changed states into the store."""
+        """Write changed states into the store, and remove rows that are gone."""
+        if any(row.state is None for row in self._dirty):
+            self._remove([row for row in self._dirty if row.state is None])
         keys: list[bytes] = []
         values: list[bytes | None] = []
         self._format.write_down(self._dirty, self._prefix, keys, values)
@@ -287,6 +303,13 @@ class AggregateStep(Step):
         self._sizes.add(keys, values)
         if self._sizes.bytes_of(len(self._rows)) > ROWS_BYTES_MAX:
             self._rows.clear()
+
+    def _remove(self, gone: Sequence[Row]) -> None:
+        self._dirty = [row for row in self._dirty if row.state is not None]
+        for row in gone:
+            row.dirty = False
+            self._rows.pop(row.raw, None)
+            self._store.delete(self._prefix + row.raw)
 
     def lookup(self, raw: bytes) -> object:
         """The result for a key; None if there is none."""

@@ -9,10 +9,12 @@ in; decoded ones are cached, so joiners must not change what they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any, Protocol, cast, runtime_checkable
 
 from streamlog.processing.aggregate import ROW_BYTES, STATE_TIMES
+from streamlog.processing.changes import real_changes
 from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
 from streamlog.records.columns import has_none
@@ -62,37 +64,37 @@ class TableStep(Step):
     def process(self, batch: Batch) -> None:
         """Take in rows; hand on the changes."""
         batch, raw_keys, raw_values = self.written_with(batch, self._key, self._value)
-        if self._tells_old_values:
-            batch = batch.with_old_values(self._replaced(raw_keys, raw_values))
-        else:
-            self._replace(raw_keys, raw_values)
         if has_none(raw_keys):
             kept = [raw is not None for raw in raw_keys]
             self._collector.drop(self.name, "null key", kept.count(False))
             batch = batch.where(kept)
-        self.forward(batch)
+            raw_keys, raw_values = [*compress(raw_keys, kept)], [*compress(raw_values, kept)]
+        rows = zip(cast("Sequence[bytes]", raw_keys), raw_values, strict=True)
+        if self._tells_old_values:
+            self.forward(real_changes(batch.with_old_values(self._replaced(rows))))
+            return
+        changed = [self._replace(raw, data) for raw, data in rows]
+        self.forward(batch if all(changed) else batch.where(changed))
 
-    def _replaced(
-        self, raw_keys: Sequence[bytes | None], raw_values: Sequence[bytes | None]
-    ) -> list[object]:
+    def _replaced(self, rows: Iterable[tuple[bytes, bytes | None]]) -> list[object]:
         """Take in rows; what each of them replaces."""
         replaced: list[object] = []
-        for raw, data in zip(raw_keys, raw_values, strict=True):
-            replaced.append(None if raw is None else self.lookup(raw))
-            self._replace([raw], [data])
+        for raw, data in rows:
+            replaced.append(self.lookup(raw))
+            self._replace(raw, data)
         return replaced
 
-    def _replace(
-        self, raw_keys: Sequence[bytes | None], raw_values: Sequence[bytes | None]
-    ) -> None:
-        for raw, data in zip(raw_keys, raw_values, strict=True):
-            if raw is None:
-                continue
-            self._cache.pop(raw, None)
-            if data is None:
-                self._store.delete(self._prefix + raw)
-            else:
-                self._store.put(self._prefix + raw, data)
+    def _replace(self, raw: bytes, data: bytes | None) -> bool:
+        """Take in a row; False: it is deleted, and was not there."""
+        self._cache.pop(raw, None)
+        key = self._prefix + raw
+        if data is not None:
+            self._store.put(key, data)
+        elif self._store.get(key) is None:
+            return False
+        else:
+            self._store.delete(key)
+        return True
 
     def lookup(self, raw: bytes) -> object:
         """The value for a key as bytes; None if there is none."""

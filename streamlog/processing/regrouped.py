@@ -1,7 +1,7 @@
 """Aggregations of tables: rows into groups, and groups into results that can be taken back.
 
-`RegroupStep` makes a revision or two of each change and stands before the repartition topic;
-`TableAggregateStep` folds them behind it. Rule of the file: what is taken out of a group is what
+`RegroupStep` makes a revision or two of each change and stands before the repartition topic; an
+`AggregateStep` folds them behind it. Rule of the file: what is taken out of a group is what
 was put into it, made again of the old value by the same function; so functions have to be
 deterministic, and of a row on which one fails nothing is in any group.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streamlog.processing.aggregate import AggregateStep
 from streamlog.processing.changes import result_before, result_of
 from streamlog.processing.columns import Batch
 from streamlog.processing.step import Step
@@ -73,17 +72,3 @@ def _revisions(old: Pair | None, new: Pair | None) -> Sequence[tuple[Any, Revisi
     if old[0] == new[0]:
         return ((new[0], Revision(old[1], new[1])),)
     return (old[0], Revision(old[1], None)), (new[0], Revision(None, new[1]))
-
-
-class TableAggregateStep(AggregateStep):
-    """One running result per group. A group whose state is None is not there."""
-
-    def flush(self) -> None:
-        """Write changed states into the store, and remove groups that are gone."""
-        gone = [row for row in self._dirty if row.state is None]
-        self._dirty = [row for row in self._dirty if row.state is not None]
-        for row in gone:
-            row.dirty = False
-            self._rows.pop(row.raw, None)
-            self._store.delete(self._prefix + row.raw)
-        super().flush()

@@ -175,41 +175,46 @@ class RekeyStep(Step):
         self.forward(batch.with_keys(keys))
 
 
-class TableMapValuesStep(Step):
-    """A new value for each change that is not a deletion."""
+class ViewStep(Step):
+    """What is seen of a table."""
 
-    def __init__(self, name: str, fn: Callable[[Any], Any]) -> None:
+    tells_old_values = True
+    """Somebody needs to know what its changes replace."""
+
+    def __init__(self, name: str, fn: Callable[..., Any]) -> None:
         super().__init__(name)
         self.fn = fn
+
+
+class TableMapValuesStep(ViewStep):
+    """A new value for each change that is not a deletion."""
 
     def process(self, batch: Batch) -> None:
         """Call the function with the value, if there is one."""
         fn = self.fn
         if batch.old_values is not None:
-            self.forward(seen_through(self, batch, lambda _, v: fn(v)))
+            told = self.tells_old_values
+            self.forward(seen_through(self, batch, lambda _, v: fn(v), tells_old_values=told))
             return
         batch, values = self.applied(batch, lambda v: None if v is None else fn(v), batch.values)
         self.forward(batch.with_values(values))
 
 
-class TableFilterStep(Step):
+class TableFilterStep(ViewStep):
     """Rows that pass; a row that passed before and does not pass now is deleted.
 
     Where the table above does not know what it replaces (early rows of open windows), every row
     that does not pass is deleted, as it may have passed before.
     """
 
-    def __init__(self, name: str, fn: Callable[[Any, Any], bool]) -> None:
-        super().__init__(name)
-        self.fn = fn
-
     def process(self, batch: Batch) -> None:
         """Call the function with key and value, if there is one."""
-        fn = self.fn
+        fn, told = self.fn, self.tells_old_values
         if batch.old_values is not None:
-            seen = seen_through(self, batch, lambda k, v: v if fn(k, v) else None)
-            columns = zip(seen.values, seen.old_values or (), strict=True)
-            self.forward(seen.where([new is not None or old is not None for new, old in columns]))
+            seen = seen_through(
+                self, batch, lambda k, v: v if fn(k, v) else None, tells_old_values=told
+            )
+            self.forward(seen)
             return
         batch, values = self.applied(
             batch,

@@ -27,14 +27,14 @@ from streamlog.processing.joins import Lookup, TableJoinStep, TableStep
 from streamlog.processing.node_time import JoinedFeed, ReachedFeed, input_of
 from streamlog.processing.processor import ProcessorStep
 from streamlog.processing.record_queue import Input, TopicPartition
-from streamlog.processing.regrouped import RegroupStep, TableAggregateStep
+from streamlog.processing.regrouped import RegroupStep
 from streamlog.processing.retimed import SetTimestampStep
 from streamlog.processing.routes import BranchStep, DedupeStep, SplitStep
 from streamlog.processing.rows import tables_in
 from streamlog.processing.rows_at_hand import TaskRows
 from streamlog.processing.sessions import SessionStep
 from streamlog.processing.sliding import SlidingStep
-from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
+from streamlog.processing.stateless import RepartitionStep, SinkStep, ViewStep, stateless_step
 from streamlog.processing.step import Collector, Step, StepContext
 from streamlog.processing.stream_joins import JoinSideStep, StreamJoinStep
 from streamlog.processing.suppressed import SuppressUntilClosedStep, SuppressWithinStep
@@ -83,11 +83,14 @@ from streamlog.topology import (
     SuppressUntilClosed,
     SuppressWithin,
     TableAggregate,
+    TableFilter,
     TableJoin,
+    TableMapValues,
     TableSide,
     TableSource,
     TableTableJoin,
     VersionedTable,
+    View,
     WindowedAggregate,
     WritableTable,
 )
@@ -255,6 +258,12 @@ def _table_table_join(node: TableTableJoin, around: Around) -> Step:
     )
 
 
+def _view(node: View, around: Around) -> Step:
+    step = cast("ViewStep", stateless_step(node))
+    step.tells_old_values = around.tells_old_values(node)
+    return step
+
+
 def _keeping(step: Callable[..., Step]) -> _Maker:
     """The maker of a step that keeps the rows of a table."""
 
@@ -368,12 +377,14 @@ _KINDS: dict[type[Node], _Maker] = {
     ExpiringAggregate: _rows(ExpiringAggregateStep),
     AtCommits: _rows(AtCommitsStep),
     StreamTable: _keeping(TableStep),
-    TableAggregate: _keeping(TableAggregateStep),
+    TableAggregate: _keeping(AggregateStep),
     Refer: lambda node, _: ReferStep(node),
     ForeignKeyJoin: _foreign_key_join,
     ForeignKeyRows: _foreign_key_rows,
     SuppressUntilClosed: _suppress_until_closed,
     SuppressWithin: lambda node, around: SuppressWithinStep(node, around.store, around.collector),
+    TableMapValues: _view,
+    TableFilter: _view,
     TableSide: lambda node, _: TableSideStep(node.name, is_left=node.is_left),
     TableTableJoin: _table_table_join,
     Regroup: lambda node, _: RegroupStep(node),

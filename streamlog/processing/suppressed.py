@@ -38,6 +38,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     timestamp_ms: int
     value: bytes | None
     old_value: bytes | None
+    is_new: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -47,7 +48,7 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 class Held:
     """A change that is held back."""
 
-    __slots__ = ("key", "old_value", "place", "raw", "source", "timestamp_ms", "value")
+    __slots__ = ("is_new", "key", "old_value", "place", "raw", "source", "timestamp_ms", "value")
 
     def __init__(self, raw: bytes, key: object, place: tuple[int, int]) -> None:
         self.raw = raw
@@ -58,6 +59,8 @@ class Held:
         self.value: Any = None
         self.old_value: Any = None
         """What has gone on before, if somebody needs that."""
+        self.is_new = False
+        """Nothing has gone on before, as is known."""
         self.source: tuple[str, int, int] | None = None
         """Topic, partition and offset of its record; None of one that was stored before."""
 
@@ -92,7 +95,9 @@ class SuppressStep(Step):
         if held is None:
             key = batch.keys[at]
             held = Held(raw, key, self._place(key, batch.timestamps[at]))
-            held.old_value = None if batch.old_values is None else batch.old_values[at]
+            if batch.old_values is not None:
+                held.old_value = batch.old_values[at]
+                held.is_new = held.old_value is None
             self._held[raw] = held
             insort(self._queue, (held.place, raw))
         held.value, held.timestamp_ms = batch.values[at], batch.timestamps[at]
@@ -138,7 +143,8 @@ class SuppressStep(Step):
         except Exception as error:  # noqa: BLE001 - a serde of the user's
             caught = error
         else:
-            return _encode(_Stored(held.place, held.timestamp_ms, value, old_value))
+            row = _Stored(held.place, held.timestamp_ms, value, old_value, held.is_new)
+            return _encode(row)
         reason = SerdeError(f"it can't store its row of key {held.raw!r}: {caught}")
         if held.source is None:
             raise ProcessingError(f"{self.name!r}: {reason}", node=self.name) from caught
@@ -166,7 +172,7 @@ class SuppressStep(Step):
             except msgspec.MsgspecError as error:
                 raise CorruptData(f"a row of {self.name!r} is not readable: {error}") from error
             held = self._held[raw] = Held(raw, self._key.loads(raw), found.place)
-            held.timestamp_ms = found.timestamp_ms
+            held.timestamp_ms, held.is_new = found.timestamp_ms, found.is_new
             held.value = None if found.value is None else loads(found.value)
             held.old_value = None if found.old_value is None else loads(found.old_value)
         self._queue = sorted((held.place, raw) for raw, held in self._held.items())
@@ -194,6 +200,8 @@ class SuppressWithinStep(SuppressStep):
         results = _batch_of(batch.origin, rows, going)
         if batch.old_values is not None:
             results.old_values = [held.old_value for held in going]
+            changes = [held.value is not None or not held.is_new for held in going]
+            results = results if all(changes) else results.where(changes)
         self.forward(results)
 
     def _place(self, key: Any, timestamp_ms: int) -> tuple[int, int]:  # noqa: ANN401, ARG002 - of those with windows

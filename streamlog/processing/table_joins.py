@@ -7,6 +7,8 @@ A change of one side gives a new row with what the other one told last. Rules of
 2. A deletion goes on only if there was a row to be deleted.
 3. What is kept is what the sides have handed on, not what they have: each result follows from those
    before it, whatever tables were made of.
+4. What one record changes on both sides is one change of the join: `meetings` says from where to
+   where. Until then the row is what it was, for those who look it up, too.
 
 Rows of windowed tables expire when stream time is so far beyond their windows that neither side can
 change them.
@@ -14,7 +16,7 @@ change them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -70,12 +72,27 @@ class Pair:
         return self.left.value is None and self.right.value is None
 
 
-class _Results:
-    """Changes in the making: columns for the next batch."""
+class _Held:
+    """What both sides have told of a key since changes are held; None: nothing."""
 
-    __slots__ = ("changed", "new", "old", "times")
+    __slots__ = ("last", "left", "left_ms", "right", "right_ms")
 
     def __init__(self) -> None:
+        self.left: Told | None = None
+        self.right: Told | None = None
+        self.left_ms = self.right_ms = UNKNOWN_MS
+        """When, also of deletions."""
+        self.last = (0, 0)
+        """The batch with its last change, and where in it."""
+
+
+class _Results:
+    """Changes in the making, of those that came in a batch: columns for the next one."""
+
+    __slots__ = ("batch", "changed", "new", "old", "times")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
         self.changed: list[bool] = []
         """For each record that came in."""
         self.new: list[Any] = []
@@ -120,6 +137,9 @@ class TableTableJoinStep(Step):
         self._tells_old_values = tells_old_values
         self._pairs: dict[bytes, Pair] = {}
         self._dirty: list[Pair] = []
+        self._holds = 0
+        self._held: dict[bytes, _Held] = {}
+        self._held_batches: list[Batch] = []
         self._sizes = RowSizes()
         self._expired_ms = UNKNOWN_MS
         for side in sides:
@@ -130,25 +150,48 @@ class TableTableJoinStep(Step):
         serde = self._node.left if is_left else self._node.right
         batch, datas = self.written_values(batch, serde)
         batch, raw_keys = self._keyed(batch)
-        results = _Results()
         columns = zip(raw_keys, batch.values, datas, batch.timestamps, strict=True)
+        if self._holds:
+            self._keep(batch, columns, is_left=is_left)
+            return
+        results = _Results(batch)
         for at, (raw, value, data, time_ms) in enumerate(columns):
             pair = self._pair(raw)
-            old = self._before(batch, at, pair)
             told = Told(value, data, UNKNOWN_MS if value is None else time_ms)
             other = pair.right if is_left else pair.left
-            if is_left:
-                pair.left = told
-            else:
-                pair.right = told
-            self._touch(pair)
-            new = result_of(self, batch, at, self._node.joined, pair.left.value, pair.right.value)
-            results.changed.append(new is not None or old is not None)
-            if results.changed[-1]:
-                results.new.append(new)
-                results.old.append(old)
+            left, right = (told, other) if is_left else (other, told)
+            if self._change(results, at, pair, left, right):
                 results.times.append(max(time_ms, other.time_ms))
-        self._hand_on(batch, results)
+        self._hand_on(results)
+
+    def hold(self) -> None:
+        """Both sides are about to hear of the same record: wait until they have."""
+        self._holds += 1
+
+    def release(self) -> bool:
+        """They have: one row for each key that has changed. Returns whether there was one."""
+        self._holds -= 1
+        if self._holds or not self._held_batches:
+            return False
+        held, self._held = self._held, {}
+        batches, self._held_batches = self._held_batches, []
+        raws: list[dict[int, bytes]] = [{} for _ in batches]
+        for raw, each in held.items():
+            number, at = each.last
+            raws[number][at] = raw
+        for batch, own in zip(batches, raws, strict=True):
+            results = _Results(batch)
+            for at in range(len(batch)):
+                if at in own:
+                    self._change_held(results, at, own[at], held[own[at]])
+                else:
+                    results.changed.append(False)
+            self._hand_on(results)
+        return True
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - as of its sides
+        """All above have let time take effect: what they told is one change."""
+        return self._holds > 0 and self.release()
 
     def flush(self) -> None:
         """Write changed rows into the store, and remove those that have expired."""
@@ -217,22 +260,55 @@ class TableTableJoinStep(Step):
             pair = self._pairs[raw] = Pair(raw, *_told(self._node, data))
         return pair
 
-    def _touch(self, pair: Pair) -> None:
+    def _keep(
+        self,
+        batch: Batch,
+        columns: Iterable[tuple[bytes, Any, bytes | None, int]],
+        *,
+        is_left: bool,
+    ) -> None:
+        """Note what a side has told, until the other one has been heard."""
+        number = len(self._held_batches)
+        self._held_batches.append(batch)
+        for at, (raw, value, data, time_ms) in enumerate(columns):
+            told = Told(value, data, UNKNOWN_MS if value is None else time_ms)
+            held = self._held.setdefault(raw, _Held())
+            held.last = (number, at)
+            if is_left:
+                held.left, held.left_ms = told, time_ms
+            else:
+                held.right, held.right_ms = told, time_ms
+
+    def _change_held(self, results: _Results, at: int, raw: bytes, held: _Held) -> None:
+        pair = self._pair(raw)
+        left, right = held.left or pair.left, held.right or pair.right
+        left_ms = left.time_ms if held.left is None else held.left_ms
+        right_ms = right.time_ms if held.right is None else held.right_ms
+        if self._change(results, at, pair, left, right):
+            results.times.append(max(left_ms, right_ms))
+
+    def _change(self, results: _Results, at: int, pair: Pair, left: Told, right: Told) -> bool:
+        """These are the sides of a row from here on; whether that changes it."""
+        before_left, before_right = pair.left, pair.right
+        pair.left, pair.right = left, right
         if not pair.dirty:
             pair.dirty = True
             self._dirty.append(pair)
+        node, old = self._node, None
+        new = result_of(self, results.batch, at, node.joined, left.value, right.value)
+        if new is None or self._tells_old_values:
+            before = before_left.value, before_right.value
+            is_there = node.joins(*before)
+            old = result_before(self, results.batch, at, node.joined, *before) if is_there else None
+        is_change = new is not None or old is not None
+        results.changed.append(is_change)
+        if is_change:
+            results.new.append(new)
+            results.old.append(old)
+        return is_change
 
-    def _before(self, batch: Batch, at: int, pair: Pair) -> object:
-        """What was handed on last; anything at all if it is enough to know that there was a row."""
-        left, right = pair.left.value, pair.right.value
-        if not self._node.joins(left, right):
-            return None
-        if not self._tells_old_values:
-            return self
-        found: object = result_before(self, batch, at, self._node.joined, left, right)
-        return found
-
-    def _hand_on(self, batch: Batch, results: _Results) -> None:
+    def _hand_on(self, results: _Results) -> None:
+        batch = results.batch
         changes = batch if all(results.changed) else batch.where(results.changed)
         changes = changes.with_values(results.new)
         changes.timestamps = results.times

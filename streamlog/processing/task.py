@@ -27,6 +27,7 @@ from streamlog.processing.failures import NodeFailures, Pause, no_pause
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.processing.holdup import Holdup, holdups_of
 from streamlog.processing.inherited import INPUTS, REACHED, SECTION, Era, inherited
+from streamlog.processing.meetings import wait_for_both_sides
 from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.merged import BUFFER_BYTES, MergedInput
 from streamlog.processing.node_time import input_of
@@ -156,7 +157,6 @@ class Task:
         """What has to be known before it can go on, as of the last `process`."""
         self._steps: dict[str, Step] = {}
         self._build(global_tables or GlobalTables())
-        self._entries = self._entry_steps()
         steps = self._steps.values()
         self._awaiting = {s.name: s for s in steps if isinstance(s, AsyncMapValuesStep)}
         self._looking, self._settling = self._with("look"), self._with("settle")
@@ -412,6 +412,8 @@ class Task:
         self._follow()
         # Parents first: what a window or a timer gives may be awaited behind it.
         is_news = False
+        for join in self._meeting:
+            join.hold()
         for step in self._settling:
             is_news = step.settle(now_ms) or is_news
         return is_news
@@ -431,6 +433,8 @@ class Task:
 
         Nothing may be processed between this and the `checkpoint` that has them for done.
         """
+        for join in self._meeting:
+            join.hold()
         for step in self._settling:
             if step.has_waiting:
                 step.emit()
@@ -646,6 +650,8 @@ class Task:
             step.failures = self._failures(node.name, node)
             for parent in node.parents:
                 self._steps[parent].children.append(step)
+        self._entries = self._entry_steps()
+        self._meeting = wait_for_both_sides(self.subtopology, self._steps, self._entries.values())
         keeping = (step for step in self._steps.values() if step.node_time.reached)
         self._node_times = {step.name: step.node_time for step in keeping}
 

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streamlog.processing.aggregate import AggregateStep, without_nulls
+from streamlog.processing.changes import real_changes
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.input_clock import InputClock
 from streamlog.processing.node_time import NodeTime
 from streamlog.processing.step import Step, StepContext
 from streamlog.tables.dues import Dues
+from streamlog.tables.folding import Row
 from streamlog.tables.store import NamedStore
 from streamlog.topology import AtCommits, ExpiringAggregate
 from streamlog.windows.emit import UNKNOWN_MS
@@ -108,6 +110,9 @@ class ExpiringAggregateStep(AggregateStep):
         while due := self._dues.take(self._due_rows, now_ms):
             for raw in due:
                 row = self._row(raw)
+                if row.state is None:
+                    self._forget(raw)  # It has gone before.
+                    continue
                 over_ms = row.timestamp_ms + self._ttl_ms
                 if over_ms > now_ms:
                     self._dues.move(self._due_rows, raw, None, over_ms)
@@ -139,7 +144,8 @@ class ExpiringAggregateStep(AggregateStep):
     def _row(self, raw: bytes) -> Any:  # noqa: ANN401 - a row of `folding`
         row = self._rows.get(raw)
         if row is None:
-            row = self._format.loads(self._store.get(self._prefix + raw), raw)
+            data = self._store.get(self._prefix + raw)
+            row = Row(None, UNKNOWN_MS, raw) if data is None else self._format.loads(data, raw)
         return row
 
     def _forget(self, raw: bytes) -> None:
@@ -173,7 +179,7 @@ class AtCommitsStep(Step):
         self._key = node.key
         self.node_time = NodeTime(context.feeds)
         self._feeds = self.node_time.feeds
-        self._tells_old_values = context.tells_old_values
+        self._knows_old_values = node.deletes or context.tells_old_values
         self._clock = InputClock(self._feeds, None)
         self._waiting: dict[bytes | None, _Waiting] = {}
         self._number = 0
@@ -223,9 +229,9 @@ class AtCommitsStep(Step):
         origin = Origin.of_rows(self.feed, numbers, times)
         batch = Batch(origin, range(len(rows)), keys, values, timestamps)
         batch.keys_are_raw = batch.values_are_raw = False
-        if self._tells_old_values:
+        if self._knows_old_values:
             batch.old_values = olds
-        self.forward(batch)
+        self.forward(real_changes(batch))
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: time goes on if nothing waits."""

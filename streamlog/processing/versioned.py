@@ -79,7 +79,7 @@ class VersionedTableStep(TableStep):
         self.forward(batch if all(kept) else batch.where(kept))
 
     def _put(self, raw: bytes, data: bytes | None, timestamp_ms: int) -> bool:
-        """Take in one row; whether it is the newest of its key."""
+        """Take in one row; whether it is the newest of its key, and changes it."""
         if timestamp_ms > self._time_ms:
             self._time_ms = timestamp_ms
             self._versions.advance(timestamp_ms)
@@ -91,12 +91,7 @@ class VersionedTableStep(TableStep):
         self._seen.pop(raw, None)
         if newest_ms is not None and timestamp_ms < newest_ms:
             return False
-        self._cache.pop(raw, None)
-        if data is None:
-            self._store.delete(self._prefix + raw)
-        else:
-            self._store.put(self._prefix + raw, data)
-        return True
+        return self._replace(raw, data)
 
     def lookup_as_of(self, raw: bytes, timestamp_ms: int) -> object:
         """The value for a key as bytes at that time; None if there was none, or none is known."""

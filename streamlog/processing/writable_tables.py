@@ -175,7 +175,7 @@ class WritableTableStep(Step):
         at = self._prefix + row.key
         ttl_ms = self._node.ttl_ms
         if ttl_ms is None:
-            old = store.get(at) if self._tells_old_values else None
+            old = store.get(at) if self._tells_old_values or row.data is None else None
             self._put(store, at, row.data)
         else:
             dues = NamedStore(store, self._node.dues)
@@ -185,7 +185,8 @@ class WritableTableStep(Step):
             is_ms = None if row.data is None else self._time_ms + ttl_ms
             self._dues.move(dues, row.key, was_ms, is_ms)
             self._put(store, at, None if row.data is None else time_bytes(self._time_ms) + row.data)
-        self._note(row.key, row.data, self.row(old), row.timestamp_ms)
+        if row.data is not None or old is not None:
+            self._note(row.key, row.data, self.row(old), row.timestamp_ms)
 
     def _expire(self, store: KeyValueStore, dues: NamedStore) -> None:
         """The table's time has come so far: rows that are over by it are deleted."""

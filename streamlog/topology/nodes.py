@@ -259,6 +259,14 @@ class TableMapValues(Node):
     """Changes of a table with mapped values; a deletion stays one."""
 
     fn: Callable[[Any], Any]
+    may_delete: bool = True
+    """Of some values the function gives None, and there is no row; False: it is declared not to."""
+
+    @property
+    def needs_old_values(self) -> bool:
+        """A row that was not seen is not deleted; one on which the function fails is not there."""
+        leaves_out = self.on_error is not None and self.on_error.action != "fail"
+        return self.may_delete or leaves_out
 
     @property
     def old_values(self) -> OldValues:

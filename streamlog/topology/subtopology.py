@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from streamlog.tables.store import StoreSpec
-from streamlog.topology.nodes import Entry, Node, RepartitionSink
+from streamlog.topology.nodes import Entry, Node, RepartitionSink, View
 from streamlog.topology.process import Process
 from streamlog.topology.retimed import SetTimestamp
 from streamlog.topology.topics import TopicSpec
@@ -143,12 +143,16 @@ class Subtopology:
 
     def tells_old_values(self, node: Node) -> bool:
         """Whether the changes that it hands on have to say which values they replace."""
-        return any(
-            each.needs_old_values
-            or (each.old_values == "passed on" and self.tells_old_values(each))
-            for each in self.nodes
-            if node.name in each.parents
-        )
+        return any(self._uses_old_values(each) for each in self._children(node))
+
+    def _uses_old_values(self, node: Node) -> bool:
+        if node.old_values == "passed on" and self.tells_old_values(node):
+            return True
+        # A view that hands nothing on is there for lookups.
+        return node.needs_old_values and not (isinstance(node, View) and not self._children(node))
+
+    def _children(self, node: Node) -> list[Node]:
+        return [each for each in self.nodes if node.name in each.parents]
 
     def ancestors(self, node: Node) -> Iterator[Node]:
         """The node's parents, their parents and so on; every node once."""

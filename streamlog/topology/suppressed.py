@@ -75,6 +75,11 @@ class SuppressWithin(Suppress):
     records_max: int | None
 
     @property
+    def needs_old_values(self) -> bool:
+        """A row that comes and goes while it is held back is not deleted."""
+        return True
+
+    @property
     def old_values(self) -> OldValues:
         """What the first change that was held back replaces."""
         return "passed on"

@@ -51,11 +51,18 @@ class AtCommits(Node):
 
     key: Serde[object]
     emit: Emit = Emit.COMMIT
+    deletes: bool = False
+    """Rows of the table are over some time."""
 
     @property
     def feeds(self) -> tuple[str, ...]:
         """All of it: it comes later than what it was made from."""
         return (self.name,)
+
+    @property
+    def needs_old_values(self) -> bool:
+        """A row that comes and goes between two commits is not deleted."""
+        return self.deletes
 
     @property
     def old_values(self) -> OldValues:

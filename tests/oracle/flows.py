@@ -27,7 +27,7 @@ class Event:
     old: Any = None
     """Of a table: the row before."""
     stale: bool = False
-    """Of a versioned table: not the newest of its key."""
+    """Of a versioned table: not the newest of its key, or no change of it."""
     port: int = 0
     """Which parent of a node it comes from."""
 

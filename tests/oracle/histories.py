@@ -196,6 +196,25 @@ def table_joined(how: str, *, versioned: bool = False) -> st.SearchStrategy[Case
     return made()
 
 
+def table_meeting(how: str) -> st.SearchStrategy[Case]:
+    """A table that comes to a join along two paths: through a filter, and through another join."""
+
+    @st.composite
+    def made(draw: Draw) -> Case:
+        join = {"op": "join", "kind": "table_table", "joiner": CONCAT}
+        hows = st.sampled_from(["inner", "left", "outer"])
+        nodes = [
+            *_table(draw, "t"),
+            *_table(draw, "u"),
+            {"id": "f", "op": "table_filter", "of": "t", "by": {"fn": "value_mod", "n": 2}},
+            {"id": "j", "of": draw(st.permutations(["f", "u"])), "how": draw(hows), **join},
+            {"id": "k", "of": draw(st.permutations(["t", "j"])), "how": how, **join},
+        ]
+        return case(f"meeting {how}", nodes, records(draw, {"t": 0.3, "u": 0.3}, st.integers(0, 3)))
+
+    return made()
+
+
 def foreign_joined(how: str) -> st.SearchStrategy[Case]:
     @st.composite
     def made(draw: Draw) -> Case:
@@ -347,6 +366,7 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
         f"versioned table join {how}": table_joined(how, versioned=True)
         for how in ("inner", "left", "outer")
     },
+    **{f"table meeting {how}": table_meeting(how) for how in ("inner", "left", "outer")},
     **{f"foreign key join {how}": foreign_joined(how) for how in ("inner", "left")},
     **{
         f"stream with {table} table {how}": enriched(how, table)

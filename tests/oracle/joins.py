@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -49,22 +50,33 @@ def _sought(node: Spec, event: Event) -> Any:
 
 
 def table_table(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]:
-    """A change of either side is one of the result, if there is or was one."""
-    for before, event, _ in moments(together(flows)):
-        if event.stale:
+    """A change of either side is one of the result, if there is or was one.
+
+    What one input changes on both sides is one change: no row has the old version of one side.
+    """
+    events = [each for each in together(flows) if not each.stale]
+    of_input: defaultdict[tuple[int, Any], list[Event]] = defaultdict(list)
+    for event in events:
+        of_input[event.path[0], event.key].append(event)
+    rows: dict[tuple[int, Any], Event] = {}
+    for event in events:
+        step = of_input[event.path[0], event.key]
+        if {each.port for each in step} != {LEFT, RIGHT}:
+            step = [event]
+        elif event is not step[-1]:
             continue
-        others = [each for each in before if each.port != event.port]
-        other = row_at(others, event.key)
-        new = _pair(node["how"], join, event, event.value, other)
-        old = _pair(node["how"], join, event, event.old, other)
+        before = [rows.get((port, event.key)) for port in (LEFT, RIGHT)]
+        rows |= {(each.port, event.key): each for each in step}
+        now = [rows.get((port, event.key)) for port in (LEFT, RIGHT)]
+        new, old = (_pair(node["how"], join, *sides) for sides in (now, before))
         if new is not None or old is not None:
-            ts = max(event.ts, event.ts if other is None else other.ts)
+            found = [each for each in now if each is not None]
+            ts = max(each.ts for each in found if each in step or each.value is not None)
             yield Event(event.path, event.key, new, ts, old)
 
 
-def _pair(how: str, join: Joiner, event: Event, value: Any, other: Event | None) -> Any:
-    own = None if other is None else other.value
-    left, right = (value, own) if event.port == LEFT else (own, value)
+def _pair(how: str, join: Joiner, *sides: Event | None) -> Any:
+    left, right = (None if each is None else each.value for each in sides)
     is_there = {
         "inner": None not in (left, right),
         "left": left is not None,

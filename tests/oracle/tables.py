@@ -17,13 +17,15 @@ def table(node: Spec, events: list[Event]) -> Iterator[Event]:
         if history is not None and event.ts < time - history:
             continue
         before.append(event)
+        row = row_at(before[:-1], event.key)
         if history is None:
-            found = row_at(before[:-1], event.key)
-            yield _change(event, None if found is None else found.value)
+            if row is not None or event.value is not None:  # Else it is no change.
+                yield _change(event, None if row is None else row.value)
             continue
         newest = [each.ts for each in before[:-1] if each.key == event.key]
         found = _as_of(before[:-1], event.key, event.ts)
         is_stale = bool(newest) and event.ts < max(newest)
+        is_stale = is_stale or (event.value, found) == (None, None)  # It is no change.
         yield _change(event, None if found is None else found.value, stale=is_stale)
 
 
@@ -50,16 +52,16 @@ def looked_up(events: list[Event], key: Any, ts: int, history: int | None) -> Ev
 
 
 def viewed(events: list[Event], fn: Callable[[Any, Any], Any]) -> Iterator[Event]:
-    """Rows as a function shows them; None is no row."""
+    """Rows as a function shows them; changes of what is seen neither before nor after are none."""
     for e in events:
         new, old = (None if value is None else fn(e.key, value) for value in (e.value, e.old))
-        yield Event(e.path, e.key, new, e.ts, old, e.stale)
+        if new is not None or old is not None:
+            yield Event(e.path, e.key, new, e.ts, old, e.stale)
 
 
 def filtered(events: list[Event], keep: Callable[[Any, Any], bool]) -> Iterator[Event]:
-    """Rows that pass; changes of what is seen neither before nor after are none."""
-    seen = viewed(events, lambda k, v: v if keep(k, v) else None)
-    return (event for event in seen if event.value is not None or event.old is not None)
+    """Rows that pass."""
+    return viewed(events, lambda k, v: v if keep(k, v) else None)
 
 
 def aggregated(node: Spec, by: Spec, events: list[Event]) -> Iterator[Event]:
@@ -98,7 +100,7 @@ def suppressed(node: Spec, windows: Spec | None, events: list[Event]) -> Iterato
             if not _is_due(node, windows, waiting, key, time):
                 continue
             del waiting[key]
-            if last.value is not None or node["until"] == "time_limit":
+            if last.value is not None or told.get(key) is not None:
                 yield Event(event.path, key, last.value, last.ts, told.get(key))
                 told[key] = last.value
 

@@ -295,3 +295,31 @@ def test_what_sources_refuse_does_not_change_the_order_of_two_inputs(name: str) 
         assert played(TWO[name], dirty, at_once) == played(TWO[name], clean, at_once)
 
     holds()
+
+
+KEYED = {name: each for name, each in ALONE.items() if name != "suppress"}
+TABLES: dict[str, Operator] = {
+    "stream and table": lambda given: given.stream.join(
+        given.app.table(given.other_topic), lambda a, b: f"{a}+{b}", name="j"
+    ),
+    "to_table": lambda given: given.stream.to_table(name="n").map_values(str).changes(),
+}
+
+
+@pytest.mark.parametrize("name", [*KEYED, "join", "stream and table", "to_table"])
+def test_records_that_lack_a_key_or_a_value_are_counted_where_they_are_left_out(name: str) -> None:
+    app = App("law")
+    topics = [app.topic(each, key=str, value=int, partitions=1) for each in ("first", "second")]
+    first, second = map(app.stream, topics)
+    operator = {**KEYED, **TWO, **TABLES}[name]
+    operator(Given(app, first, second, topics[1])).peek(lambda _: None)
+    node = "j" if name in {"join", "stream and table"} else "n"
+    with app.test() as t:
+        for key, value in [(None, 1), ("a", None), (None, 2), ("a", None), ("a", None)]:
+            data = None if value is None else dumped(value)
+            raw = None if key is None else key.encode()
+            t.topic("first").append(data, key=raw, timestamp_ms=1, partition=0)
+        t.settle()
+        has_rows = name == "to_table"  # A record without a value deletes a row there.
+        assert t.drops[node, "null key"] == 2
+        assert t.drops.get((node, "null value"), 0) == (0 if has_rows else 3)

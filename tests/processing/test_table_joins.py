@@ -41,6 +41,8 @@ def modelled(kind: str, changes: list[tuple[str, str, str | None, int, bool]]) -
 
     rows: Rows = []
     for side, key, value, at, _ in changes:
+        if value is None and key not in there[side]:
+            continue  # No change of the table.
         before = row(key)
         if value is None:
             there[side].pop(key, None)
