@@ -11,7 +11,6 @@ which it is.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -19,6 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from streamlog import repeated
 from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.embedded import EmbeddedTransport
@@ -61,7 +61,7 @@ HOLDER_POLL_MS: Final = 50
 JOB_TRANSACTION_MS: Final = 15 * 60 * 1_000
 """How long the transaction of a job may be open: as long as brokers allow by default."""
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 
 
 class Log:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from streamlog import repeated
+
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
@@ -33,6 +35,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("STREAMLOG_PROFILE", "default"))
+
+
+@pytest.fixture(autouse=True)
+def fresh_log_lines() -> None:
+    """Let what is logged once a minute be logged in every test."""
+    repeated.forget()
 
 
 @pytest.hookimpl(optionalhook=True)

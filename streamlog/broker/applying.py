@@ -11,13 +11,13 @@ What it has never heard of is put aside.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.broker.quorum.metadata import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from streamlog.broker.quorum.metadata_changes import (
     AclsChanged,
@@ -46,7 +46,7 @@ RETRY_MS = 1_000
 DAMAGE_CHECK_MS = 5_000
 """Between two looks for logs that have turned out to have holes."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

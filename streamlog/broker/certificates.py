@@ -9,11 +9,11 @@ the other.
 
 from __future__ import annotations
 
-import logging
 import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
+from streamlog import repeated
 from streamlog.broker.security.principal_rules import PrincipalRules
 from streamlog.broker.security.principals import Subject, distinguished_name, of_user
 from streamlog.broker.security_config import (
@@ -44,7 +44,7 @@ _REASONS = {
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the broker's certificate has expired",
 }
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Certificates:

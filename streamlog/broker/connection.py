@@ -14,11 +14,11 @@ are no request close their own connection, with a line in the log, and disturb n
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from streamlog import repeated
 from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.connections import Connections
 from streamlog.broker.gate import NO_HEADER, Gate, bare
@@ -58,7 +58,7 @@ WRITE_BUFFER_BYTES = 256 * 1024
 LINGER_MS = 500
 """How long somebody who was not let in has to read that."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 @dataclass(slots=True)

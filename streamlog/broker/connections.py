@@ -12,11 +12,11 @@ Settings are looked at once a sweep, so what is altered holds within a second.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from streamlog import repeated
 from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.figures import ConnectionCounts
 from streamlog.broker.quota_table import QuotaTable
@@ -38,7 +38,7 @@ HALF_OPEN_REQUEST_BYTES = 16 * 1024 * 1024
 ADDRESS_SHARE = 3 / 4
 """Of what the limit of open files allows, one address may have so much."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Member(Receiver, Protocol):

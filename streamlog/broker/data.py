@@ -8,12 +8,12 @@ log to the response as they are; nothing here looks into a batch, but for the co
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from streamlog import repeated
 from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
 from streamlog.broker.replication.partition import NO_EPOCH
 from streamlog.broker.storage.appends import Origin
@@ -85,7 +85,7 @@ EARLIEST_LOCAL = -4
 LATEST_REMOTE = -5
 """Nothing is remote here, so there is none."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class FetchWait(NamedTuple):

@@ -7,9 +7,9 @@ sides and the same bytes. A client can't tell it from a socket.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.broker.broker import RequestContext
 from streamlog.broker.coordinator.classic_member import IN_PROCESS_HOST
 from streamlog.broker.security.principals import IN_PROCESS
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from streamlog.broker.broker import Broker
     from streamlog.protocol.schema import Message
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class EmbeddedTransport(Transport):

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
+from streamlog import repeated
 from streamlog.broker.answers import Answer, nobody_waits
 from streamlog.broker.quorum.refusals import refuse
 from streamlog.errors import ConnectionLost, LogDirectoryFull, LogError, StreamlogError
@@ -33,7 +34,7 @@ ATTEMPT_MS = 4_500
 Decide = Callable[[Message, int], Answer]
 """Answers a request of a version."""
 Spawn = Callable[[Coroutine[Any, Any, Message]], "asyncio.Future[Message]"]
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Deciding(Protocol):

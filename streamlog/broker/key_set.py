@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import urllib.parse
 
+from streamlog import repeated
 from streamlog.broker.security.tokens import ALGORITHMS, Key
 from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.os_files import OsFiles
@@ -24,7 +24,7 @@ MISSING_KEY_MS = 10_000
 SET_BYTES_MAX = 1024 * 1024
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class KeySet:

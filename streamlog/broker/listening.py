@@ -7,11 +7,11 @@ one, is opened last: that is the one it is told of.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
+from streamlog import repeated
 from streamlog.broker.certificates import Certificates
 from streamlog.broker.connection import Client
 from streamlog.broker.connections import Connections
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from streamlog.broker.connection_config import ConnectionConfig
     from streamlog.broker.storage.descriptors import Shares
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Listening:

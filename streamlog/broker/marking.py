@@ -6,9 +6,9 @@ takes no mark, for its disk is full, is tried again after another quiet.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.broker.replication.time_marks import TimeMarks
 from streamlog.errors import StreamlogError, UnknownTopicOrPartition
 from streamlog.records.control import TOLD_MAX, Told
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partition
     from streamlog.clock import Clock
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Marking:

@@ -9,11 +9,11 @@ cluster that this node has not heard of for long.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from streamlog import repeated
 from streamlog.broker.applying import Applying, Observers, damaged_places
 from streamlog.broker.figures import (
     BrokerStanding,
@@ -55,7 +55,7 @@ ending as well."""
 LOOK_MS = 50
 """Between two looks whether the controller has let this broker go."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Membership:

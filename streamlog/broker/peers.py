@@ -7,10 +7,10 @@ metadata knows, and before there is any, the list of voters (`controller.quorum.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.errors import (
     ConnectionLost,
     CorruptData,
@@ -28,7 +28,7 @@ PEER_CLIENT_ID = "streamlog-broker"
 """As what brokers come to each other: such a request is not handed on once more."""
 
 Address = tuple[str, int]
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Peers:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.broker.answers import Answer
 from streamlog.broker.quorum.broker_lifecycle import (
     NO_EPOCH,
@@ -40,7 +40,7 @@ _DOUBLE = (
     " (the process that had another log directory under this number counts as alive until it has"
     " sent no heartbeat for broker.session.timeout.ms)"
 )
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class BrokerSession:

@@ -13,13 +13,13 @@ up on with one line in the log that says which.
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
+from streamlog import repeated
 from streamlog.broker.certificates import Certificates, why
 from streamlog.broker.listeners import Listener
 from streamlog.broker.outlet import Outlet, memory_bytes
@@ -38,7 +38,7 @@ TURN_BYTES_MAX = 4 * 1024 * 1024
 HANDSHAKE_RECORD = 0x16
 """The first byte of everybody who speaks TLS."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class TlsConnection(asyncio.BufferedProtocol):

@@ -7,11 +7,11 @@ begin; the latter is also what makes deleted records gone for good.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.broker.storage.aside import Aside, Job, Threads
 from streamlog.broker.storage.cleaner import Cleaner
 from streamlog.broker.storage.retention import Kept, Retention
@@ -28,7 +28,7 @@ CHECKPOINT_INTERVAL_MS = 5_000
 ROLL_PAUSE_MS = 5
 """Between portions of logs that begin a segment, for requests."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Upkeep:

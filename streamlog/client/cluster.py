@@ -12,12 +12,12 @@ A client never creates a topic by asking for it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias, TypeVar
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.elections import NOBODY, Elections
 from streamlog.clock import Clock
@@ -63,7 +63,7 @@ FORMING_TIMEOUT_MS = 15_000
 """How long brokers that answer may take to find their cluster: they elect who leads it first."""
 FORMING_POLL_MS = 100
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
 

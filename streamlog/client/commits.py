@@ -9,11 +9,11 @@ rather than losing them. What has not moved since its last commit is not sent ag
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
 from streamlog.client.consumer_settings import ConsumerSettings
@@ -29,7 +29,7 @@ AUTO_COMMIT_TIMEOUT_MS = 5_000
 ORDERS_MAX = 1_000
 """So many commits wait at most: whoever gives one a record outruns any broker."""
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

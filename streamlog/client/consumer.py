@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self, TypeVar
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
 from streamlog.client.beginnings import Beginnings
@@ -52,7 +52,7 @@ from streamlog.records.control import TimeMark, Told
 R = TypeVar("R", list[Record], RecordColumns, list[RecordBatch])
 """Records of one partition, in any form."""
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 
 
 class Consumer:

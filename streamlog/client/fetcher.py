@@ -15,11 +15,11 @@ stands, for it would send it there again.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final, TypeAlias
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
 from streamlog.client.beginnings import Beginnings
@@ -59,7 +59,7 @@ ERROR_BACKOFF_MS: Final = 200
 AT_LEADER_MS: Final = 10_000
 """How long a partition is read from its leader after a nearer replica was of no use."""
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 
 
 class Fetcher:

@@ -8,12 +8,12 @@ rebalance waits for the owner (`revoking`, `offered`), who is asked from within 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 from uuid import uuid4
 
+from streamlog import repeated
 from streamlog.assignors import Assignor, TopicPartition
 from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
 from streamlog.client.committed import CommittedOffsets
@@ -49,7 +49,7 @@ JOIN_MARGIN_MS = 5_000
 LEAVE_TIMEOUT_MS = 2_000
 """Leaving is a courtesy: the others notice anyway, by the session timeout."""
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 M = TypeVar("M", bound=Message)
 Member: TypeAlias = GroupMember | ConsumerMember
 

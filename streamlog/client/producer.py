@@ -10,13 +10,13 @@ is under way. With a `transactional_id` everything is written in transactions, s
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias, TypedDict
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.chance import Random
 from streamlog.client.accumulator import (
@@ -59,7 +59,7 @@ BULK_SLICE_RECORDS: Final = 10_000
 _ACKS: Final = {"all": -1, 1: 1, 0: 0}
 _POSITIVE: Final = ("batch_bytes", "buffer_bytes", "request_timeout_ms", "transaction_timeout_ms")
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 
 
 class ProducerOptions(TypedDict, total=False):

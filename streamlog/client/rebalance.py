@@ -6,10 +6,10 @@ run beside the owner's own work; and the consumer joins the group again only aft
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.commits import Commits
 from streamlog.client.group import GroupSession
@@ -17,7 +17,7 @@ from streamlog.client.positions import Positions
 
 OnRebalance: TypeAlias = Callable[[frozenset[TopicPartition]], Awaitable[None]]
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 
 
 class Rebalance:

@@ -12,7 +12,6 @@ what a lost batch leads to, is that of `Transactions`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.accumulator import Accumulator, Batch, ProducerIdentity
 from streamlog.client.background import Background
@@ -76,7 +76,7 @@ _LEADERLESS: Final = frozenset(
     }
 )
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 
 
 class RecordMetadata(NamedTuple):

@@ -8,14 +8,14 @@ rebalance. What can't be looked up now is looked up the next time: nothing depen
 from __future__ import annotations
 
 import asyncio
-import logging
 
+from streamlog import repeated
 from streamlog.client.cluster import Cluster
 from streamlog.client.group import GroupSession
 from streamlog.client.subscription import Subscription
 from streamlog.errors import StreamlogError
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 
 
 class TopicWatch:

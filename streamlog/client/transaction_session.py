@@ -10,11 +10,11 @@ partition whether it may be written to.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from streamlog import repeated
 from streamlog.client.accumulator import Accumulator
 from streamlog.client.cluster import Cluster
 from streamlog.client.group_metadata import GroupMetadata
@@ -31,7 +31,7 @@ ABORT_WAIT_MS: Final = 5_000
 RESUMING_VERSION: Final = 3
 """Of InitProducerId: the first by which a producer can ask for its next epoch (KIP-360)."""
 
-log = logging.getLogger(__name__)
+log = repeated.logger(__name__)
 
 
 class TransactionSession:

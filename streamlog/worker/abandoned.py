@@ -8,12 +8,12 @@ machine, and stays. Not done here: which directories those are (`tables/director
 from __future__ import annotations
 
 import asyncio
-import logging
 
+from streamlog import repeated
 from streamlog.clock import Clock
 from streamlog.tables.directories import Abandoned
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 STATE_CLEANUP_DELAY_MS = 10 * 60 * 1000
 """Default; Kafka Streams' `state.cleanup.delay.ms`."""

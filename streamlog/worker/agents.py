@@ -11,11 +11,11 @@ with the record's coordinates.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from streamlog import repeated
 from streamlog.agents.asks import Answer, no_answer
 from streamlog.agents.offsets import Place
 from streamlog.agents.rows import AgentRows
@@ -32,7 +32,7 @@ from streamlog.worker.figures import Figures
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.watchdog import Sight
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 FEED_RECORDS_MAX = 10_000
 """A feed with more than this takes no more until it is half empty. What one poll has brought

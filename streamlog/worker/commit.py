@@ -12,13 +12,13 @@ transactions (`exactly_once`), for which sinks are held back here.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
 from streamlog.client.refusals import Refusal
@@ -37,7 +37,7 @@ from streamlog.worker.engine import EngineThread
 from streamlog.worker.following import STALL_MS
 from streamlog.worker.restore import Fences, TaskState, epoch_headers, write_again
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 POLL_MS = 500
 

@@ -13,12 +13,12 @@ with it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
+from streamlog import repeated
 from streamlog.clock import Clock, SteadyWall
 from streamlog.dsl.due import CronTimes, Interval, Schedule, cron_times, missed
 from streamlog.dsl.schedule import Crontab, Misfire, On, Timer
@@ -26,7 +26,7 @@ from streamlog.processing.exits import exit_failure
 from streamlog.worker.run_log import RunLog
 from streamlog.worker.runs import Runs
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 LOOK_INTERVAL_MS = 1_000
 """A waiting job looks at the clock this often: a longer sleep would not notice that the clock

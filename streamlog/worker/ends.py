@@ -13,10 +13,10 @@ the worker. Nothing is opened by an app that never has a doubt. Not done here: w
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
+from streamlog import repeated
 from streamlog.agents.offsets import TASK, places_of
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
@@ -29,7 +29,7 @@ from streamlog.topology import Topology
 from streamlog.windows.emit import Source
 from streamlog.worker.end_questions import EndQuestion, Level, levels_above
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 AGAIN_MS = 50
 """From one question to the next: what is upstream gets on by commits."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
@@ -33,7 +33,7 @@ from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.store import Change
 from streamlog.worker.continuity import departure
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 T = TypeVar("T")
 """What comes of work on the disk."""

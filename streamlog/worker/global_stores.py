@@ -9,18 +9,18 @@ have forgotten deletions that it has missed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.tables.directories import TaskDirectory
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.topology import GlobalTable
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 AWAY_MS_MAX = 12 * 60 * 60 * 1000
 """Half of how long a compacted topic keeps deletions by default (`delete.retention.ms`)."""

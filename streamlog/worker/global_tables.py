@@ -10,11 +10,11 @@ waits for, and looked up by the engine thread, row by row. Not done here: the ro
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.clock import Clock
@@ -29,7 +29,7 @@ from streamlog.worker.figures import Figures
 from streamlog.worker.global_stores import GlobalStores
 from streamlog.worker.program import Program
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 POLL_MS = 500
 """Longest wait for records, and so the longest a stop goes unnoticed while they are read."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Collection
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from streamlog import repeated
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
@@ -21,7 +21,7 @@ from streamlog.worker.halts import Halt, Lifted, Outcome, Word, encoded, topic_o
 from streamlog.worker.topics import BROKER_DEFAULT
 from streamlog.worker.versions import CONFIGS
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 
 class HaltLog:

@@ -10,13 +10,13 @@ Rule of the file: it never works on its own beyond a cut that is in force.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.clock import Clock
@@ -25,7 +25,7 @@ from streamlog.errors import CorruptData, StreamlogError, UsageError
 from streamlog.log import Log
 from streamlog.worker.halts import HELD_MS_MAX, Cut, Halt, heard, topic_of
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 LOOK_MS: Final = 1_000
 """How long a halt goes unnoticed."""

@@ -14,12 +14,12 @@ worker begins with it (`restore`, `hand_overs`), and making the snapshot (`snaps
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from streamlog import repeated
 from streamlog.agents.offsets import TASK, Place, metadata_of, offset_of, places_of
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
@@ -48,7 +48,7 @@ from streamlog.worker.topics import BROKER_DEFAULT, ensure_topics
 from streamlog.worker.versions import CONFIGS, Change, Versions
 from streamlog.worker.versions import topic_of as versions_topic_of
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 Mode: TypeAlias = Literal["replace", "blue_green", "promote"]
 

@@ -9,13 +9,13 @@ hand-over itself (`hand_over`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from streamlog import repeated
 from streamlog.clock import Clock
 from streamlog.errors import CorruptData, StreamlogError
 from streamlog.log import Log
@@ -26,7 +26,7 @@ from streamlog.tables.store import Change
 from streamlog.worker.following import DELETE_RETENTION_MS
 from streamlog.worker.whole_topic import whole_topic
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 FORMAT_VERSION: Final = 1
 FILES_AGE_MS_MAX: Final = DELETE_RETENTION_MS // 2

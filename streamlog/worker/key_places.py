@@ -9,16 +9,16 @@ and next to nothing once the first keys have been compared.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.clock import Clock
 from streamlog.records.partitioners import fitting, partition_by, partitioner_name
 from streamlog.serdes import window_bytes
 from streamlog.topology import Topology
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 FIRST_KEYS = 200
 """So many keys of each partition are compared at once."""

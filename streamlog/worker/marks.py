@@ -12,10 +12,10 @@ calm for longer, and nothing in the log says so. Not done here: what a task wait
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 
+from streamlog import repeated
 from streamlog.agents.offsets import TASK, places_of
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
@@ -29,7 +29,7 @@ from streamlog.topology import Topology
 from streamlog.topology.clocks import clock_name, partners
 from streamlog.windows.emit import UNKNOWN_MS
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 CALM_MS = 5_000
 """So long a topic has to be calm before its quiet partitions are brought on: as `mark.quiet.ms`."""

@@ -10,12 +10,12 @@ what a task finds in its input (`tasks`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.clock import Clock
@@ -29,7 +29,7 @@ from streamlog.worker.lost_sources import FAIL
 from streamlog.worker.versions import BROKER_DEFAULT, CONFIGS, OWN_TOPICS, topic_of
 from streamlog.worker.whole_topic import whole_topic
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 GIVEN_UP_MAX = 1_000
 """Ids of topics that were given up, the newest: copies of their state may be anywhere."""

@@ -16,7 +16,6 @@ that was killed goes on where it had come to. Not done here: standing still (`ha
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +24,7 @@ from uuid import uuid4
 
 from msgspec import structs
 
+from streamlog import repeated
 from streamlog.clock import Clock, SystemClock
 from streamlog.durations import moment
 from streamlog.errors import TopologyError, UsageError
@@ -41,7 +41,7 @@ from streamlog.worker.hand_overs import Promotion, hand_overs
 from streamlog.worker.program import EXACTLY_ONCE, Program
 from streamlog.worker.substitute import Substitute
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 LOOK_MS: Final = 200
 PATIENCE_MS: Final = 10 * 60 * 1000

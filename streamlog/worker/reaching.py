@@ -6,11 +6,11 @@ extra. Rule of the file: wiring, no decisions.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.dsl.front import Page
@@ -25,7 +25,7 @@ from streamlog.worker.peers import Peers
 if TYPE_CHECKING:
     from streamlog.worker.web.door import Door
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 
 def door_at(address: str | None, pages: Sequence[Page]) -> AbstractContextManager[Door | None]:

@@ -11,10 +11,10 @@ that nobody waits for any more is dropped. Not done here: what is an ask (`agent
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
 from uuid import uuid4
 
+from streamlog import repeated
 from streamlog.agents.asks import CORRELATION, Ask, number_of
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
@@ -23,7 +23,7 @@ from streamlog.errors import RequestTimedOut, StreamlogError, TopicExists
 from streamlog.log import Log
 from streamlog.records.batch import Record
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 RETENTION_MS = 600_000
 """Who has not read its answer by then does not wait for it any more."""

@@ -20,7 +20,6 @@ over, takes nothing from them.
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from functools import partial
 from itertools import chain
 from typing import TypeAlias, cast
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
@@ -44,7 +44,7 @@ from streamlog.worker.following import Follower, aside
 from streamlog.worker.hand_overs import Base
 from streamlog.worker.own_topics import OwnTopics
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 OWNER_KEY = b"\x00owner"
 """Reserved (see `tables/changelog.py`): in the changelog a fence, in a store the last one's

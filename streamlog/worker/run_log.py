@@ -9,11 +9,11 @@ Not done here: what the records mean (`runs`).
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
@@ -23,7 +23,7 @@ from streamlog.errors import RequestTimedOut, TopicExists
 from streamlog.log import Log
 from streamlog.worker.runs import Runs
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 CONFIGS = {"cleanup.policy": "compact"}
 BROKER_DEFAULT = -1

@@ -9,10 +9,10 @@ with state (`task_places`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from dataclasses import replace
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import TopicDescription
 from streamlog.errors import SourceLost
@@ -23,7 +23,7 @@ from streamlog.worker.lost_sources import ADVICE, FAIL, LATEST
 from streamlog.worker.own_topics import OwnTopics
 from streamlog.worker.program import Program
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 
 async def compared(log: Log, program: Program, before: OwnTopics) -> OwnTopics:

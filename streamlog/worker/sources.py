@@ -9,10 +9,10 @@ line. Not done here: closing and opening tasks (`worker`).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
@@ -24,7 +24,7 @@ from streamlog.tables.changelog import SourceLog
 from streamlog.topology.source_lost import SourceLostPolicy
 from streamlog.worker.lost_sources import FAIL, Cut, Loss, Present, gone, lost, restart, told
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 RETURN_MS = 60_000
 """How long a topic that was deleted may take to be created again, if the app waits for it."""

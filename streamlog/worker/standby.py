@@ -12,11 +12,11 @@ end nobody: they are told, and it begins again. Not done here: whose standbys th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.clock import Clock
 from streamlog.errors import StreamlogError
@@ -28,7 +28,7 @@ from streamlog.topology import Topology
 from streamlog.worker.following import Follower, aside
 from streamlog.worker.restore import Fences, check_cluster
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 STEP_MS = 500
 """The longest wait for records of a changelog."""

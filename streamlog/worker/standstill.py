@@ -11,13 +11,13 @@ the group (`halting`).
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 from uuid import uuid4
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut, UsageError
@@ -40,7 +40,7 @@ from streamlog.worker.running_task import RunningTask
 from streamlog.worker.surroundings import Surroundings
 from streamlog.worker.tasks import Tasks
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 POLL_MS: Final = 200
 STALL_MS: Final = 30_000

@@ -12,7 +12,6 @@ the workers (`cli`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
@@ -21,11 +20,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
+from streamlog import repeated
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import WorkerFailed
 from streamlog.worker.slots import SLOT_VARIABLE, Slot, Vacancy
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 STOP_MS = 60_000
 """How long workers may take to finish and commit; agents alone have 30 s."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
+from streamlog import repeated
 from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.offset_metadata import Offsets
@@ -51,7 +52,7 @@ from streamlog.worker.surroundings import Surroundings
 from streamlog.worker.task_places import begin, logs_of, progress_of, start_of
 from streamlog.worker.watchdog import Sight
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 T = TypeVar("T")
 """What a task answers."""

@@ -10,16 +10,16 @@ keys would move and state with them. Not done here: deleting what an app no long
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from streamlog import repeated
 from streamlog.client.admin import Admin, NewTopic
 from streamlog.errors import LogError, TopicExists, TopologyError, UnknownTopicOrPartition
 from streamlog.log import Log
 from streamlog.topology import TopicSpec, Topology
 from streamlog.worker.following import DELETE_RETENTION_MS
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 BROKER_DEFAULT = -1
 """As many partitions, or replicas, as the broker gives a topic of which nothing is said."""

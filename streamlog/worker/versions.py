@@ -11,12 +11,12 @@ the comparison itself (`topology/difference`), and removing what was given up
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 
+from streamlog import repeated
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.clock import Clock
@@ -28,7 +28,7 @@ from streamlog.topology.blueprint import Blueprint
 from streamlog.topology.difference import Difference, difference
 from streamlog.worker.whole_topic import whole_topic
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 FORMAT_VERSION = 1
 """Of a record. A reader refuses what it does not know."""

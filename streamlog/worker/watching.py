@@ -10,19 +10,19 @@ who is stalled (`watchdog`), and where somebody hangs (`stacks`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from streamlog import repeated
 from streamlog.clock import Clock
 from streamlog.errors import ProcessingError
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.stacks import task_place, thread_place
 from streamlog.worker.watchdog import Sight, Stall, Watchdog
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 LOOKS_PER_LIMIT = 5
 """So much later than its time a stall is told at most: a fifth."""

@@ -12,12 +12,12 @@ once. Not done here: signals and exit codes (`cli`).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, closing
 from functools import partial
 from uuid import uuid4
 
+from streamlog import repeated
 from streamlog.agents.asks import Answer
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
@@ -60,7 +60,7 @@ from streamlog.worker.tasks import AgentWrites, Tasks
 from streamlog.worker.watchdog import Sight
 from streamlog.worker.watching import Watching
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 UNDONE_MAX = 5
 """So many commits in a row that do not count, and the worker ends with the reason."""

@@ -8,11 +8,11 @@ Either way a marker is done once it is committed.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from streamlog import repeated
 from streamlog.broker.coordinator.markers import NEEDLESS, Job, MarkerQueue, Try
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC
 from streamlog.errors import LogError, StreamlogError
@@ -43,7 +43,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], object]
 REQUEST_TIMEOUT_MS = 15_000
 """More than a leader waits for its followers, so that it can say that they were too slow."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class MarkerWriting:

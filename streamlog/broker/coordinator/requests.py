@@ -7,11 +7,11 @@ shards as it asks about, at once, or for committed offsets when it is proven to 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from streamlog import repeated
 from streamlog.broker.answers import has_failed, nobody_waits
 from streamlog.broker.coordinator.position_answers import (
     all_positions,
@@ -77,7 +77,7 @@ DEAD = "Dead"
 REASON_CHARACTERS_MAX = 255
 """Of what a member says why it joins or leaves, in a line of the log."""
 
-_logger = logging.getLogger(__name__)
+_logger = repeated.logger(__name__)
 
 
 class Context(Protocol):

@@ -11,10 +11,10 @@ This is the thin edge of the groups: it has the clock, and draws the names of me
 
 from __future__ import annotations
 
-import logging
 import uuid
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.broker.coordinator.answering import Answering, refusal_of
 from streamlog.broker.coordinator.commits import forgotten
 from streamlog.broker.coordinator.group_coordinator import GroupCoordinator
@@ -58,7 +58,7 @@ NOTHING = forgotten("", "", -1)
 CLIENT_ID_CHARACTERS_MAX = 255
 """Of a client's id that go into its member's name."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class CoordinatorRuntime:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.broker.coordinator.answering import Answering, refusal_of
 from streamlog.broker.coordinator.led_shards import Led, LedShards
 from streamlog.broker.coordinator.marker_writing import MarkerWriting
@@ -63,7 +63,7 @@ NOTHING = tombstone_of("")
 RETRY_MS = 500
 """Before what its partition has not taken, or not committed, is tried again."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class TransactionRuntime:

@@ -12,11 +12,11 @@ answer is about the past then, and nothing is written by it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from streamlog import repeated
 from streamlog.broker.answers import has_failed, nobody_waits
 from streamlog.broker.coordinator.led_shards import shard_index
 from streamlog.broker.coordinator.transaction_runtime import TRANSACTIONS_TOPIC
@@ -58,7 +58,7 @@ Reply: TypeAlias = "Message | asyncio.Future[Message] | None"
 T = TypeVar("T", bound=Reply)
 Handler = Callable[[Any, Any], Any]
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 @dataclass(slots=True)

@@ -10,12 +10,12 @@ Only then the next decision is made: it rests on nothing that could be taken bac
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from streamlog import repeated
 from streamlog.broker.quorum.controller import Controller
 from streamlog.broker.quorum.decision import Decision, Realm
 from streamlog.broker.quorum.metadata_records import encode_record
@@ -47,7 +47,7 @@ class Log(Protocol):
         ...
 
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ neither leads nor follows.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -22,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol, TypeAlias
 
+from streamlog import repeated
 from streamlog.broker.quorum import raft_messages as raft
 from streamlog.broker.quorum.deliveries import deliver_request, deliver_response
 from streamlog.broker.quorum.log_entries import encode_leader_change
@@ -52,8 +52,6 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.schema import Message
 
 REOPEN_MS = 1_000
-TELL_MS = 10_000
-"""Between two log lines about a disk that stays full."""
 """Between two tries to go on with a disk that was full."""
 
 OnFiles: TypeAlias = (
@@ -67,7 +65,7 @@ OnFiles: TypeAlias = (
 )
 
 _LEAVING = "leaving the quorum"
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Peers(Protocol):
@@ -156,8 +154,6 @@ class LogReplica:
         self._tickets: dict[int, tuple[Asked, asyncio.Future[Message]]] = {}
         self._next_ticket = count(1)
         self._reopen_at_ms: int | None = None
-        self._told_ms: int | None = None
-        """When it was logged last that the disk is full; None if it is not."""
         self._thread: Executor | None = None
         self._peers: Peers | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -410,7 +406,7 @@ class LogReplica:
         if not isinstance(error, StreamlogError):
             error = CorruptData(f"{self.files.directory}: {error!r}")
         if isinstance(error, LogDirectoryFull):
-            self._tell_refusal(error)
+            _log.error("node %s takes no part in the quorum: %s", self._place.node_id, error)
             self.refusal = error
             self._reopen_at_ms = self.now_ms + REOPEN_MS
         else:
@@ -424,12 +420,6 @@ class LogReplica:
                 future.set_result(refused(request, ErrorCode.KAFKA_STORAGE_ERROR))
         self._reader.on_refused(error)
         self._reader.on_performed()
-
-    def _tell_refusal(self, error: LogDirectoryFull) -> None:
-        """Log that the disk is full, but not with every attempt."""
-        if self._told_ms is None or self.now_ms - self._told_ms >= TELL_MS:
-            self._told_ms = self.now_ms
-            _log.error("node %s takes no part in the quorum: %s", self._place.node_id, error)
 
     def reopen(self) -> None:
         """Go on with what is on the disk, if that was full and has room again.
@@ -471,7 +461,7 @@ class LogReplica:
         self.refusal = None
         self.start()
         if not self.is_down:
-            self._told_ms = None
+            repeated.forget(__name__)
             _log.warning("node %s takes part in the quorum again", self._place.node_id)
 
     # ---- peers ----

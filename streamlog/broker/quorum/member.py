@@ -12,11 +12,11 @@ member goes on when it takes something again (`log_replica`).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Self
 
+from streamlog import repeated
 from streamlog.broker.cluster_config import ClusterConfig
 from streamlog.broker.quorum.active_controller import ActiveController
 from streamlog.broker.quorum.decision import Realm
@@ -46,7 +46,7 @@ SNAPSHOT_RETRY_MS = 60_000
 
 Watcher = Callable[[list[MetadataChange]], None]
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class QuorumMember:

@@ -9,11 +9,11 @@ entity is made as a whole.
 from __future__ import annotations
 
 import difflib
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from streamlog import repeated
 from streamlog.broker.quorum.decision import Decision, Realm, answered
 from streamlog.broker.quorum.metadata import quota_record
 from streamlog.broker.quorum.metadata_records import MetadataRecord
@@ -42,7 +42,7 @@ QUOTAS_MAX = 10_000
 """Entities with a quota: every broker looks through what holds for each of its clients."""
 
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class QuotaControl:

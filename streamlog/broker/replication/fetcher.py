@@ -13,11 +13,11 @@ throttled are left out of requests while their quota is exceeded (KIP-73).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
+from streamlog import repeated
 from streamlog.broker.replication.decisions import Diverging, OutstandingFetch
 from streamlog.broker.replication.fetched_batches import fetched_batches
 from streamlog.errors import ConnectionLost, StreamlogError
@@ -50,7 +50,7 @@ Connect = Callable[[int], Awaitable["Transport"]]
 _Asked: TypeAlias = "dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]]"
 """Who asks for what in one request, by topic and number."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class ReplicaFetcher:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from streamlog import repeated
 from streamlog.broker.storage.aside import Threads, os_thread
 from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, TooManyOpenFiles
 
@@ -35,7 +35,7 @@ SHORT_RETRY_S = 0.1
 SHORT_TOLD_S = 10.0
 """Between two lines in the log that say so."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Flushed(Protocol):

@@ -9,10 +9,10 @@ it was, until there is an answer for it, or metadata has overtaken it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.errors import StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.brokers import (
@@ -35,7 +35,7 @@ RETRY_S = 0.1
 Submit = Callable[["Message"], Awaitable["Message"]]
 """Sends a request to the active controller. Raises StreamlogError if there is no answer."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class IsrChanges:

@@ -8,12 +8,12 @@ epoch included; and before a log is cut its checkpoint says so, durably.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from streamlog import repeated
 from streamlog.broker.replication.decisions import (
     NO_EPOCH,
     Acknowledge,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 Committed = Callable[[StreamlogError | None], None]
 """What is called when records are committed, or with the reason why nobody can say so."""
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class Neighbours(Protocol):

@@ -12,12 +12,12 @@ the log in question says for itself if its disk has failed.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
+from streamlog import repeated
 from streamlog.broker.storage.aside import Aside, Job, Steps, aside
 from streamlog.broker.storage.cleaning import Cleaning, facts
 from streamlog.broker.storage.compaction import Dirtiness, SegmentFacts, dirtiness
@@ -32,7 +32,7 @@ SLICE_MS = 3
 """Worked at a time, and then until the step ends that is under way."""
 PAUSE_MS_MIN = 1
 
-_logger = logging.getLogger(__name__)
+_logger = repeated.logger(__name__)
 
 
 class _Candidate(NamedTuple):

@@ -13,7 +13,6 @@ decoded was written like that: it stays as it is, and the cleaning goes on behin
 
 from __future__ import annotations
 
-import logging
 import math
 import secrets
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from streamlog import repeated
 from streamlog.broker.storage.aside import Steps, aside
 from streamlog.broker.storage.cleaned_batch import Unpacked, emptied, with_horizon
 from streamlog.broker.storage.cleaned_segment import CleanedSegment
@@ -51,7 +51,7 @@ READ_BYTES = 256 * 1024
 """Read at a time while transactions are looked for."""
 INT64_MIN = -(2**63)
 
-_logger = logging.getLogger(__name__)
+_logger = repeated.logger(__name__)
 
 
 class Cleaned(NamedTuple):

@@ -9,13 +9,13 @@ on may be missing, and the controller does not count what is there.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
+from streamlog import repeated
 from streamlog.broker.storage.catalog import Catalog
 from streamlog.errors import CorruptData
 
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 
 
 class DirectoryLives:

@@ -11,11 +11,11 @@ anew of their headers; a new epoch begins then, for nobody knows what else the f
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.broker.storage.files import read_file, replace_file
 from streamlog.errors import OffsetOutOfRange
 
@@ -28,7 +28,7 @@ EPOCH_MAX = 2**31 - 2
 """There is one more for the next start."""
 _FORMAT = 0
 
-_logger = logging.getLogger(__name__)
+_logger = repeated.logger(__name__)
 
 
 class LeaderEpochs:

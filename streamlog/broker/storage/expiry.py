@@ -9,10 +9,10 @@ Rule of the file: it decides and does nothing; `retention` does.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Protocol
 
+from streamlog import repeated
 from streamlog.broker.config import TopicConfig
 
 LEAP_MS = 60_000
@@ -20,7 +20,7 @@ LEAP_MS = 60_000
 SETTLE_MS = 60 * 60 * 1000
 """How long it has to stay there to be believed. A night of suspension looks the same."""
 
-_logger = logging.getLogger(__name__)
+_logger = repeated.logger(__name__)
 
 
 class Aging(Protocol):

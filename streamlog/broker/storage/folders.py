@@ -7,11 +7,11 @@ removed if the deletion of its topic was written down before; what nobody knows 
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Collection, Iterable
 from contextlib import closing, suppress
 
+from streamlog import repeated
 from streamlog.broker.storage.files import Files
 from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX
 from streamlog.errors import LogDirectoryLost
@@ -20,7 +20,7 @@ _FOLDER = re.compile(r"p-([0-9a-f]{32})-(\d+)(\.deleted)?")
 STRAY_SUFFIX = "-stray"
 """Of a folder that nobody looks into: what the cluster's metadata has never heard of."""
 
-_logger = logging.getLogger(__name__)
+_logger = repeated.logger(__name__)
 
 
 def partition_folder(topic_id: bytes, partition: int) -> str:

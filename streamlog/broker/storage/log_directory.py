@@ -11,7 +11,6 @@ what may be torn; while something is damaged no opening counts as in order.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +18,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
+from streamlog import repeated
 from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.aside import Job
 from streamlog.broker.storage.catalog import (
@@ -69,7 +69,7 @@ from streamlog.errors import (
     UsageError,
 )
 
-_logger = logging.getLogger(__name__)
+_logger = repeated.logger(__name__)
 Kept = TypeVar("Kept")
 
 

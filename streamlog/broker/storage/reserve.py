@@ -9,10 +9,11 @@ room: one at a time, as others may take what becomes free.
 from __future__ import annotations
 
 import errno
-import logging
 from contextlib import closing, contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
+
+from streamlog import repeated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ RESERVE = "reserve"
 PIECES = 8
 PIECE_BYTES = 32 * 1024
 """Together they hold what is replaced of a thousand partitions, some 100 KiB."""
-_log = logging.getLogger(__name__)
+_log = repeated.logger(__name__)
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 

@@ -11,13 +11,13 @@ portions, so that requests do not wait for a thousand logs.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
+from streamlog import repeated
 from streamlog.broker.storage.expiry import SteadyTime
 from streamlog.errors import StreamlogError
 
@@ -35,7 +35,7 @@ FILES_AT_ONCE = 32
 Kept = Callable[[StreamlogError | None], None]
 """What is called when log starts are durable, or with the reason why they may not be."""
 
-_logger = logging.getLogger(__name__)
+_logger = repeated.logger(__name__)
 
 
 class _Retired(NamedTuple):

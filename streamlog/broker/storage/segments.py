@@ -9,10 +9,10 @@ they mean for the log is said by `partition_log`, and what a damaged end means b
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
+from streamlog import repeated
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage import recovery
 from streamlog.broker.storage.damage import Damage
@@ -29,7 +29,7 @@ DAMAGE_TOLD_MAX = 1000
 Replay = Callable[[RecordBatch, int], Decided | None]
 """What is told of every batch and its base offset, and says which transaction it has ended."""
 
-_logger = logging.getLogger(__name__)
+_logger = repeated.logger(__name__)
 
 
 class Segments:

@@ -10,11 +10,11 @@ standby copy is asked only where `stale_ok` allows it, and tells its age.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from streamlog import repeated
 from streamlog.clock import Clock
 from streamlog.errors import ConfigError, RequestTimedOut, SerdeError, StreamlogError
 from streamlog.processing.rows import PAGE_ROWS_MAX, TableRows, table_named
@@ -31,7 +31,7 @@ from streamlog.worker.access.questions import (
 )
 from streamlog.worker.peers import Peer, Peers
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 T = TypeVar("T")
 """An answer."""

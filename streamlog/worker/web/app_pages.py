@@ -6,7 +6,6 @@ It returns a Response of Starlette, text (HTML), bytes, or anything that has a f
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -15,11 +14,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from streamlog import repeated
 from streamlog.dsl.front import REQUEST, Page
 from streamlog.errors import StreamlogError
 from streamlog.worker.web.answers import BROKEN, error_answer, json_answer
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 
 def app_routes(pages: Sequence[Page]) -> list[Route]:

@@ -8,7 +8,6 @@ the file: every answer but the metrics is JSON, and an error says what to do.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -20,11 +19,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from streamlog import repeated
 from streamlog.worker.health import Report
 from streamlog.worker.web.answers import BROKEN, OK, UNAVAILABLE, json_answer
 from streamlog.worker.web.metrics import CONTENT_TYPE
 
-logger = logging.getLogger(__name__)
+logger = repeated.logger(__name__)
 
 
 class Health(Protocol):
