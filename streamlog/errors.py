@@ -290,6 +290,10 @@ class CorruptData(StreamlogError):
     exit_code = 5
 
 
+class DecompressedTooLarge(CorruptData):
+    """Compressed bytes yield more than is taken."""
+
+
 class DamagedBatch(CorruptData):
     """The next batch of a partition can't be read: its bytes are not what they claim to be.
 

@@ -144,7 +144,12 @@ class Broker:
         self._deletions = Deletions(self._admin, self._upkeep)
         coordinators = Coordinators(self._transacting, self._groups)
         self._publishing = Publishing(
-            directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
+            directory,
+            self._partitions,
+            coordinators,
+            checks=self._durable.checks,
+            internal_topics=INTERNAL_NAMES,
+            clock=clock,
         )
         self._handlers = table_of(self._answering())
 

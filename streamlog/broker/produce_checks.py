@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from streamlog.broker.config import AS_PRODUCED, UNCOMPRESSED, TopicConfig
 from streamlog.broker.storage.admission import Prepared, is_checked, prepare
+from streamlog.broker.storage.appends import Origin
 from streamlog.broker.storage.runs import wait_for_thread
 from streamlog.errors import StreamlogError
 from streamlog.protocol.schema import one_buffer
@@ -82,9 +83,15 @@ def needs_thread(pieces: Sequence[memoryview], config: TopicConfig) -> bool:
     return is_checked(config) and wait_for_thread(pieces)
 
 
-def checked(data: bytearray | memoryview, config: TopicConfig, wall_ms: int) -> Outcome:
+def checked(
+    data: bytearray | memoryview,
+    config: TopicConfig,
+    wall_ms: int,
+    *,
+    origin: Origin = Origin.TRANSACTION,
+) -> Outcome:
     """The batches of one partition, checked; or why they are refused."""
     try:
-        return prepare(data, config, wall_ms=wall_ms)
+        return prepare(data, config, wall_ms=wall_ms, origin=origin)
     except StreamlogError as error:
         return error

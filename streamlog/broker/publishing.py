@@ -11,15 +11,17 @@ the loop to others between the pieces of its files.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Generator
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
+from streamlog import repeated
 from streamlog.broker.coordinator.answering import when_all_committed
+from streamlog.broker.produce_checks import checked, needs_thread
 from streamlog.broker.publications import PUBLICATIONS_TOPIC, Publications, encode_receipt
 from streamlog.broker.storage.appends import Origin
 from streamlog.broker.storage.staging import check_staged_name
@@ -72,7 +74,10 @@ from streamlog.records.staged import adopted
 if TYPE_CHECKING:
     from streamlog.broker.coordinator.requests import GroupRequests, Handlers
     from streamlog.broker.coordinator.transaction_requests import TransactionRequests
+    from streamlog.broker.produce_checks import Outcome
+    from streamlog.broker.record_checks import RecordChecks
     from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.broker.storage.admission import Prepared
     from streamlog.broker.storage.files import Buffer, File
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.clock import Clock
@@ -83,7 +88,10 @@ BUSY_PAUSE_MS: Final = 20
 BUSY_PAUSES_MAX: Final = 1_500
 """How often an earlier attempt of the same job is waited for, which is being ended: 30 s."""
 
-_log = logging.getLogger(__name__)
+NO_CONNECTION: Final = -1
+"""Behind which no other checks wait: publications are made one at a time."""
+
+_log = repeated.logger(__name__)
 M = TypeVar("M", bound=Message)
 
 
@@ -122,10 +130,12 @@ class Publishing:
         partitions: Partitions,
         coordinators: Coordinators,
         *,
+        checks: RecordChecks,
         internal_topics: frozenset[str],
         clock: Clock,
     ) -> None:
         self._directory = directory
+        self._checks = checks
         self._internal_topics = internal_topics
         self._partitions = partitions
         self._transacting, self._groups = coordinators
@@ -301,7 +311,7 @@ class Publishing:
         wall_ms = self._clock.wall_ms()
         key, receipt = producer.job_id.encode(), encode_receipt(topics, wall_ms=wall_ms)
         batch = encode_batch([(wall_ms, key, receipt, ())])
-        self._append(producer, receipts, batch)
+        yield from self._append(producer, receipts, batch)
         yield from self._durable([receipts, *(self._partitions.get(*place) for place in places)])
         return topics
 
@@ -314,7 +324,7 @@ class Publishing:
         for segment in wanted.segments:
             count = 0
             for piece in self._pieces(producer.staged_by, segment):
-                first, last, records = self._append(producer, partition, piece)
+                first, last, records = yield from self._append(producer, partition, piece)
                 base_offset = first if base_offset < 0 else base_offset
                 last_offset, count = last, count + records
                 yield None
@@ -325,7 +335,8 @@ class Publishing:
                 )
             total += count
         if wanted.records is not None and len(wanted.records):
-            first, last, records = self._append(producer, partition, one_buffer(wanted.records))
+            given = one_buffer(wanted.records)
+            first, last, records = yield from self._append(producer, partition, given)
             base_offset = first if base_offset < 0 else base_offset
             last_offset, total = last, total + records
         return PublishedPartition(
@@ -358,17 +369,22 @@ class Publishing:
 
     def _append(
         self, producer: _Producer, partition: Partition, data: Buffer
-    ) -> tuple[int, int, int]:
+    ) -> Steps[tuple[int, int, int]]:
         """First offset, last offset and number of the records, which are the producer's now."""
-        place = partition.topic, partition.index
         job_id, producer_id, epoch, _ = producer
-        self._transacting.check(job_id, (producer_id, epoch), place)
         batches = adopted(data, producer_id, epoch)
+        wall_ms, config, prepared = self._clock.wall_ms(), partition.log.config, None
+        own = memoryview(batches.data)
+        if needs_thread([own], config):
+            check = partial(checked, own, config, wall_ms, origin=Origin.COORDINATOR)
+            prepared = yield self._checks.begin(NO_CONNECTION, check, _or_raised)
+        self._transacting.check(job_id, (producer_id, epoch), (partition.topic, partition.index))
         result = partition.append(
-            memoryview(batches.data),
+            own,
             now_ms=self._clock.now_ms(),
-            wall_ms=self._clock.wall_ms(),
+            wall_ms=wall_ms,
             origin=Origin.COORDINATOR,
+            prepared=prepared,
         )
         return result.base_offset, result.last_offset, batches.record_count
 
@@ -500,6 +516,12 @@ def _whole_batches(file: File, position: int) -> bytes:
             return data[:whole_bytes]
         wanted_bytes *= 2
     return b""
+
+
+def _or_raised(outcome: Outcome) -> Prepared:
+    if isinstance(outcome, StreamlogError):
+        raise outcome
+    return outcome
 
 
 def _raise(code: int, what: str) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import cramjam
 
-from streamlog.errors import ConfigError, CorruptData
+from streamlog.errors import ConfigError, CorruptData, DecompressedTooLarge
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -45,6 +45,8 @@ _LZ4_CONTENT_SIZE, _LZ4_DICTIONARY = 0x08, 0x01
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest compatible version
 _BLOCK_SIZE = struct.Struct(">I")
+_NO_ROOM = "failed to write whole buffer"
+"""What the library says where it was given too little room; only messages go by it."""
 _FIRST_GUESS_BYTES = 4 * 1024
 _FIRST_GUESS_RATIO = 8
 _SNAPPY_RATIO_MAX = 22  # a copy of 64 bytes takes 3
@@ -104,7 +106,8 @@ def decompress(
     """What `data` was before `codec` compressed it.
 
     Raises:
-        CorruptData: `data` is malformed, or would yield more than `size_bytes_max` bytes.
+        DecompressedTooLarge: `data` would yield more than `size_bytes_max` bytes.
+        CorruptData: the same, or it is malformed.
     """
     if codec is Compression.NONE:
         _check_size(len(data), size_bytes_max)
@@ -114,15 +117,19 @@ def decompress(
             return _decompress_snappy(data, size_bytes_max)
         return _decompress_framed(codec, data, size_bytes_max)
     except cramjam.DecompressionError as error:
+        what = f"{codec.name.lower()} data of {len(data)} bytes"
+        if _NO_ROOM in str(error):
+            raise DecompressedTooLarge(f"{what} yields more than {size_bytes_max} bytes") from error
         raise CorruptData(
-            f"{codec.name.lower()} data of {len(data)} bytes is malformed, or yields more than"
-            f" {size_bytes_max} bytes: {error}"
+            f"{what} is malformed, or yields more than {size_bytes_max} bytes: {error}"
         ) from error
 
 
 def _check_size(size_bytes: int, size_bytes_max: int) -> None:
     if size_bytes > size_bytes_max:
-        raise CorruptData(f"{size_bytes} bytes uncompressed; at most {size_bytes_max} are read")
+        raise DecompressedTooLarge(
+            f"{size_bytes} bytes uncompressed; at most {size_bytes_max} are read"
+        )
 
 
 def _decompress_framed(

@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.publications import decode_receipt, encode_receipt
+from streamlog.broker.publishing import NO_CONNECTION
 from streamlog.broker.storage.memory_files import Tear
 from streamlog.errors import LogDirectoryError
 from streamlog.protocol.error_codes import ErrorCode
@@ -42,6 +43,7 @@ from streamlog.protocol.messages.publishing import (
 )
 from streamlog.protocol.messages.publishing import PublishedPartition as Published
 from streamlog.records.batch import Record, split_batches
+from streamlog.records.compression import Compression
 from tests.broker.node import Node, ask, batch, context, create, produce
 
 PARTITIONS = range(2)
@@ -126,6 +128,32 @@ async def position(broker: Broker, group: str) -> tuple[int, str | None]:
     (found,) = (await ask(broker, request, OffsetFetchResponse)).groups
     (place,) = found.topics[0].partitions
     return place.committed_offset, place.metadata
+
+
+def test_compressed_batches_of_a_job_are_checked_beside_the_loop() -> None:
+    async def story(broker: Broker) -> None:
+        create(broker, max_decompressed_bytes="5000")
+        for name, value in (("s", b"small"), ("b", bytes(100_000))):
+            data = batch(value, codec=Compression.ZSTD)
+            await stage(broker, data, name, job=name)
+            part = PublishPartition(partition_index=0, segments=[segment(data, name)])
+            topics = [PublishTopic(name="t", partitions=[part])]
+            request = PublishRequest(job_id=name, topics=topics)
+            begun = asyncio.ensure_future(ask(broker, request, PublishResponse))
+            was_beside = False
+            while not begun.done():
+                was_beside |= broker.checks.is_busy(NO_CONNECTION)
+                await asyncio.sleep(0)
+            assert was_beside
+            answer = await begun
+            if name == "s":
+                assert answer.error_code == 0, answer
+            else:
+                assert answer.error_code == ErrorCode.INVALID_RECORD
+                assert "raise max.decompressed.bytes" in (answer.error_message or "")
+        assert [record.value for record in committed(broker, 0)] == [b"small"]
+
+    Node().run(story)
 
 
 def test_what_was_staged_is_in_the_log_with_the_offsets_of_a_group() -> None:

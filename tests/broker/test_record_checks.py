@@ -135,7 +135,19 @@ def test_the_record_that_is_malformed_is_named(codec: Compression) -> None:
 def test_bombs_are_refused(configs: dict[str, str]) -> None:
     answer = refused(bomb(), **configs)
     assert answer.error_code == ErrorCode.INVALID_RECORD
-    assert "bytes" in (answer.error_message or "")
+    assert "raise max.decompressed.bytes" in (answer.error_message or "")
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
+def test_a_refused_bomb_names_its_size_the_setting_and_what_to_do(codec: Compression) -> None:
+    data = recoded(encode_batch([(1, None, bytes(100_000), ())]), codec)
+    answer = refused(data, max_decompressed_bytes="50000")
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert answer.error_message == (
+        f"a batch of {len(data)} bytes ({codec.name.lower()}) was refused: its records take more"
+        " than 50000 bytes decompressed; send smaller batches, or raise max.decompressed.bytes for"
+        " the topic (message.max.decompressed.bytes for the broker)"
+    )
 
 
 def test_the_bound_is_the_topic_s() -> None:

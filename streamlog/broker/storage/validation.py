@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.settings import LONG_MAX
-from streamlog.errors import CorruptData, RecordsRefused
+from streamlog.errors import CorruptData, DecompressedTooLarge, RecordsRefused
 from streamlog.records.batch import (
     HEADER_BYTES,
     RECORDS_MAX,
@@ -108,13 +108,21 @@ def _scanned(batch: RecordBatch, rules: RecordRules) -> RecordScan:
             code=INVALID_RECORD,
         )
     scan = RecordScan(batch)
+    bytes_max = max(rules.decompressed_bytes_max, batch.size_bytes)
     try:
         if batch.codec is Compression.NONE and batch.size_bytes <= PLAIN_BYTES_MAX:
             scan.read_plain(batch)
             return scan
-        bytes_max = max(rules.decompressed_bytes_max, batch.size_bytes)
         payload = batch.data[HEADER_BYTES:]
         records = decompress(batch.codec, payload, size_bytes_max=bytes_max)
+    except DecompressedTooLarge as error:
+        raise RecordsRefused(
+            f"a batch of {batch.size_bytes} bytes ({batch.codec.name.lower()}) was refused: its"
+            f" records take more than {bytes_max} bytes decompressed; send smaller batches, or"
+            " raise max.decompressed.bytes for the topic (message.max.decompressed.bytes for the"
+            " broker)",
+            code=INVALID_RECORD,
+        ) from error
     except CorruptData as error:
         # In a plain batch the scan has come to the record; what can't be decompressed has none.
         is_plain = batch.codec is Compression.NONE
