@@ -259,3 +259,23 @@ def test_a_row_that_mixes_two_versions_of_a_table_is_never_the_last(
             left = rows.get(("t", key))
             inner_row = joined(None if left is None else left * 10, rows.get(("u", key)))
             assert found.get(key) == joined(left, inner_row)
+
+
+def test_a_row_is_looked_up_as_it_was_handed_on_last() -> None:
+    """Between the two paths of a change nobody finds a mixture."""
+    app = App("paths")
+    topic = app.topic("t", key=str, value=int, compact=True)
+    seen = app.topic("seen", key=str, value=str)
+    rows = app.table(topic)
+    tens = rows.map_values(lambda v: v * 10)
+    changes = rows.changes()
+    both = tens.join(rows, lambda a, b: f"{a} {b}", name="both")
+    changes.left_join(both, lambda v, row: f"{v}: {row}").to(seen)
+    with app.test() as t:
+        for value in (1, 2):
+            t.input(topic).send(value, key="a")
+            t.restart()
+        found = t.output(seen).values
+    mixtures = {"1: 10 None", "2: 20 1", "2: 10 2"}
+    assert not mixtures & {*found}
+    assert len(found) == 2

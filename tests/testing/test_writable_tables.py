@@ -343,6 +343,24 @@ def test_tables_are_declared_rightly() -> None:
         app.table("totals", key=str, value=object)
 
 
+@pytest.mark.parametrize("ttl", [None, "1h"])
+def test_a_row_that_is_not_there_is_not_deleted(ttl: str | None) -> None:
+    app = App("shop")
+    changes = app.topic("changes", key=str, value=int)
+    totals = app.table("totals", key=str, value=int, ttl=ttl)
+    totals.changes().to(changes)
+
+    async def put() -> None:
+        for key, value in (("a", None), ("a", 1), ("b", None), ("a", None), ("a", None), ("b", 2)):
+            await totals.put(key, value)
+
+    with app.test() as t:
+        asyncio.run(put())
+        t.restart()
+        found = [(record.key, record.value) for record in t.output(changes).records]
+    assert found == [("a", 1), ("a", None), ("b", 2)]
+
+
 def test_rows_belong_to_one_agent_or_to_processors() -> None:
     app, words, totals, _ = counting()
 
