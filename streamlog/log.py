@@ -206,7 +206,9 @@ class Log:
         """Where other clients can connect; None if nobody listens."""
         if self._broker is not None:
             return self._broker.advertised if self._listen else None
-        return next(iter(self._bootstrap()), None)
+        if self._directory is not None:
+            return LogDirectory.read_listener(self._directory)
+        return next(iter(self._addresses), None)
 
     def check(self) -> None:
         """Look whether an embedded log of this process still has its directory.
@@ -302,7 +304,12 @@ class Log:
         if self._directory is None:
             return self._addresses
         listener = LogDirectory.read_listener(self._directory)
-        return [] if listener is None else [listener]
+        if listener is None:
+            raise ConnectionLost(
+                f"nobody has the log in {self._directory} open; the process that had it may have "
+                f"stopped: start a worker there, or streamlog broker --data {self._directory}"
+            )
+        return [listener]
 
     async def _join(self, patience_ms: int = FORMING_TIMEOUT_MS) -> None:
         """Connect to the broker that there is, which has so long to find its cluster."""

@@ -159,7 +159,9 @@ def test_a_log_that_does_not_listen_is_not_shared(
 def test_attaching_waits_for_somebody_to_serve(tmp_path: Path) -> None:
     async def main() -> None:
         url = f"embedded:{tmp_path / 'data'}"
-        with pytest.raises(ConnectionLost, match="nobody has this log open"):
+        with pytest.raises(
+            ConnectionLost, match=r"nobody has the log in \S+ open; .* broker --data"
+        ):
             async with Log.attach(url, timeout_ms=0):
                 pass
 
