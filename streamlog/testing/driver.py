@@ -262,6 +262,11 @@ class TestDriver:
             UsageError: no policy writes there.
         """
         name = topic or f"{self._topology.app_id}-dlq"
+        if name not in self._topics:
+            raise UsageError(
+                f"no error policy of the app writes to {name!r}, so there are no dead letters: "
+                "give on_error=on_error.dlq() to the app, a topic or an operator"
+            )
         source = Topic[bytes, bytes](dead_letter_topics([name])[name], self._rehearsal.outlet)
         return [source.decoded(record, at) for at, record in self.topic(name).arrivals]
 

@@ -338,3 +338,9 @@ def test_an_endless_loop_is_noticed() -> None:
     app.stream(words).to(words)
     with app.test() as t, pytest.raises(UsageError, match="come to rest"):
         t.input(words).send("x", key="k")
+
+
+def test_dead_letters_of_an_app_without_such_a_policy_are_refused() -> None:
+    app, _, _ = words_app()
+    with app.test() as t, pytest.raises(UsageError, match=r"'words-dlq'.*on_error=on_error\.dlq\(\)"):
+        t.dead_letters()
