@@ -11,15 +11,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_bridge.corrupt_batches import CorruptBatches
 from spark_bridge.declared import declared_columns
 from spark_bridge.offsets import OffsetRange
 from spark_bridge.options import COLUMNS, ReadOptions
 from spark_bridge.values import TypedValues
+from streamlog.errors import CorruptData, SerdeError
 from streamlog.records.arrow import ArrowBuffers, BatchPayload, BinaryColumn
 from streamlog.records.batch import RecordBatch
-from streamlog.records.columns import RecordColumns
 
 ROWS_MAX = 10_000
+TIMESTAMP_MS_MAX = (2**63 - 1) // 1_000
+"""Spark counts microseconds in 64 bits."""
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
@@ -68,6 +71,7 @@ class ArrowBatches:
     def __init__(self, options: ReadOptions, offsets: OffsetRange, value_type: Any = None) -> None:  # noqa: ANN401 - Arrow's, untyped
         self._options = options
         self._range = offsets
+        self._corrupt = CorruptBatches(offsets, ignored=options.ignore_corrupt_batches)
         self._value_type = value_type
         self._values = TypedValues(options, offsets.topic, value_type)
         types = {**_TYPES, **({} if value_type is None else {"value": value_type})}
@@ -80,12 +84,16 @@ class ArrowBatches:
         """Straight from the bytes of record batches.
 
         Raises:
-            CorruptData: a batch is damaged.
+            DamagedBatch: one can't be read, and such batches are not ignored.
         """
         held: list[BatchPayload] = []
         rows = size_bytes = 0
         for batch in batches:
-            payload = self._checked(batch)
+            try:
+                payload = self._checked(batch)
+            except CorruptData as error:
+                self._corrupt.meet(batch.base_offset, batch.next_offset, error)
+                continue
             other_time = held and held[0].batch.is_log_append_time != batch.is_log_append_time
             full = rows + batch.record_count > ROWS_MAX or size_bytes > self._options.batch_bytes
             if held and (full or other_time):
@@ -112,12 +120,16 @@ class ArrowBatches:
         headers: list[Any] = []
         for payload in held:
             batch = payload.batch
-            # Just before it is decoded: what was looked at is near the processor then.
-            if self._options.verify_crc and not batch.is_compressed:
-                batch.check_crc()
-            buffers.read(payload, wanted.start, wanted.end)
-            if self._options.include_headers:
-                headers += _headers_within(batch.columns(), wanted)
+            try:
+                # Just before it is decoded: what was looked at is near the processor then.
+                if self._options.verify_crc and not batch.is_compressed:
+                    batch.check_crc()
+                within = self._headers_within(batch)
+                buffers.read(payload, wanted.start, wanted.end)
+            except CorruptData as error:
+                self._corrupt.meet(batch.base_offset, batch.next_offset, error)
+                continue
+            headers += within
         count = buffers.count
         if not count:
             return
@@ -132,12 +144,23 @@ class ArrowBatches:
             arrays, headers, count, LOG_APPEND_TIME if append_time else CREATE_TIME
         )
 
+    def _headers_within(self, batch: RecordBatch) -> list[Any]:
+        if not self._options.include_headers:
+            return []
+        columns, wanted = batch.columns(), self._range
+        headers = columns.headers or [()] * len(columns)
+        return [
+            each
+            for offset, each in zip(columns.offsets, headers, strict=True)
+            if wanted.start <= offset < wanted.end
+        ]
+
     def _cut(
         self, arrays: dict[str, Any], headers: Sequence[Any], count: int, timestamp_type: int
     ) -> Iterator[pa.RecordBatch]:
         """As one Arrow batch, or several if there are very many rows."""
-        milliseconds = arrays["timestamp"].cast(pa.timestamp("ms", tz="UTC"))
-        arrays["timestamp"] = milliseconds.cast(_TYPES["timestamp"])
+        if "timestamp" in self._options.columns:
+            arrays["timestamp"] = self._times(arrays["timestamp"], arrays["offset"])
         arrays["topic"] = pa.repeat(pa.scalar(self._range.topic, pa.string()), count)
         arrays["partition"] = pa.repeat(pa.scalar(self._range.partition, pa.int32()), count)
         arrays["timestampType"] = pa.repeat(pa.scalar(timestamp_type, pa.int32()), count)
@@ -152,6 +175,24 @@ class ArrowBatches:
         for at in range(0, count, ROWS_MAX):
             yield whole if count <= ROWS_MAX else whole.slice(at, ROWS_MAX)
 
+    def _times(self, milliseconds: Any, offsets: Any) -> Any:  # noqa: ANN401 - Arrow's, untyped
+        """As Spark's timestamps.
+
+        Raises:
+            SerdeError: one lies beyond all of these; says which.
+        """
+        try:
+            return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(_TYPES["timestamp"])
+        except pa.ArrowInvalid as error:
+            pairs = zip(offsets.to_pylist(), milliseconds.to_pylist(), strict=True)
+            offset, time_ms = next(pair for pair in pairs if abs(pair[1]) > TIMESTAMP_MS_MAX)
+            topic, partition = self._range.place
+            raise SerdeError(
+                f"the record at offset {offset} of {topic}-{partition} has timestamp {time_ms} ms,"
+                " which no timestamp of Spark's can be; leave it out, by the option 'columns'"
+                " without 'timestamp'"
+            ) from error
+
 
 def _allocated(size_bytes: int) -> Any:  # noqa: ANN401 - Arrow's, untyped
     """Memory that is not made zero first.
@@ -160,15 +201,6 @@ def _allocated(size_bytes: int) -> Any:  # noqa: ANN401 - Arrow's, untyped
     gives them back to the kernel, and the next one pays for fresh pages.
     """
     return pa.allocate_buffer(size_bytes, memory_pool=pa.system_memory_pool())
-
-
-def _headers_within(columns: RecordColumns, wanted: OffsetRange) -> list[Any]:
-    headers = columns.headers or [()] * len(columns)
-    return [
-        each
-        for offset, each in zip(columns.offsets, headers, strict=True)
-        if wanted.start <= offset < wanted.end
-    ]
 
 
 def _binary(column: BinaryColumn, count: int) -> Any:  # noqa: ANN401 - Arrow's, untyped

@@ -46,9 +46,19 @@ _OBJECTS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
 _AS_THEY_ARE = (bytes, datetime, date)
 
 
-@lru_cache(maxsize=256)
 def declared_serde(app: str, topic: str) -> Serde[Any]:
     """That of a topic's values.
+
+    Raises:
+        ConfigError: as `declared_topic`.
+    """
+    serde: Serde[Any] = declared_topic(app, topic).value
+    return serde
+
+
+@lru_cache(maxsize=256)
+def declared_topic(app: str, topic: str) -> Any:  # noqa: ANN401 - the bridge knows no app
+    """A topic as an app declares it.
 
     Raises:
         ConfigError: there is no such app, or it does not declare the topic.
@@ -63,8 +73,7 @@ def declared_serde(app: str, topic: str) -> Serde[Any]:
         ) from error
     if topic not in found.topics:
         raise ConfigError(f"app {app!r} has no topic {topic!r}: it has {', '.join(found.topics)}")
-    serde: Serde[Any] = found.topics[topic].value
-    return serde
+    return found.topics[topic]
 
 
 def declared_columns(app: str, topics: Iterable[str]) -> str:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from spark_bridge.options import EARLIEST, LATEST, ByPartition, Place, ReadOptions, parse_options
+from streamlog.assignors import TopicPartition
 from streamlog.errors import ConfigError
 from streamlog.records.aborted import AbortedRange
+from streamlog.records.epoch_chains import EpochChain
 
 __all__ = [
     "Bounds",
@@ -37,6 +39,17 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class LogMark:
+    """Which log it is: one that was made again, or cut, holds other records at the same offsets."""
+
+    topic_id: str = ""
+    """As Kafka's tools print it; empty if it is unknown."""
+    offset: int = 0
+    epochs: EpochChain = ()
+    """Of the records before the offset."""
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetRange:
     """Records `start` up to but not including `end` of one partition."""
 
@@ -46,6 +59,13 @@ class OffsetRange:
     end: int
     aborted: tuple[AbortedRange, ...] = ()
     """Transactions whose records are left out."""
+    log: LogMark = LogMark()
+    """That the range was planned in."""
+
+    @property
+    def place(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
 
 def wanted_partitions(

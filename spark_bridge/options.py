@@ -3,7 +3,7 @@
 An option of Spark's Kafka source means here what it means there. One that nobody knows is refused
 by name, not ignored, and so is one that belongs to the other kind of query. Ours: `path` instead
 of `kafka.bootstrap.servers`, `isolationLevel` (committed by default, not so with Spark), `columns`,
-`valueSchema`, `app`, `filterPushdown`, `batchBytes`, `verifyCrc`.
+`valueSchema`, `app`, `filterPushdown`, `ignoreCorruptBatches`, `batchBytes`, `verifyCrc`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ BOTH = (
     "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "failOnDataLoss",
+    "ignoreCorruptBatches",
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -99,6 +100,7 @@ class ReadOptions:
     is_strict_about_times: bool
     """Whether a partition with no record from the starting time on is an error."""
     fail_on_data_loss: bool
+    ignore_corrupt_batches: bool
     include_headers: bool
     min_partitions: int | None
     records_per_partition_max: int | None
@@ -151,6 +153,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
         is_batch=given.are_of_batch(),
         is_strict_about_times=strategy == "error",
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        ignore_corrupt_batches=given.flag("ignoreCorruptBatches", default=False),
         include_headers=given.flag("includeHeaders", default=False),
         min_partitions=given.number("minPartitions"),
         records_per_partition_max=given.number("maxRecordsPerPartition"),

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_bridge.arrow_batches import ArrowBatches
+from spark_bridge.corrupt_batches import CorruptBatches
+from spark_bridge.lost_logs import is_recreated, lost_of
 from spark_bridge.offsets import (
     Bounds,
+    LogMark,
     OffsetOfTime,
     OffsetRange,
     resolve,
@@ -24,9 +27,16 @@ from spark_bridge.offsets import (
 from spark_bridge.options import COMMITTED, ByPartition, Isolation, ReadOptions
 from spark_bridge.options import Place as Position
 from streamlog.assignors import TopicPartition
-from streamlog.errors import CorruptData, OffsetOutOfRange, RequestTimedOut
-from streamlog.protocol.topic_ids import id_text
-from streamlog.records.aborted import AbortedBatches
+from streamlog.errors import (
+    CorruptData,
+    DamagedBatch,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    SourceLost,
+)
+from streamlog.protocol.topic_ids import id_bytes, id_text
+from streamlog.records.aborted import AbortedBatches, AbortedRange
+from streamlog.records.epoch_chains import EpochChain
 from streamlog.stored_log import StoredLog
 from streamlog.transport.security import Security
 
@@ -39,6 +49,8 @@ if TYPE_CHECKING:
 POLL_TIMEOUT_MS = 1_000
 STALL_POLLS_MAX = 30
 """Polls in a row without progress before a read gives up, for it knows that more must come."""
+
+REMEDY = "what the log still has of it is read"
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +81,20 @@ class Place(Protocol):
 
     def ids(self) -> dict[str, str]:
         """The ids of all topics, as Kafka's tools print them; empty where the log tells none."""
+        ...
+
+    def epochs(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        known: Mapping[TopicPartition, EpochChain] | None = None,
+    ) -> dict[TopicPartition, EpochChain]:
+        """The last leader epochs before each offset; `known` are those before earlier offsets."""
+        ...
+
+    def divergences(
+        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+    ) -> dict[TopicPartition, int]:
+        """Which logs had other epochs before an offset, and where they differ; -1: unknown."""
         ...
 
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
@@ -137,7 +163,19 @@ class Directory:
         with StoredLog(self._path) as stored:
             ranges = resolve(self._options, stored.topics(), stored.offsets, stored.offset_of_time)
             self._check_ends(stored, ranges)
-            return [each for found in ranges if (each := self._visible(stored, found)) is not None]
+            seen = [each for found in ranges if (each := self._visible(stored, found)) is not None]
+            ids = stored.topic_ids()
+            return [
+                replace(
+                    each,
+                    log=LogMark(
+                        id_text(ids[each.topic]),
+                        each.end,
+                        stored.leader_epochs(*each.place, each.end),
+                    ),
+                )
+                for each in seen
+            ]
 
     def starts(self) -> ByPartition:
         """See `Place.starts`.
@@ -178,6 +216,23 @@ class Directory:
         with StoredLog(self._path) as stored:
             return {name: id_text(each) for name, each in stored.topic_ids().items()}
 
+    def epochs(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        known: Mapping[TopicPartition, EpochChain] | None = None,  # noqa: ARG002 - the port's
+    ) -> dict[TopicPartition, EpochChain]:
+        """See `Place.epochs`."""
+        with StoredLog(self._path) as stored:
+            return {at: stored.leader_epochs(*at, offset) for at, offset in offsets.items()}
+
+    def divergences(
+        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+    ) -> dict[TopicPartition, int]:
+        """See `Place.divergences`."""
+        with StoredLog(self._path) as stored:
+            found = {at: stored.divergence(*at, *place) for at, place in places.items()}
+        return {at: offset for at, offset in found.items() if offset is not None}
+
     def _check_ends(self, stored: StoredLog, ranges: list[OffsetRange]) -> None:
         """Check the partitions that are read up to their end."""
         ends = {TopicPartition(found.topic, found.partition): found.end for found in ranges}
@@ -204,7 +259,7 @@ class Directory:
         self._check_end(stored, place)
         first, end = stored.offsets(*place)
         if self._options.isolation_level == COMMITTED and max(first, start) < end:
-            end = stored.committed(*place, max(first, start), end).end_offset
+            end, _ = _committed(stored, place, max(first, start), end)
         return first, end
 
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
@@ -215,42 +270,64 @@ class Directory:
     def _visible(self, stored: StoredLog, found: OffsetRange) -> OffsetRange | None:
         if self._options.isolation_level != COMMITTED:
             return found
-        place = found.topic, found.partition
-        view = stored.committed(*place, found.start, found.end)
-        seen = replace(found, end=view.end_offset, aborted=view.aborted)
+        end, aborted = _committed(stored, found.place, found.start, found.end)
+        seen = replace(found, end=end, aborted=aborted)
         return seen if seen.start < seen.end else None
 
     def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
         """See `Place.read`.
 
         Raises:
+            SourceLost: it is another log than the one that the read was planned in.
             OffsetOutOfRange: records were deleted since the read was planned.
             CorruptData: a batch is damaged; says where.
         """
-        batches = ArrowBatches(self._options, offsets, value_type)
-        where = f"{offsets.topic}-{offsets.partition}"
-        try:
-            with StoredLog(self._path) as stored:
-                yield from batches.of_batches(self._batches(stored, offsets))
-        except CorruptData as error:
-            raise CorruptData(f"{where}: {error}") from error
-        except OffsetOutOfRange as error:
-            raise OffsetOutOfRange(
-                f"{error}: records of {where} were deleted since the read was planned; with"
-                " failOnDataLoss=false it goes on with what is there"
-            ) from error
+        with StoredLog(self._path) as stored:
+            here = _of_same_log(self._options, offsets, *self._log_now(stored, offsets))
+            if here is not None:
+                batches = ArrowBatches(self._options, here, value_type)
+                yield from batches.of_batches(self._batches(stored, here))
+
+    @staticmethod
+    def _log_now(stored: StoredLog, offsets: OffsetRange) -> tuple[str | None, int | None]:
+        """The topic's id, and where the log differs from the planned one."""
+        found, mark = stored.topic_ids().get(offsets.topic), offsets.log
+        topic_id = None if found is None else id_text(found)
+        if topic_id is None or is_recreated(mark.topic_id, topic_id):
+            return topic_id, None
+        return topic_id, stored.divergence(*offsets.place, mark.offset, mark.epochs)
 
     def _batches(self, stored: StoredLog, offsets: OffsetRange) -> Iterator[RecordBatch]:
-        topic, number = offsets.topic, offsets.partition
+        """Those that readers of these options see."""
+        aborted = AbortedBatches(offsets.aborted)
+        corrupt = CorruptBatches(offsets, ignored=self._options.ignore_corrupt_batches)
+        for batch in self._stored(stored, offsets):
+            try:
+                is_seen = not batch.is_control and not aborted.hides(batch)
+                if not is_seen and self._options.verify_crc:
+                    batch.check_crc()  # Or it is a batch of records that does not look like one.
+            except CorruptData as error:
+                corrupt.meet(batch.base_offset, batch.next_offset, error)
+                continue
+            if is_seen:
+                yield batch
+
+    def _stored(self, stored: StoredLog, offsets: OffsetRange) -> Iterator[RecordBatch]:
+        topic, number = offsets.place
         start = offsets.start
         first, _ = stored.offsets(topic, number)
         if start < first and not self._options.fail_on_data_loss:
             _log.warning("%s-%d: offsets %d to %d were deleted", topic, number, start, first - 1)
             start = first
-        aborted = AbortedBatches(offsets.aborted)
-        for batch in stored.read(topic, number, start, offsets.end):
-            if not batch.is_control and not aborted.hides(batch):
-                yield batch
+        try:
+            yield from stored.read(topic, number, start, offsets.end)
+        except CorruptData as error:
+            raise CorruptData(f"{topic}-{number}: {error}") from error
+        except OffsetOutOfRange as error:
+            raise OffsetOutOfRange(
+                f"{error}: records of {topic}-{number} were deleted since the read was planned;"
+                " with failOnDataLoss=false it goes on with what is there"
+            ) from error
 
 
 class Broker:
@@ -265,19 +342,36 @@ class Broker:
         Raises:
             ConfigError: a topic or partition does not exist, or an offset lies outside the log.
         """
-        return resolve(self._options, *asyncio.run(self._known()))
+
+        async def ask() -> list[OffsetRange]:
+            async with opened_log(self._options) as log:
+                # The ids first: a topic that is created again after this is noticed.
+                ids = await _ids(log)
+                ranges = resolve(self._options, *await self._known(log))
+                ends = {each.place: each.end for each in ranges}
+                epochs = await log.admin().leader_epochs(ends)
+            return [
+                replace(each, log=LogMark(ids.get(each.topic, ""), each.end, epochs[each.place]))
+                for each in ranges
+            ]
+
+        return asyncio.run(ask())
 
     def starts(self) -> ByPartition:
         """See `Place.starts`. Raises what `plan` raises."""
-        return starts(self._options, *asyncio.run(self._known()))
 
-    async def _known(self) -> tuple[dict[str, int], Bounds, OffsetOfTime]:
+        async def ask() -> ByPartition:
+            async with opened_log(self._options) as log:
+                return starts(self._options, *await self._known(log))
+
+        return asyncio.run(ask())
+
+    async def _known(self, log: Log) -> tuple[dict[str, int], Bounds, OffsetOfTime]:
         """What there is."""
-        async with opened_log(self._options) as log:
-            described, wanted = await self._wanted(log)
-            bounds = await _bounds(log, self._options.isolation_level, wanted)
-            found = await _offsets_of_times(log, self._options.starting, wanted)
-            found |= await _offsets_of_times(log, self._options.ending, wanted)
+        described, wanted = await self._wanted(log)
+        bounds = await _bounds(log, self._options.isolation_level, wanted)
+        found = await _offsets_of_times(log, self._options.starting, wanted)
+        found |= await _offsets_of_times(log, self._options.ending, wanted)
         return (
             described,
             lambda topic, number: bounds[TopicPartition(topic, number)],
@@ -311,9 +405,31 @@ class Broker:
 
         async def ask() -> dict[str, str]:
             async with opened_log(self._options) as log:
-                topics = await log.admin().list_topics()
-            ids = {each.name: each.topic_id for each in topics}
-            return {name: id_text(each) if any(each) else "" for name, each in ids.items()}
+                return await _ids(log)
+
+        return asyncio.run(ask())
+
+    def epochs(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        known: Mapping[TopicPartition, EpochChain] | None = None,
+    ) -> dict[TopicPartition, EpochChain]:
+        """See `Place.epochs`."""
+
+        async def ask() -> dict[TopicPartition, EpochChain]:
+            async with opened_log(self._options) as log:
+                return await log.admin().leader_epochs(offsets, known)
+
+        return asyncio.run(ask())
+
+    def divergences(
+        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+    ) -> dict[TopicPartition, int]:
+        """See `Place.divergences`."""
+
+        async def ask() -> dict[TopicPartition, int]:
+            async with opened_log(self._options) as log:
+                return await log.admin().divergences(places)
 
         return asyncio.run(ask())
 
@@ -328,32 +444,42 @@ class Broker:
             OffsetOutOfRange: records were deleted since the read was planned.
             RequestTimedOut: the broker has stopped sending records that must be there.
         """
-        batches = ArrowBatches(self._options, offsets, value_type)
         with asyncio.Runner() as runner:
             log = runner.run(opened_log(self._options).__aenter__())
             try:
-                yield from self._polls(runner, log, offsets, batches)
+                here = _of_same_log(self._options, offsets, *runner.run(_log_now(log, offsets)))
+                if here is not None:
+                    batches = ArrowBatches(self._options, here, value_type)
+                    polling = _Polling(self._options, runner, log, here)
+                    yield from batches.of_batches(polling.batches())
             finally:
                 runner.run(log.close())
 
-    def _polls(
-        self, runner: asyncio.Runner, log: Log, offsets: OffsetRange, batches: ArrowBatches
-    ) -> Iterator[pa.RecordBatch]:
-        partition = TopicPartition(offsets.topic, offsets.partition)
-        reset: Literal["none", "earliest"] = (
-            "none" if self._options.fail_on_data_loss else "earliest"
+
+class _Polling:
+    """Reads a range from its brokers."""
+
+    def __init__(
+        self, options: ReadOptions, runner: asyncio.Runner, log: Log, offsets: OffsetRange
+    ) -> None:
+        self._options = options
+        self._runner = runner
+        self._offsets = offsets
+        self._corrupt = CorruptBatches(offsets, ignored=options.ignore_corrupt_batches)
+        self._consumer = log.consumer(
+            auto_offset_reset="none", isolation_level=options.isolation_level
         )
-        consumer = runner.run(
-            log.consumer(
-                auto_offset_reset=reset, isolation_level=self._options.isolation_level
-            ).__aenter__()
-        )
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Its record batches; raises what `Broker.read` raises."""
+        offsets, partition = self._offsets, self._offsets.place
+        consumer = self._runner.run(self._consumer.__aenter__())
         consumer.assign([partition])
-        consumer.seek(partition, offsets.start)
+        self._seek(offsets.start)
         stalled, before = 0, offsets.start
         try:
             # By position, not by the last record seen: the range may end in control records.
-            while (position := runner.run(consumer.position(partition))) < offsets.end:
+            while (position := self._runner.run(consumer.position(partition))) < offsets.end:
                 stalled = 0 if position > before else stalled + 1
                 before = position
                 if stalled > STALL_POLLS_MAX:
@@ -362,11 +488,111 @@ class Broker:
                         f"{stalled * POLL_TIMEOUT_MS // 1_000} s, but the log ended at "
                         f"{offsets.end} when the read was planned; is the broker well?"
                     )
-                polled = runner.run(consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS))
-                if partition in polled:
-                    yield from batches.of_batches(polled[partition])
+                polled = self._runner.run(self._polled())
+                if polled is None:
+                    return
+                yield from polled
         finally:
-            runner.run(consumer.close())
+            self._runner.run(consumer.close())
+
+    async def _polled(self) -> Sequence[RecordBatch] | None:
+        """What comes next; None: nothing of the range is left."""
+        partition = self._offsets.place
+        try:
+            polled = await self._consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS)
+        except DamagedBatch as error:
+            reason = error.__cause__ if isinstance(error.__cause__, CorruptData) else error
+            self._corrupt.meet(error.offset, error.next_offset, reason)
+            self._seek(error.next_offset)
+            return ()
+        except SourceLost as error:
+            begin = (await self._consumer.begin_offsets([partition]))[partition]
+            if not self._passes(error, begin, self._offsets):
+                return None
+            self._seek(begin)
+            return ()
+        return polled.get(partition, ())
+
+    def _seek(self, offset: int) -> None:
+        topic_id = id_bytes(self._offsets.log.topic_id)
+        self._consumer.seek(self._offsets.place, offset, topic_id=topic_id)
+
+    def _passes(self, error: SourceLost, begin: int, offsets: OffsetRange) -> bool:
+        """Whether what is read next was only removed; else nothing of the range is left.
+
+        Raises:
+            SourceLost: with `failOnDataLoss`.
+        """
+        where = f"{offsets.topic}-{offsets.partition}"
+        is_removed = not error.is_recreated and error.resume_at < 0 and error.position < begin
+        if self._options.fail_on_data_loss:
+            remedy = "it goes on with what is there" if is_removed else REMEDY
+            raise SourceLost(
+                f"{error}: the log of {where} is not what it was when offsets {offsets.start} to"
+                f" {offsets.end - 1} were planned to be read. With failOnDataLoss=false {remedy}",
+                topic=offsets.topic,
+                partition=offsets.partition,
+                position=error.position,
+            ) from error
+        if is_removed:
+            _log.warning("%s: offsets %d to %d were deleted", where, error.position, begin - 1)
+            return True
+        _log.warning("%s: reading ends at offset %d", error, error.position)
+        return False
+
+
+def _committed(
+    stored: StoredLog, place: TopicPartition, start: int, end: int
+) -> tuple[int, tuple[AbortedRange, ...]]:
+    """Up to where readers of committed records see a log, and what they leave out.
+
+    Raises:
+        CorruptData: a marker can't be read, so nobody knows which transactions were aborted.
+    """
+    try:
+        end_offset, aborted = stored.committed(*place, start, end)
+    except CorruptData as error:
+        raise CorruptData(
+            f"{place.topic}-{place.partition}: a batch that decides transactions can't be read, or"
+            f" was none: {error}. `streamlog log verify` shows it, and `streamlog log repair`"
+            " removes it; with isolationLevel=read_uncommitted it does not matter"
+        ) from error
+    return end_offset, aborted
+
+
+def _of_same_log(
+    options: ReadOptions, offsets: OffsetRange, topic_id: str | None, divergence: int | None
+) -> OffsetRange | None:
+    """The range as far as the log is the one that it was planned in; None: nothing of it.
+
+    Raises:
+        SourceLost: not all of it is, and `failOnDataLoss` is set.
+    """
+    lost = lost_of(offsets, topic_id, divergence)
+    if lost is None:
+        return offsets
+    if options.fail_on_data_loss:
+        raise lost.error(offsets.start, f"Plan the read again; with failOnDataLoss=false {REMEDY}")
+    _log.warning("%s: reading ends at offset %d", lost.text, max(lost.same_until, offsets.start))
+    left = replace(offsets, end=min(offsets.end, lost.same_until))
+    return left if left.start < left.end else None
+
+
+async def _log_now(log: Log, offsets: OffsetRange) -> tuple[str | None, int | None]:
+    """The topic's id, and where the log differs from the planned one."""
+    mark, topic_id = offsets.log, (await _ids(log, offsets.topic)).get(offsets.topic)
+    if topic_id is None or is_recreated(mark.topic_id, topic_id):
+        return topic_id, None
+    found = await log.admin().divergences({offsets.place: (mark.offset, mark.epochs)})
+    return topic_id, found.get(offsets.place)
+
+
+async def _ids(log: Log, *names: str) -> dict[str, str]:
+    """The ids of these topics, or of all."""
+    admin = log.admin()
+    topics = await (admin.find_topics(names) if names else admin.list_topics())
+    ids = {each.name: each.topic_id for each in topics}
+    return {name: id_text(each) if any(each) else "" for name, each in ids.items()}
 
 
 async def _bounds(

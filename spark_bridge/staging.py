@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,12 @@ from streamlog.errors import ConfigError
 from streamlog.records.arrow_rows import ArrowRows, BinaryArray
 from streamlog.records.builder import BatchBuilder
 from streamlog.records.compression import Compression
+from streamlog.records.partitioners import (
+    DEFAULT,
+    Partitioner,
+    partition_by,
+    partitioner_name,
+)
 from streamlog.records.staged import StagedSegment
 
 if TYPE_CHECKING:
@@ -80,6 +86,10 @@ class SegmentFile:
         )
 
 
+def _murmur2(_topic: str, _count: int) -> Partitioner:
+    return DEFAULT
+
+
 @dataclass(slots=True)
 class TaskWriter:
     """Spreads the rows of one task over the partitions of their topics."""
@@ -91,6 +101,10 @@ class TaskWriter:
     codec: Compression
     now_ms: int
     """The time of rows without one."""
+    partitioner_of: Callable[[str, int], Partitioner] = _murmur2
+    """Asked once for each topic with rows that go by their keys; with how many partitions it has.
+    """
+    _partitioners: dict[str, Partitioner] = field(default_factory=dict)
     _files: dict[tuple[str, int], SegmentFile] = field(default_factory=dict)
     _turn: int = 0
 
@@ -120,7 +134,7 @@ class TaskWriter:
         keys = _binary(rows, "key") if "key" in rows.schema.names else None
         headers = _headers(_column(rows, "headers"))
         found = ArrowRows(keys, _binary(rows, "value"), self._times(rows), headers)
-        places = self._places(topic, _column(rows, "partition"), found)
+        places = self._places(topic, rows, found)
         starts = found.arrange(places, self.partitions[topic])
         for number, (first, end) in enumerate(pairwise(starts)):
             if first < end:
@@ -133,21 +147,31 @@ class TaskWriter:
         times: list[int | None] = rows.column("timestamp").cast("int64").to_pylist()
         return array("q", [self.now_ms if each is None else each // 1_000 for each in times])
 
-    def _places(
-        self, topic: str, numbers: Sequence[int | None] | None, rows: ArrowRows
-    ) -> list[int]:
+    def _places(self, topic: str, rows: pa.RecordBatch, found: ArrowRows) -> list[int]:
         """The partitions that rows name, or those of their keys, or the one whose turn it is."""
         count = self.partitions[topic]
         self._turn += 1
-        places = rows.places(count, self._turn % count)
-        for at, number in enumerate(numbers or ()):
-            if number is not None:
-                if not 0 <= number < count:
-                    raise ConfigError(
-                        f"a row is for {topic}-{number}, and the topic has partitions"
-                        f" 0 to {count - 1}"
-                    )
-                places[at] = number
+        turn = self._turn % count
+        numbers = _column(rows, "partition")
+        if numbers is None and self._partitioners.get(topic) == DEFAULT:
+            return found.places(count, turn)
+        numbers = numbers or [None] * rows.num_rows
+        keys = rows.column("key").cast("binary").to_pylist() if "key" in rows.schema.names else []
+        free = [at for at, key in enumerate(keys) if key is not None and numbers[at] is None]
+        places = [turn if number is None else number for number in numbers]
+        if free and topic not in self._partitioners:
+            self._partitioners[topic] = self.partitioner_of(topic, count)
+        for at in free:
+            places[at] = partition_by(self._partitioners[topic], keys[at], count)
+        for at, place in enumerate(places):
+            if not 0 <= place < count:
+                what = "a row"
+                if numbers[at] is None:
+                    by = partitioner_name(self._partitioners[topic])
+                    what = f"a row with key {keys[at][:80]!r}, by {by},"
+                raise ConfigError(
+                    f"{what} is for {topic}-{place}, and the topic has partitions 0 to {count - 1}"
+                )
         return places
 
     def _file(self, topic: str, number: int) -> SegmentFile:

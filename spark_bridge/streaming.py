@@ -22,15 +22,17 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_bridge.failures import plainly
-from spark_bridge.offsets import OffsetRange, Partition, limited
+from spark_bridge.lost_logs import Lost
+from spark_bridge.offsets import LogMark, OffsetRange, Partition, limited
 from spark_bridge.options import ByPartition as Offsets
 from spark_bridge.options import ReadOptions
 from spark_bridge.places import opened_log, place_of
 from spark_bridge.shares import RangePartition, parts
-from spark_bridge.stream_offsets import StreamOffset, restarts_of
+from spark_bridge.stream_offsets import StreamOffset, lost_logs
 from streamlog.assignors import TopicPartition
 from streamlog.clock import SystemClock
 from streamlog.errors import StreamlogError
+from streamlog.records.epoch_chains import EpochChain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +53,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_bounded = False
         self._waiting_since_ms: int | None = None
         self._told: Data | None = None
+        self._warned: set[str] = set()
 
     @plainly()
     def initialOffset(self) -> Data:  # noqa: N802 - Spark's name
@@ -58,7 +61,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         place = place_of(self._options)
         # The ids first: a topic that is created again after this is noticed.
         ids = place.ids()
-        return StreamOffset(place.starts(), ids).to_data()
+        offsets = place.starts()
+        return StreamOffset(offsets, ids, epochs=self._epochs(offsets)).to_data()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`maxOffsetsPerTrigger`."""
@@ -77,9 +81,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SourceLost: a log is not the one that was read, and `failOnDataLoss` is set.
         """
         self.commit(start)
-        before, ids = StreamOffset.of_data(start), place_of(self._options).ids()
-        bounds = self._bounds(before.begun(ids))
-        restarts = restarts_of(before, ids, bounds, fail=self._fails)
+        before, place = StreamOffset.of_data(start), place_of(self._options)
+        ids = place.ids()
+        stood = before.same_topics(ids)
+        cuts = place.divergences(stood)
+        bounds = self._bounds({at: min(o, max(cuts.get(at, o), 0)) for at, (o, _) in stood.items()})
+        restarts = self._restarts(lost_logs(before, ids, bounds, cuts), bounds)
         ends: Offsets = {}
         for (topic, number), (_, end) in bounds.items():
             ends.setdefault(topic, {})[str(number)] = end
@@ -87,7 +94,58 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if not self._is_bounded and self._waits(known, ends):
             return start
-        return StreamOffset(limited(known, ends, most), ids, restarts).to_data()
+        offsets = limited(known, ends, most)
+        epochs = self._epochs(offsets, before, restarts)
+        return StreamOffset(offsets, ids, restarts, epochs).to_data()
+
+    def _restarts(
+        self,
+        found: list[tuple[Lost, int]],
+        bounds: Mapping[TopicPartition, tuple[int, int]],
+    ) -> Offsets:
+        """Where partitions are begun with again whose log is not the one that was read."""
+        restarts: Offsets = {}
+        for lost, position in found:
+            first, end = bounds.get(lost.place, (0, position))
+            again = min(max(lost.same_until, first), end)
+            if self._fails:
+                raise lost.error(
+                    position,
+                    f"With failOnDataLoss=false the query reads on at offset {again}, the first"
+                    " that it has not read; or give the query a new checkpoint",
+                )
+            self._warn(f"{lost.text}: reading on at offset {again}")
+            restarts.setdefault(lost.place.topic, {})[str(lost.place.partition)] = again
+        return restarts
+
+    def _warn(self, text: str) -> None:
+        """Once, for Spark asks again and again."""
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning("%s", text)
+
+    def _epochs(
+        self, offsets: Offsets, before: StreamOffset | None = None, restarts: Offsets | None = None
+    ) -> dict[str, dict[str, EpochChain]]:
+        """The leader epochs before the offsets; of those that have not moved, as they were."""
+        before, moved = before or StreamOffset({}), restarts or {}
+        known: dict[TopicPartition, EpochChain] = {}
+        found: dict[TopicPartition, EpochChain] = {}
+        asked: dict[TopicPartition, int] = {}
+        for topic, numbers in offsets.items():
+            for number, offset in numbers.items():
+                at = TopicPartition(topic, int(number))
+                chain = before.chain(at) if number not in moved.get(topic, {}) else ()
+                if chain and before.offsets[topic][number] == offset:
+                    found[at] = chain
+                elif offset > 0:
+                    asked[at], known[at] = offset, chain
+        if asked:
+            found |= place_of(self._options).epochs(asked, known)
+        epochs: dict[str, dict[str, EpochChain]] = {}
+        for at, chain in found.items():
+            epochs.setdefault(at.topic, {})[str(at.partition)] = chain
+        return epochs
 
     def _bounds(
         self, begun: Mapping[TopicPartition, int]
@@ -121,18 +179,27 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         place, until = place_of(self._options), StreamOffset.of_data(end)
         first, ids = place.firsts(), place.ids()
         # A batch that was planned, or is repeated, in a log that is gone.
-        gone = restarts_of(StreamOffset(until.offsets, until.ids), ids, {}, fail=self._fails)
+        planned = StreamOffset(until.offsets, until.ids, epochs=until.epochs)
+        gone = lost_logs(planned, ids, {}, place.divergences(planned.same_topics(ids)))
+        if gone:
+            self._restarts(gone, {})
+        same_until = {lost.place: lost.same_until for lost, _ in gone}
         known = _with_new(StreamOffset.of_data(start).restarted(until.restarts), until.offsets)
         ranges = []
         for topic, numbers in until.offsets.items():
-            for number, stop in numbers.items():
-                if number in gone.get(topic, {}):
+            for number, planned_stop in numbers.items():
+                at = TopicPartition(topic, int(number))
+                stop = min(planned_stop, same_until.get(at, planned_stop))
+                begin = known[topic][number]
+                if begin >= stop:
                     continue
-                oldest = first.get(TopicPartition(topic, int(number)), 0)
+                oldest = first.get(at, 0)
                 partition = Partition(topic, int(number), (min(oldest, stop), stop))
-                begin = partition.within(known[topic][number], fail=self._fails)
+                begin = partition.within(begin, fail=self._fails)
                 if begin < stop:
-                    ranges.append(OffsetRange(topic, int(number), begin, stop))
+                    chain = tuple(entry for entry in until.chain(at) if entry[1] < stop)
+                    mark = LogMark(until.ids.get(topic, ""), stop, chain)
+                    ranges.append(OffsetRange(topic, int(number), begin, stop, log=mark))
         return parts(self._options, place.visible(ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

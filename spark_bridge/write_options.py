@@ -10,8 +10,18 @@ from difflib import get_close_matches
 from spark_bridge.options import KAFKA, OF_SPARK
 from streamlog.errors import ConfigError
 from streamlog.records.compression import Compression
+from streamlog.records.partitioners import PARTITIONERS, Partitioner
 
-OPTIONS = ("path", "kafka.bootstrap.servers", "topic", "jobId", "queryId", "stagingPath")
+OPTIONS = (
+    "path",
+    "kafka.bootstrap.servers",
+    "topic",
+    "jobId",
+    "queryId",
+    "stagingPath",
+    "partitioner",
+    "app",
+)
 COMPRESSION = "kafka.compression.type"
 BYTES = ("binary", "string")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -41,6 +51,10 @@ class WriteOptions:
     staging_path: str | None
     """Where segments wait that no broker takes before they are published."""
     compression: Compression
+    partitioner: Partitioner | None
+    """Where keys go; None: as the app declares, or as it is by default."""
+    app: str | None
+    """Where topics are declared, `module:name`."""
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -62,6 +76,14 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             "give either the option 'path' (a data directory) or 'kafka.bootstrap.servers' "
             "(a running broker), and not both"
         )
+    for name in ("kafka.partitioner.class", "kafka.partitioner"):
+        if name in given:
+            raise ConfigError(
+                f"option '{name}' means nothing here: give the option 'partitioner', which is"
+                f" {' or '.join(PARTITIONERS)}, or 'app'"
+            )
+    if given.get("partitioner") is not None and given.get("app") is not None:
+        raise ConfigError("give either 'partitioner' or 'app': both say where keys go")
     own = {"kafka.bootstrap.servers", COMPRESSION}
     checkpoint = given.get("checkpointlocation")
     derived = checkpoint and "query-" + hashlib.sha256(checkpoint.encode()).hexdigest()[:16]
@@ -78,7 +100,18 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         query_id=given.get("queryid") or derived,
         staging_path=given.get("stagingpath"),
         compression=Compression.parse(given.get(COMPRESSION, "none")),
+        partitioner=_partitioner(given.get("partitioner")),
+        app=given.get("app"),
     )
+
+
+def _partitioner(name: str | None) -> Partitioner | None:
+    for known in PARTITIONERS:
+        if name == known:
+            return known
+    if name is None:
+        return None
+    raise ConfigError(f"option 'partitioner' is {' or '.join(PARTITIONERS)}, not '{name}'")
 
 
 def check_columns(types: Mapping[str, str], topic: str | None) -> None:

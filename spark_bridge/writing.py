@@ -16,6 +16,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_bridge.failures import plainly
+from spark_bridge.key_places import partitioner_of
 from spark_bridge.places import opened_log
 from spark_bridge.staging import STAGING, TaskWriter
 from spark_bridge.write_options import WriteOptions, check_columns
@@ -77,6 +79,7 @@ class Sink:
             self._options.topic,
             self._options.compression,
             SystemClock().wall_ms(),
+            partial(partitioner_of, self._options),
         )
         for batch in rows:
             writer.write(batch)

@@ -7,16 +7,30 @@ nothing but how it keeps its files.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from streamlog.broker.storage.committed import CommittedView, committed_view
 from streamlog.broker.storage.files import Buffer
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.errors import CorruptData, OffsetOutOfRange
 from streamlog.records.batch import RecordBatch, split_batches
+from streamlog.records.epoch_chains import (
+    Asking,
+    EpochChain,
+    EpochEnd,
+    answered,
+    divergence,
+    learnt,
+)
+
+if TYPE_CHECKING:
+    from streamlog.broker.storage.epochs import LeaderEpochs
+    from streamlog.broker.storage.partition_log import PartitionLog
+
+T = TypeVar("T")
 
 STORED_READ_BYTES: Final = 1024 * 1024
 LOOKS_MAX: Final = 5
@@ -96,6 +110,30 @@ class StoredLog:
                 "shows which"
             )
 
+    def leader_epochs(self, topic: str, partition: int, offset: int) -> EpochChain:
+        """The last leader epochs of the records before an offset; empty if nobody knows.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            LogDirectoryError: the disk refused.
+        """
+        stored = self._directory.log(topic, partition)
+        epochs = stored.look_at_epochs()
+        return self._answer(stored, epochs, learnt(offset, epochs.current))
+
+    def divergence(self, topic: str, partition: int, offset: int, chain: EpochChain) -> int | None:
+        """Up to where the log still is the one that had these epochs before an offset.
+
+        None: up to the offset; -1: nobody knows.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            LogDirectoryError: the disk refused.
+        """
+        stored = self._directory.log(topic, partition)
+        asking = divergence(offset, chain, stored.log_start_offset)
+        return self._answer(stored, stored.look_at_epochs(), asking)
+
     def committed(self, topic: str, partition: int, start: int, end: int) -> CommittedView:
         """What readers of committed records see of the offsets from `start` to before `end`.
 
@@ -136,6 +174,15 @@ class StoredLog:
                 position = batch.next_offset
             if position == before:
                 return
+
+    @staticmethod
+    def _answer(stored: PartitionLog, epochs: LeaderEpochs, asking: Asking[T]) -> T:
+        end_offset = stored.log_end_offset
+
+        def ask(wanted: Mapping[None, int]) -> dict[None, EpochEnd]:
+            return {None: EpochEnd(*epochs.end_of(wanted[None], end_offset))}
+
+        return answered({None: asking}, ask)[None]
 
     def _data(self, topic: str, partition: int, offset: int) -> Buffer:
         stored = self._directory.log(topic, partition)

@@ -115,8 +115,8 @@ ADMIN = [
     "describe_configs", "describe_groups", "describe_log_dirs", "describe_nodes",
     "describe_partitions",
     "describe_producers", "describe_quorum", "describe_topics", "describe_transactions",
-    "drop_staged", "elect_leaders", "find_topics", "group_offsets",
-    "group_places", "is_streamlog", "list_config_resources", "list_groups",
+    "divergences", "drop_staged", "elect_leaders", "find_topics", "group_offsets",
+    "group_places", "is_streamlog", "leader_epochs", "list_config_resources", "list_groups",
     "list_partition_reassignments", "list_topics", "list_transactions", "list_users", "publish",
     "remove_throttles", "remove_user", "set_password", "stage", "throttle_moves",
 ]  # fmt: skip

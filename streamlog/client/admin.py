@@ -23,6 +23,7 @@ from streamlog.client.config_admin import (
     ConfigResource,
     Subtract,
 )
+from streamlog.client.epoch_admin import EpochAdmin
 from streamlog.client.group_admin import (
     GroupAdmin,
     GroupDescription,
@@ -88,6 +89,7 @@ class Admin(
     UserAdmin,
     QuotaAdmin,
     PublishAdmin,
+    EpochAdmin,
 ):
     """Manages a log, over the connections of whoever made it, which it leaves open."""
 

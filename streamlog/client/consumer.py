@@ -45,6 +45,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
+from streamlog.protocol.schema import ZERO_UUID
 from streamlog.records.batch import Record, RecordBatch
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark, Told
@@ -348,13 +349,21 @@ class Consumer:
         self._woken = True
         self._news.set()
 
-    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+    def seek(
+        self, partition: TopicPartition, offset: int | OffsetAndMetadata, *, topic_id: bytes = b""
+    ) -> None:
         """Go on from `offset`; whether the log has it turns out when it is fetched.
+
+        `topic_id` is of the topic that a plain offset belongs to, if that is known.
 
         Whoever keeps offsets elsewhere calls this from `on_assigned`: nothing is looked up or
         fetched before that is done.
         """
-        place = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        place = (
+            offset
+            if isinstance(offset, OffsetAndMetadata)
+            else OffsetAndMetadata(offset, topic_id=topic_id or ZERO_UUID)
+        )
         if place.offset < 0:
             raise UsageError(f"offset {place.offset}: use seek_to_beginning or seek_to_end")
         self._positions.state(partition).move(

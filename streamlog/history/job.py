@@ -31,9 +31,10 @@ from streamlog.history.local import LocalRun, Surroundings, with_ends
 from streamlog.history.lowering import Lower
 from streamlog.history.plan import EngineName, Outputs, Plan, planned
 from streamlog.history.readers import LogReader
+from streamlog.history.source_logs import sourced
 from streamlog.processing.cut_input import TimeSpan
 from streamlog.processing.record_queue import TopicPartition
-from streamlog.snapshots import Snapshot, SnapshotPlace, default_place
+from streamlog.snapshots import Snapshot, SnapshotPlace, TaskEntry, default_place
 from streamlog.snapshots.capture import finished
 from streamlog.snapshots.manifest import MANIFEST_FILE
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
@@ -116,6 +117,7 @@ class BackfillJob:
         Raises:
             ProcessingError: a record can't be read, or a function failed on it; tells the topic,
                 partition, offset and node.
+            SourceLost: a topic was created again, or a log truncated, after it was planned.
             TopologyError: a history of this app would not be what a live run gives.
             UsageError: called by code that runs on an event loop.
             StreamlogError: the log can't be read, or the disk refused.
@@ -123,7 +125,9 @@ class BackfillJob:
         plan, place = self.plan, self._place / self.id
         try:
             tasks = self._ran(plan)
-            snapshot = self._made(plan, tasks, self._published(tasks))
+            with self._reader() as reader:
+                entries = sourced((task.entry for task in tasks), plan, reader)
+            snapshot = self._made(plan, tasks, entries, self._published(tasks))
         except BaseException:
             if not place.has(MANIFEST_FILE):
                 place.remove()
@@ -268,12 +272,13 @@ class BackfillJob:
         self,
         plan: Plan,
         tasks: Sequence[FinishedTask],
+        entries: Sequence[TaskEntry],
         outputs: Mapping[TopicPartition, int],
     ) -> Snapshot:
         is_published = plan.outputs == "publish"
         return finished(
             self._place / self.id,
-            [task.entry for task in tasks],
+            entries,
             topology=plan.topology,
             partitions=plan.counts,
             cut_ms=plan.until_ms if plan.until_ms < FAR_MS else None,

@@ -17,6 +17,7 @@ from streamlog.assignors import TopicPartition as Partition
 from streamlog.history.finished import FinishedTask
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.readers import LogReader
+from streamlog.history.source_logs import with_logs
 from streamlog.history.stage_task import Attempt, OpenStore, Shuffled, StageTask
 from streamlog.history.staging import Shuffle, ShuffleWriter
 from streamlog.history.task_run import Arrival, Arrivals, Feed, OnRead, PartitionReader, unheard
@@ -153,6 +154,8 @@ def with_ends(plan: Plan, reader: LogReader) -> Plan:
         for topic in dict.fromkeys([*plan.spans, *looked_up])
         for number in range(plan.counts[topic])
     ]
+    # The ids first: a topic that is created again after this is noticed.
+    ids = reader.topic_ids({place.topic for place in places})
     ends = reader.bounds(places)
     for topic, span in plan.spans.items():
         spec = plan.topology.topics[topic]
@@ -163,4 +166,5 @@ def with_ends(plan: Plan, reader: LogReader) -> Plan:
         for place, start in reader.starts(wanted, span.since_ms).items():
             begin, end = ends[place]
             ends[place] = (end if start is None else max(begin, min(start, end)), end)
-    return replace(plan, ends={(at.topic, at.partition): found for at, found in ends.items()})
+    found = {(at.topic, at.partition): bounds for at, bounds in ends.items()}
+    return with_logs(replace(plan, ends=found), reader, ids)

@@ -26,6 +26,7 @@ from streamlog.errors import TopologyError
 from streamlog.history.fed import FED_MEANINGS, Flow, fed_equality
 from streamlog.history.lowering import Lower, Lowering, lowering_of
 from streamlog.processing.cut_input import TimeSpan
+from streamlog.records.epoch_chains import EpochChain
 from streamlog.snapshots.manifest import Manifest
 from streamlog.topology import (
     AsyncMapValues,
@@ -73,6 +74,16 @@ class Stage:
         return self.subtopology.number
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedLog:
+    """A partition's log: one that was made again, or cut, is another."""
+
+    topic_id: str
+    """As hexadecimal text; empty if brokers tell none."""
+    epochs: EpochChain
+    """Of the records before the end that was planned."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What is run, in order."""
@@ -89,6 +100,8 @@ class Plan:
     """What is not run, or is not as it was."""
     ends: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """First offset and end of each partition that is read, when it was planned."""
+    logs: Mapping[tuple[str, int], PlannedLog] = field(default_factory=dict)
+    """Which logs these are offsets of."""
 
     @property
     def fed(self) -> dict[str, Flow]:

@@ -9,7 +9,7 @@ turns while there is something to wait for. Not done here: what is taken of it (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Generator, Iterator
+from collections.abc import Collection, Coroutine, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -17,6 +17,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.errors import DamagedBatch, RequestTimedOut, UsageError
 from streamlog.history.task_run import Arrival
 from streamlog.records.columns import RecordColumns
+from streamlog.records.epoch_chains import EpochChain
 from streamlog.transport.security import Security
 
 if TYPE_CHECKING:
@@ -109,6 +110,23 @@ class LogReader:
             return {at: (begins[at], ends[at]) for at in partitions}
 
         return self.run(ask())
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, bytes]:
+        """The ids of those of these topics that there are; zero where brokers tell none."""
+        found = self.run(self.log.admin().find_topics(topics))
+        return {topic.name: topic.topic_id for topic in found}
+
+    def leader_epochs(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, EpochChain]:
+        """The last leader epochs before each offset; empty where nobody knows."""
+        return self.run(self.log.admin().leader_epochs(offsets))
+
+    def divergences(
+        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+    ) -> dict[TopicPartition, int]:
+        """The logs that had other epochs before an offset, and where they differ; -1: unknown."""
+        return self.run(self.log.admin().divergences(places))
 
     def starts(
         self, partitions: Collection[TopicPartition], since_ms: int

@@ -36,6 +36,7 @@ cdef class BinaryColumn:
 cdef class ArrowBuffers:
     cdef Py_ssize_t _rows_max
     cdef Py_ssize_t _bytes_max
+    cdef bint _has_headers
     cdef readonly Py_ssize_t count
     cdef readonly bytearray offsets
     cdef readonly bytearray timestamps
@@ -60,6 +61,7 @@ cdef class ArrowBuffers:
         position=cython.Py_ssize_t, previous=cython.longlong, size=cython.longlong,
         record_end=cython.Py_ssize_t, offset_delta=cython.longlong, key_size=cython.longlong,
         value_size=cython.longlong, key_at=cython.Py_ssize_t, offset=cython.longlong,
+        value_end=cython.Py_ssize_t, others=cython.longlong,
     )
     cdef Py_ssize_t _decode(
         self, RecordBatch batch, const unsigned char* data, Py_ssize_t end, object wanted

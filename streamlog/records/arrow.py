@@ -19,6 +19,7 @@ from streamlog.records import header as layout
 from streamlog.records.batch import UNCOMPRESSED_BYTES_MAX, RecordBatch
 from streamlog.records.builder import HEADER_BYTES, RECORDS_MAX
 from streamlog.records.compression import decompress
+from streamlog.records.record_scan import RecordScan
 from streamlog.records.varint import read_varint, read_varlong
 
 if TYPE_CHECKING:
@@ -68,6 +69,18 @@ class BatchPayload:
         lies = None if self.batch.is_compressed else self.batch.data_and(_PADDING_BYTES)
         return (b"".join((self._data, _PADDING)), 0) if lies is None else (lies, HEADER_BYTES)
 
+    def check(self) -> None:
+        """Look at every record, headers included.
+
+        Raises:
+            CorruptData: one is malformed.
+        """
+        scan = RecordScan(self.batch)
+        if self.batch.is_compressed:
+            scan.read(bytes(self._data), self.batch.record_count)
+        else:
+            scan.read_plain(self.batch)
+
 
 class BinaryColumn:
     """Keys, or values: `data` one behind the other, int32 `ends` with a 0 in front, `valid` bits.
@@ -110,6 +123,7 @@ class ArrowBuffers:
 
     __slots__ = (
         "_bytes_max",
+        "_has_headers",
         "_key_places",
         "_offsets",
         "_rows_max",
@@ -127,6 +141,7 @@ class ArrowBuffers:
             raise CorruptData(f"{bytes_max} bytes of keys or values do not fit into one array")
         self._rows_max = rows_max
         self._bytes_max = bytes_max
+        self._has_headers = False
         self.count = 0
         self.offsets = bytearray(8 * rows_max)
         self.timestamps = bytearray(8 * rows_max)
@@ -154,6 +169,8 @@ class ArrowBuffers:
         buffer, position = payload.padded()
         data = layout.bytes_at(buffer, position, size_bytes + _PADDING_BYTES)
         count = self._decode(batch, data, size_bytes, (start, end))
+        if self._has_headers:
+            payload.check()
         self.keys.take(data, self._key_places, first, count)
         self.values.take(data, self._value_places, first, count)
         self.count = count
@@ -161,14 +178,15 @@ class ArrowBuffers:
     def _decode(self, batch: RecordBatch, data: bytes, end: int, wanted: tuple[int, int]) -> int:
         """Decode what is in `data[:end]`; what follows is padding, see `batch._decode`.
 
-        Returned is how many records there are then; of keys and values it says only where they lie.
+        Returned is how many records there are then; of keys and values it says only where they lie,
+        and of headers whether there are any, or something that is none.
         """
         first_wanted, end_wanted = wanted
         at, append_time = self.count, batch.is_log_append_time
         timestamp_ms, base_ms = batch.max_timestamp_ms, batch.base_timestamp_ms
         delta_min = _INT64_MIN - base_ms if base_ms < 0 else _INT64_MIN
         delta_max = _INT64_MAX - base_ms if base_ms > 0 else _INT64_MAX
-        position, previous = 0, -1
+        position, previous, others = 0, -1, 0
         for _ in range(batch.record_count):
             copying.bring_ahead(data, position)
             size, position = read_varint(data, position)
@@ -191,6 +209,9 @@ class ArrowBuffers:
             value_size, position = read_varint(data, position)
             if value_size < _NULL or value_size > record_end - position:
                 raise CorruptData(_outside("a value", value_size, record_end - position))
+            value_end = position if value_size < 0 else position + value_size
+            # One byte, 0, says that there are no headers.
+            others |= (record_end - value_end - 1) | data[value_end]
             offset = batch.base_offset + offset_delta
             if first_wanted <= offset < end_wanted:
                 self._offsets[at], self._timestamps[at] = offset, timestamp_ms
@@ -200,6 +221,7 @@ class ArrowBuffers:
             position = record_end
         if position != end:
             raise CorruptData(f"{end - position} bytes follow the last record of a batch")
+        self._has_headers = others != 0
         return at
 
 

@@ -42,7 +42,7 @@ _NAMED: Mapping[str, Callable[[bytes, int], int]] = {
     "crc32": lambda key, count: crc32(key) % count,
     "fnv1a": lambda key, count: fnv1a(key) % count,
 }
-PARTITIONERS: Final = tuple(_NAMED)
+PARTITIONERS: Final[tuple[PartitionerName, ...]] = ("murmur2", "crc32", "fnv1a")
 """The names of those that there are."""
 
 

@@ -24,6 +24,7 @@ from streamlog.snapshots.manifest import (
     Manifest,
     PendingRecords,
     Row,
+    SourceEntry,
     StagedRecords,
     StoreFile,
     TaskEntry,
@@ -31,7 +32,7 @@ from streamlog.snapshots.manifest import (
 )
 from streamlog.snapshots.places import SnapshotPlace, measured
 from streamlog.snapshots.snapshot import Snapshot
-from streamlog.tables.changelog import Progress, changelog_offset
+from streamlog.tables.changelog import Progress, SourceLog, changelog_offset
 from streamlog.tables.store import KeyValueStore
 from streamlog.topology import Topology
 from streamlog.topology.blueprint import Blueprint
@@ -90,6 +91,7 @@ def entry_of(
     offsets: Mapping[tuple[str, int], int],
     times: Mapping[tuple[str, int], int],
     place: SnapshotPlace,
+    logs: Mapping[tuple[str, int], SourceLog] | None = None,
     attempt: str = "0",
     file_bytes: int = FILE_BYTES,
 ) -> TaskEntry:
@@ -109,6 +111,16 @@ def entry_of(
         progress=part,
         offsets=_rows(offsets),
         times=_rows(times),
+        sources=tuple(
+            SourceEntry(
+                topic=topic,
+                partition=number,
+                topic_id=log.topic_id.hex(),
+                epoch=log.leader_epoch,
+                cuts=log.cuts,
+            )
+            for (topic, number), log in sorted((logs or {}).items())
+        ),
     )
 
 

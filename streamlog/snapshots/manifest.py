@@ -67,6 +67,21 @@ class PendingRecords(StagedRecords, frozen=True, kw_only=True):
     position: int
 
 
+class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Which log an input offset of a task belongs to, for who continues there (KIP-320)."""
+
+    topic: str
+    partition: int
+    topic_id: str = ""
+    """As hexadecimal text; empty if brokers tell none."""
+    epoch: int = -1
+    """The leader epoch of the record before the offset; -1 if it is unknown."""
+    epoch_start: int = -1
+    """Where that epoch began; -1 if it is unknown."""
+    cuts: int = 0
+    """How many times the log was found truncated below what the task had read."""
+
+
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What one task has left. Plain data: a task on another machine sends it as JSON."""
 
@@ -80,6 +95,8 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Of its inputs: the next offset to be read."""
     times: tuple[Row, ...]
     """Of its inputs: how far event time has come, in milliseconds; -1 if nothing was read."""
+    sources: tuple[SourceEntry, ...] = ()
+    """Of its inputs, repartition topics left out: which logs they are."""
 
     @property
     def task(self) -> str:

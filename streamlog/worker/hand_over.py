@@ -15,33 +15,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from streamlog import repeated
-from streamlog.agents.offsets import TASK, Place, metadata_of, offset_of, places_of
+from streamlog.agents.offsets import TASK, Place, metadata_of, noted_of, offset_of, places_of
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.group_metadata import GroupMetadata
-from streamlog.client.offset_metadata import OffsetAndMetadata
+from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
+from streamlog.client.positions import known_id
 from streamlog.client.producer import Producer
 from streamlog.client.sender import RecordMetadata
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import LogError, OffsetOutOfRange, TopicExists, UsageError
+from streamlog.errors import LogError, OffsetOutOfRange, SourceLost, TopicExists, UsageError
 from streamlog.log import EMBEDDED, Log
 from streamlog.processing.provenance import MARK, PROVENANCE, RECORD_BYTES, identity, source_of
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.schema import ZERO_UUID
 from streamlog.record import Headers
 from streamlog.records.batch import split_batches
 from streamlog.records.columns import FieldColumns
-from streamlog.snapshots import Manifest, Snapshot, StagedRecords, TaskEntry
+from streamlog.snapshots import Manifest, Snapshot, SourceEntry, StagedRecords, TaskEntry
 from streamlog.snapshots.rebased import Landing
-from streamlog.tables.changelog import BASE_KEY, PROGRESS_KEY
+from streamlog.tables.changelog import BASE_KEY, PROGRESS_KEY, SourceLog
 from streamlog.topology import Topology
 from streamlog.transport.security import Security
 from streamlog.worker.following import aside
 from streamlog.worker.hand_overs import HandOver, Promotion, TaskBase, hand_overs, topic_of
+from streamlog.worker.lost_sources import Cut, Present, is_recreated, told
 from streamlog.worker.program import EXACTLY_ONCE, Program
 from streamlog.worker.restore import OWNER_KEY
 from streamlog.worker.topics import BROKER_DEFAULT, ensure_topics
@@ -119,6 +122,7 @@ async def hand_over(
     Raises:
         TopologyError: the snapshot is of another program, or topics have other partition counts.
         UsageError: workers of the program are running, or it has gone further than the snapshot.
+        SourceLost: the log is not the one that the snapshot was made of (any more).
         OffsetOutOfRange: the log does not hold what comes behind the snapshot.
         CorruptData: a file of the snapshot is missing or damaged.
         TransactionAborted, ProducerFenced: somebody else has done it at the same time, or the log
@@ -244,6 +248,7 @@ class _Handing:
         self._counts = counts
         for topic in (topic_of(self._app_id), versions_topic_of(self._app_id)):
             await self._make(topic)
+        await self._check_logs()
         await self._check_reach()
         await refuse_members(self._log, self._app_id, BESIDE)
         if not rewind:
@@ -293,6 +298,47 @@ class _Handing:
         except TopicExists:
             logger.debug("topic %s is there", topic)
 
+    async def _check_logs(self) -> None:
+        """The log must be the one that the snapshot was made of.
+
+        Raises:
+            SourceLost: a topic was created again, or a log lost records.
+        """
+        marks = {
+            (TopicPartition(each.topic, each.partition), offset): each
+            for entry in self._manifest.tasks
+            for topic, partition, offset in entry.offsets
+            for each in entry.sources
+            if (each.topic, each.partition) == (topic, partition)
+        }
+        admin = self._log.admin()
+        names = {at.topic for at, _ in marks}
+        ids = {each.name: each.topic_id for each in await admin.find_topics(names)}
+        for (at, offset), each in sorted(marks.items(), key=lambda mark: mark[0]):
+            log, now = source_log(each), known_id(ids.get(at.topic, ZERO_UUID)) or b""
+            if is_recreated(log, now):
+                raise self._lost(at, offset, log, Present(now, 0, 0), None)
+            if each.epoch_start < 0:
+                continue
+            chain = ((each.epoch, each.epoch_start),)
+            found = await admin.divergences({at: (offset, chain)})
+            if at in found:
+                async with self._log.consumer() as consumer:
+                    end = (await consumer.end_offsets([at]))[at]
+                raise self._lost(at, offset, log, Present(now, 0, end), Cut(found[at]))
+
+    def _lost(
+        self, at: TopicPartition, offset: int, log: SourceLog, now: Present, cut: Cut | None
+    ) -> SourceLost:
+        return SourceLost(
+            f"{told(at, offset, log, now, cut)}, as snapshot {self._snapshot.id!r} ends there."
+            " Nothing was changed: make the snapshot again",
+            topic=at.topic,
+            partition=at.partition,
+            position=offset,
+            ids=(log.topic_id, now.topic_id or log.topic_id),
+        )
+
     async def _check_reach(self) -> None:
         """The log must hold everything behind the snapshot.
 
@@ -337,7 +383,7 @@ class _Handing:
 
     async def _offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Where the group goes on: tasks at the cut, agents where they are."""
-        cuts, times = self._manifest.offsets, self._manifest.times
+        cuts, times, sources = self._manifest.offsets, self._manifest.times, self._sources()
         places = [TopicPartition(*place) for place in cuts]
         async with self._log.consumer(group_id=self._app_id) as consumer:
             stored = await consumer.committed_metadata(places)
@@ -351,13 +397,47 @@ class _Handing:
             is_kept = any(sub.changelog_topic is None for sub in subs)
             readers = {TASK: Place(cuts[place], time_ms=times[place] if is_kept else None)}
             before = stored[place]
-            if before is not None:
+            if before is not None and agents.get(place.topic):
+                self._check_agents(place, before, sources.get(place, SourceLog()))
                 ahead = places_of(before.offset, before.metadata)
                 for name in agents.get(place.topic, ()):
                     readers[name] = ahead.get(name, Place(before.offset))
             at = offset_of(readers)
-            found[place] = OffsetAndMetadata(at, metadata_of(at, readers))
+            log = sources.get(place, SourceLog())
+            epoch = log.leader_epoch if at == cuts[place] else NO_EPOCH
+            metadata = metadata_of(at, readers, log)
+            found[place] = OffsetAndMetadata(at, metadata, epoch, log.topic_id or ZERO_UUID)
         return found
+
+    def _sources(self) -> dict[TopicPartition, SourceLog]:
+        """The logs that the offsets of the cut belong to."""
+        cuts = self._manifest.offsets
+        return {
+            TopicPartition(each.topic, each.partition): source_log(each)
+            for entry in self._manifest.tasks
+            for topic, partition, offset in entry.offsets
+            for each in entry.sources
+            if (each.topic, each.partition) == (topic, partition)
+            and cuts.get((topic, partition)) == offset
+        }
+
+    def _check_agents(self, at: TopicPartition, before: OffsetAndMetadata, log: SourceLog) -> None:
+        """What agents have handled must be of the log that tasks continue in.
+
+        Raises:
+            SourceLost: it is of a topic that was deleted.
+        """
+        handled = noted_of(before.offset, before.metadata).log
+        if is_recreated(handled, log.topic_id):
+            what = told(at, before.offset, handled, Present(log.topic_id, 0, 0), None)
+            raise SourceLost(
+                f"{what} by agents of {self._app_id!r}. Nothing was changed: start its workers"
+                " once, which go by source_lost, and stop them before the hand-over",
+                topic=at.topic,
+                partition=at.partition,
+                position=before.offset,
+                ids=(handled.topic_id, log.topic_id),
+            )
 
     async def _write_pending(self, producer: Producer) -> dict[TopicPartition, int]:
         """What waits between the stages; returns where each repartition topic is read on."""
@@ -422,6 +502,8 @@ class _Handing:
             raise UsageError(
                 f"task {entry.task} of the snapshot has state, and none in the program"
             )
+        logs = {(each.topic, each.partition): source_log(each) for each in entry.sources}
+        before = replace(before, logs={**logs, **before.logs})
         wall_ms = self._clock.wall_ms()
         head = _records([(BASE_KEY, self._snapshot.id.encode()), (OWNER_KEY, b"")], wall_ms)
         fence = await (await producer.send_columns(changelog, entry.partition, head))
@@ -470,6 +552,11 @@ class _Handing:
             rows=self._manifest.rows,
             is_repeated=is_repeated,
         )
+
+
+def source_log(entry: SourceEntry) -> SourceLog:
+    """A log as progress and groups have it."""
+    return SourceLog(bytes.fromhex(entry.topic_id), entry.epoch, entry.cuts)
 
 
 def _records(rows: list[tuple[bytes, bytes]], wall_ms: int) -> FieldColumns:

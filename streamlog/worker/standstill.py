@@ -214,6 +214,11 @@ class Standstill:
             progress=progress,
             offsets=task.positions,
             times=task.stream_times,
+            logs={
+                at: log
+                for at, log in task.logs.items()
+                if not self._topology.topics[at[0]].internal
+            },
             place=self._place,
             attempt=attempt,
         )

@@ -51,3 +51,12 @@ sales = app.topic("sales", key=str, value=Sale, partitions=1)
 numbers = app.topic("numbers", key=str, value=int, partitions=1)
 names = app.topic("names", key=str, value=str, partitions=1)
 trees = app.topic("trees", key=str, value=Tree, partitions=1)
+
+
+def by_length(key: bytes, count: int) -> int:
+    """A partitioner of the app's own."""
+    return len(key) % count
+
+
+users = app.topic("crc32", key=str, value=str, partitioner="crc32")
+lengths = app.topic("lengths", key=str, value=str, partitioner=by_length)

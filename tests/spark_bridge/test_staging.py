@@ -14,6 +14,7 @@ from streamlog.errors import ConfigError
 from streamlog.records.batch import Record, split_batches
 from streamlog.records.compression import Compression
 from streamlog.records.murmur2 import partitions_of_keys
+from streamlog.records.partitioners import Partitioner, partition_by
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS = 3
@@ -100,3 +101,51 @@ def test_rows_go_to_the_topics_that_they_name(tmp_path: Path) -> None:
 def test_a_partition_that_the_topic_has_not_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="out-3, and the topic has partitions 0 to 2"):
         staged(tmp_path, rows(value=["a", "b"], partition=[0, 3]))
+
+
+@pytest.mark.parametrize(
+    "partitioner", ["murmur2", "crc32", "fnv1a", lambda key, _count: len(key) % 2]
+)
+def test_keys_go_where_the_partitioner_of_the_topic_puts_them(
+    tmp_path: Path, partitioner: Partitioner
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def partitioner_of(topic: str, count: int) -> Partitioner:
+        asked.append((topic, count))
+        return partitioner
+
+    writer = TaskWriter(
+        tmp_path, {"out": PARTITIONS}, "out", Compression.NONE, NOW_MS, partitioner_of
+    )
+    keys = [None if at % 7 == 0 else b"k" * (at % 5) + b"%d" % at for at in range(300)]
+    numbers = [1 if at % 3 == 0 else None for at in range(300)]
+    writer.write(rows(value=[b"no key"] * 3))
+    assert asked == []
+    writer.write(rows(key=pa.array(keys[:100], pa.binary()), value=[b""] * 100))
+    writer.write(
+        rows(
+            key=pa.array(keys[100:], pa.binary()),
+            value=[b""] * 200,
+            partition=pa.array(numbers[100:], pa.int32()),
+        )
+    )
+    assert asked == [("out", PARTITIONS)]
+    found = {
+        record.key: each.partition
+        for each in writer.finish()
+        for batch in split_batches((tmp_path / each.name).read_bytes())
+        for record in batch.records()
+    }
+    for at, key in enumerate(keys):
+        if key is not None:
+            fixed = at >= 100 and numbers[at] is not None
+            assert found[key] == (1 if fixed else partition_by(partitioner, key, PARTITIONS))
+
+
+def test_a_partition_that_there_is_none_of_is_told_with_the_key(tmp_path: Path) -> None:
+    writer = TaskWriter(
+        tmp_path, {"out": 2}, "out", Compression.NONE, NOW_MS, lambda *_: lambda key, _: len(key)
+    )
+    with pytest.raises(ConfigError, match=r"a row with key b'abc', by the function .*is for out-3"):
+        writer.write(rows(key=[b"abc"], value=[b""]))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
+import re
+from dataclasses import replace
 
 import pytest
 
-from spark_bridge.stream_offsets import StreamOffset, restarts_of
+from spark_bridge.stream_offsets import StreamOffset, lost_logs
 from streamlog.assignors import TopicPartition
-from streamlog.errors import SourceLost
 
-STOOD = StreamOffset({"a": {"0": 5, "1": 7}, "b": {"0": 3}}, {"a": "aa", "b": "bb"})
+A1 = TopicPartition("a", 1)
+STOOD = StreamOffset(
+    {"a": {"0": 5, "1": 7}, "b": {"0": 3}},
+    {"a": "aa", "b": "bb"},
+    epochs={"a": {"1": ((0, 0), (2, 4))}},
+)
 BOUNDS = {
     TopicPartition("a", 0): (0, 9),
     TopicPartition("a", 1): (2, 9),
@@ -20,33 +25,46 @@ BOUNDS = {
 
 
 def test_it_comes_back_from_json() -> None:
-    moved = StreamOffset(STOOD.offsets, STOOD.ids, {"a": {"1": 2}})
+    moved = replace(STOOD, restarts={"a": {"1": 2}})
     for place in (STOOD, moved):
         assert StreamOffset.of_data(json.loads(json.dumps(place.to_data()))) == place
 
 
+def test_a_checkpoint_of_an_earlier_build_has_no_epochs() -> None:
+    data = STOOD.to_data()
+    for each in data.values():
+        del each["epochs"]
+    assert StreamOffset.of_data(data) == replace(STOOD, epochs={})
+
+
 @pytest.mark.parametrize("ids", [{"a": "aa", "b": "bb"}, {"a": "", "b": ""}, {}])
 def test_the_same_logs_are_read_on(ids: dict[str, str]) -> None:
-    assert restarts_of(STOOD, ids, BOUNDS, fail=True) == {}
-    assert len(STOOD.begun(ids)) == 3
+    assert lost_logs(STOOD, ids, BOUNDS, {}) == []
+    stood = STOOD.same_topics(ids)
+    assert stood[A1] == (7, ((0, 0), (2, 4)))
+    assert len(stood) == 3
 
 
-def test_a_topic_that_was_created_again_is_begun_with_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_topic_that_was_created_again_is_begun_with_again() -> None:
     ids = {"a": "a2", "b": "bb"}
-    with pytest.raises(SourceLost, match=r"a-0: the topic was deleted.*aa, now a2.*offset 5"):
-        restarts_of(STOOD, ids, BOUNDS, fail=True)
-    with caplog.at_level(logging.WARNING):
-        restarts = restarts_of(STOOD, ids, BOUNDS, fail=False)
-    assert restarts == {"a": {"0": 0, "1": 2}}
-    assert "a-1: the topic was deleted and created again" in caplog.text
-    assert STOOD.restarted(restarts) == {"a": {"0": 0, "1": 2}, "b": {"0": 3}}
-    assert STOOD.begun(ids) == {TopicPartition("b", 0): 3}
+    (first, position), (second, _) = lost_logs(STOOD, ids, BOUNDS, {})
+    assert (position, first.same_until, second.same_until) == (5, 0, 0)
+    assert re.search(r"a-0: the topic was deleted.*aa, now a2.*offset 5", first.text)
+    assert STOOD.restarted({"a": {"0": 0, "1": 2}}) == {"a": {"0": 0, "1": 2}, "b": {"0": 3}}
+    assert [*STOOD.same_topics(ids)] == [TopicPartition("b", 0)]
 
 
 def test_a_log_that_ends_before_is_truncated() -> None:
     shorter = {**BOUNDS, TopicPartition("b", 0): (0, 2)}
-    with pytest.raises(SourceLost, match="b-0: the log was truncated: it ends at 2, and offset 3"):
-        restarts_of(STOOD, STOOD.ids, shorter, fail=True)
-    assert restarts_of(STOOD, STOOD.ids, shorter, fail=False) == {"b": {"0": 0}}
+    ((lost, _),) = lost_logs(STOOD, STOOD.ids, shorter, {})
+    assert lost.text == "b-0: the log was truncated: it ends at 2, and offset 3 was next"
+    assert lost.same_until == 0  # Nobody knows.
+
+
+def test_a_log_that_has_grown_again_is_truncated() -> None:
+    ((lost, position),) = lost_logs(STOOD, STOOD.ids, BOUNDS, {A1: 4})
+    assert (position, lost.same_until) == (7, 4)
+    assert lost.text == (
+        "a-1: the log was truncated: from offset 4 on it holds other records, it ends at 9, and"
+        " offset 7 was next"
+    )

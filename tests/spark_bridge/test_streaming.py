@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,11 +34,17 @@ async def append(url: str, first: int, count: int) -> None:
                 await producer.send("in", b"%d" % number, partition=number % PARTITIONS)
 
 
-def run(spark: SparkSession, directory: Path, checkpoint: Path, **options: str) -> StreamingQuery:
+def run(
+    spark: SparkSession,
+    directory: Path,
+    checkpoint: Path,
+    out: Path | None = None,
+    **options: str,
+) -> StreamingQuery:
     reader = spark.readStream.format("streamlog").option("path", str(directory))
     frame = reader.options(**{"subscribe": "in", "startingOffsets": "earliest", **options}).load()
     writer = frame.selectExpr("value").writeStream.format("streamlog").outputMode("append")
-    writer = writer.option("path", str(directory)).option("topic", "out")
+    writer = writer.option("path", str(out or directory)).option("topic", "out")
     writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     query = writer.start()
     query.awaitTermination()
@@ -106,6 +113,26 @@ def test_a_topic_that_was_created_again_is_told_or_read_from_its_beginning(
     asyncio.run(append(url, 1_000 + count, 30))
     run(spark, directory, checkpoint)
     assert written(directory) == [*range(100), *new, *range(1_000 + count, 1_030 + count)]
+
+
+def test_a_backup_that_was_put_back_and_has_grown_is_told_or_read_from_where_it_differs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    directory, out, checkpoint = tmp_path / "log", tmp_path / "out", tmp_path / "checkpoint"
+    asyncio.run(append(f"embedded:{out}", 0, 0))
+    asyncio.run(append(f"embedded:{directory}", 0, 60))
+    shutil.copytree(directory, tmp_path / "backup")
+    (tmp_path / "backup" / "clean_shutdown").unlink()  # It was made of a running broker's files.
+    asyncio.run(append(f"embedded:{directory}", 60, 40))
+    run(spark, directory, checkpoint, out)
+    shutil.rmtree(directory)
+    shutil.copytree(tmp_path / "backup", directory)
+    asyncio.run(append(f"embedded:{directory}", 1_000, 70))
+    with pytest.raises(Exception, match=r"in-0: the log was truncated: from offset 30 on it holds"):
+        run(spark, directory, checkpoint, out)
+    assert written(out) == [*range(100)]
+    run(spark, directory, checkpoint, out, failOnDataLoss="false")
+    assert written(out) == [*range(100), *range(1_000, 1_070)]
 
 
 def test_an_option_of_batch_queries_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -58,24 +58,49 @@ class LeaderEpochs:
         Raises:
             OSError: the file, or the log, can't be read.
         """
-        self._start_offset, end_offset = extent
-        self._entries, self.current = [], 0
-        try:
-            self._entries = _parsed(read_file(self._files, self._path))
-            lost = False
-        except FileNotFoundError:
-            lost = newest_known > 0
-        except ValueError:
-            lost = True
+        lost = self._read(extent, newest_known)
         if lost:
             self._write(_beginnings(batches()))
             _logger.warning(
                 "%s was missing or damaged: it was made anew of the log's batches", self._path
             )
             clean = False
-        newest = max((epoch for epoch, _ in self._entries), default=0)
+        _, end_offset = extent
+        newest = self._newest()
         self.current = newest if clean or not end_offset + newest else newest + 1
         self._entries = [entry for entry in self._entries if entry[1] < end_offset]
+
+    def look(
+        self,
+        extent: tuple[int, int],
+        *,
+        batches: Callable[[], Iterable[tuple[int, int]]],
+        newest_known: int = -1,
+    ) -> None:
+        """The same for who changes nothing, beside a broker that may be at work.
+
+        Raises:
+            OSError: the file, or the log, can't be read.
+        """
+        if self._read(extent, newest_known):
+            self._entries = _beginnings(batches())
+        self.current = self._newest()
+        self._entries = [entry for entry in self._entries if entry[1] < extent[1]]
+
+    def _read(self, extent: tuple[int, int], newest_known: int) -> bool:
+        """Read the file; whether it is no good, or missing though there were epochs."""
+        self._start_offset = extent[0]
+        self._entries, self.current = [], 0
+        try:
+            self._entries = _parsed(read_file(self._files, self._path))
+        except FileNotFoundError:
+            return newest_known > 0
+        except ValueError:
+            return True
+        return False
+
+    def _newest(self) -> int:
+        return max((epoch for epoch, _ in self._entries), default=0)
 
     def note(self, offset: int) -> None:
         """A batch of the current epoch is about to be written at `offset`.

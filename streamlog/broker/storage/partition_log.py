@@ -182,6 +182,20 @@ class PartitionLog:
         """The first offset that can be read; below it everything was deleted."""
         return self._start_offset
 
+    def look_at_epochs(self) -> LeaderEpochs:
+        """The leader epochs of a log that was opened with `read_only`.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        with self._disk.errors():
+            self.epochs.look(
+                (self.log_start_offset, self.log_end_offset),
+                batches=self._segments.epochs,
+                newest_known=self._segments.newest_epoch,
+            )
+        return self.epochs
+
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record will get."""

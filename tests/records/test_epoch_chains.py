@@ -1,0 +1,170 @@
+"""Epoch chains against logs that are lists of who wrote what: cut, grown again, trimmed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from random import Random
+
+import pytest
+
+from streamlog.records.epoch_chains import (
+    CHAIN_MAX,
+    EpochChain,
+    EpochEnd,
+    answered,
+    divergence,
+    learnt,
+)
+
+
+@dataclass
+class ListedLog:
+    """A log as its records' writers: the epoch, and who led in it."""
+
+    records: list[tuple[int, int]]
+    current: int
+    begin: int = 0
+
+    def end_of(self, epoch: int) -> EpochEnd:
+        """As KIP-320 has it, by looking at every record."""
+        if epoch > self.current:
+            return EpochEnd(-1, -1)
+        kept = self.records[self.begin :]
+        upto = [*takewhile(lambda each: each[0] <= epoch, kept)]
+        found = max((each for each, _ in upto), default=epoch)
+        if epoch == self.current:
+            found = epoch
+        return EpochEnd(found, self.begin + len(upto))
+
+    def ask(self, wanted: Mapping[str, int]) -> dict[str, EpochEnd]:
+        return {key: self.end_of(epoch) for key, epoch in wanted.items()}
+
+    def chain(self, offset: int, known: EpochChain = ()) -> EpochChain:
+        return answered({"": learnt(offset, self.current, known)}, self.ask)[""]
+
+    def divergence(self, offset: int, chain: EpochChain) -> int | None:
+        return answered({"": divergence(offset, chain, self.begin)}, self.ask)[""]
+
+    def grow(self, chance: Random, epoch: int, leader: int, most: int = 4) -> None:
+        self.current = epoch
+        self.records += [(epoch, leader)] * chance.randint(0, most)
+
+
+def grown(chance: Random, lives: int) -> ListedLog:
+    log = ListedLog([], 0)
+    epoch = 0
+    for leader in range(lives):
+        log.grow(chance, epoch, leader)
+        epoch += chance.randint(1, 3)
+    return log
+
+
+def same_until(one: ListedLog, other: ListedLog) -> int:
+    pairs = zip(one.records, other.records, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_chain_is_what_the_records_say(seed: int) -> None:
+    chance = Random(seed)
+    log = grown(chance, chance.randint(1, 30))
+    log.begin = chance.choice([0, chance.randint(0, len(log.records))])
+    assert log.divergence(log.begin, log.chain(log.begin)) is None
+    for offset in range(log.begin + 1, len(log.records) + 1):
+        firsts = {epoch: at for at, (epoch, _) in reversed([*enumerate(log.records[:offset])])}
+        # Of an epoch that began before the log does, only that is known; 0 begins at 0.
+        expected = [(e, max(at, log.begin if e else 0)) for e, at in firsts.items()]
+        expected = sorted(entry for entry in expected if _is_kept(log, entry[0]))
+        chain = log.chain(offset)
+        if log.begin and chain[0] == (0, 0):
+            chain = chain[1:] if expected[0][0] else chain
+        assert chain == tuple(expected)[-CHAIN_MAX:]
+        assert log.divergence(offset, chain) is None
+        # Learnt bit by bit it is the same, as far as it goes.
+        before = log.chain(chance.randint(log.begin, offset))
+        assert log.chain(offset, before)[-1:] == chain[-1:]
+
+
+def _is_kept(log: ListedLog, epoch: int) -> bool:
+    return any(each == epoch for each, _ in log.records[log.begin :])
+
+
+@pytest.mark.parametrize("seed", range(1_000))
+def test_a_log_that_was_cut_and_has_grown_again_is_found(seed: int) -> None:
+    chance = Random(seed)
+    old = grown(chance, chance.randint(1, 8))
+    size = len(old.records)
+    offset = chance.randint(0, size)
+    chain = old.chain(offset)
+    new = ListedLog(old.records[: chance.randint(0, size)], old.current)
+    epoch, leader = old.current, 1_000
+    for _ in range(chance.randint(0, 3)):
+        epoch += chance.randint(1, 2)
+        leader += 1
+        new.grow(chance, epoch, leader, most=12)
+    truth = same_until(old, new)
+    assert new.divergence(offset, chain) == (None if truth >= offset else truth)
+
+
+@pytest.mark.parametrize("seed", range(1_000))
+def test_an_unclean_leader_that_lacked_whole_epochs_is_found(seed: int) -> None:
+    """Both logs have records that the other lacks, of epochs that each leader has alone."""
+    chance = Random(seed)
+    common = grown(chance, chance.randint(1, 4))
+    epochs = [*range(common.current + 1, common.current + 9)]
+    chance.shuffle(epochs)
+    logs = []
+    for leader, own in ((100, sorted(epochs[:4])), (200, sorted(epochs[4:]))):
+        log = ListedLog([*common.records], common.current)
+        for epoch in own:
+            log.grow(chance, epoch, leader + epoch)
+        logs.append(log)
+    old, new = logs
+    new.current = max(new.current, old.current) + 1
+    offset = chance.randint(0, len(old.records))
+    truth = same_until(old, new)
+    found = new.divergence(offset, old.chain(offset))
+    assert found == (None if truth >= offset else truth)
+
+
+@pytest.mark.parametrize("seed", range(1_000))
+def test_a_backup_whose_epochs_come_again_is_found_by_where_they_begin(seed: int) -> None:
+    chance = Random(seed)
+    old = grown(chance, chance.randint(2, 8))
+    offset = chance.randint(1, len(old.records)) if old.records else 0
+    chain = old.chain(offset)
+    new = ListedLog(old.records[: chance.randint(0, len(old.records))], 0)
+    new.current = epoch = max((each for each, _ in new.records), default=0)
+    for leader in range(1_000, 1_000 + chance.randint(0, 3)):
+        epoch += 1
+        new.grow(chance, epoch, leader, most=12)
+    truth = same_until(old, new)
+    found = new.divergence(offset, chain)
+    if truth >= offset:
+        assert found is None
+    elif any(at >= truth for at, _ in _beginnings(old) & _beginnings(new)):
+        assert found is None or found >= truth  # An epoch came again at the very same offset.
+    else:
+        assert found == truth
+
+
+def _beginnings(log: ListedLog) -> set[tuple[int, int]]:
+    """Offsets at which epochs begin, the current one before its first record as well."""
+    epochs = [epoch for epoch, _ in log.records]
+    firsts = {(epochs.index(epoch), epoch) for epoch in epochs}
+    return firsts if log.current in epochs else {*firsts, (len(epochs), log.current)}
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_beginning_that_moves_is_no_cut(seed: int) -> None:
+    chance = Random(seed)
+    log = grown(chance, chance.randint(1, 8))
+    size = len(log.records)
+    log.begin = chance.randint(0, size)
+    offset = chance.randint(log.begin, size)
+    chain = log.chain(offset)
+    log.begin = chance.randint(log.begin, offset)
+    log.grow(chance, log.current + 1, 1_000)
+    assert log.divergence(offset, chain) is None
