@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 import shutil
 import signal
 from collections import Counter
@@ -22,6 +23,7 @@ import pytest
 from streamlog import App
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
+from streamlog.errors import SourceLost
 from streamlog.log import Log
 from tests.broker.process import BrokerProcess
 from tests.worker.test_cut_sources import cut, folders_of, sizes
@@ -34,6 +36,7 @@ from tests.worker.test_recreated_sources import (
     Fed,
     create,
     expected,
+    failing,
     feed,
     portion,
     rows_of,
@@ -44,6 +47,7 @@ from tests.worker.test_recreated_sources import (
 CHANGELOG: Final = "again-0-changelog"
 TASKS: Final = [TopicPartition(CHANGELOG, number) for number in range(PARTITIONS)]
 Lost = Literal["power", "backup"]
+TOLD: Final = r"code 5: .*(source|again-0-changelog)-\d.* truncated|it was truncated: it ends at"
 
 
 def last_rows(rows: list[str]) -> dict[str, int]:
@@ -68,6 +72,19 @@ async def ends(log: Log) -> dict[TopicPartition, int]:
         return await consumer.end_offsets(TASKS)
 
 
+def back_up(broker: BrokerProcess, data: Path, saved: Path) -> None:
+    broker.end(signal.SIGTERM)
+    shutil.copytree(data, saved)
+    broker.__enter__()
+
+
+def put_back(broker: BrokerProcess, data: Path, saved: Path) -> None:
+    broker.end(signal.SIGTERM)
+    shutil.rmtree(data)
+    saved.rename(data)
+    broker.__enter__()
+
+
 @asynccontextmanager
 async def losing(
     case: Case, broker: BrokerProcess, how: Lost, kept: list[Fed], lost: list[Fed]
@@ -82,9 +99,7 @@ async def losing(
     folders = await folders_of(case, "source") | await folders_of(case, CHANGELOG)
     marks = {path: size for path, size in sizes(data).items() if path.parent in folders}
     if how == "backup":
-        await asyncio.to_thread(broker.end, signal.SIGTERM)
-        await asyncio.to_thread(shutil.copytree, data, saved)
-        await asyncio.to_thread(broker.__enter__)
+        await asyncio.to_thread(back_up, broker, data, saved)
     await feed(case.log, "source", lost)
     async with worker(case) as task:
         await until(rows_of(case), expected(case.shape, [kept, lost]), task)
@@ -92,10 +107,7 @@ async def losing(
     if how == "power":
         await asyncio.to_thread(cut, broker, marks)
     else:
-        await asyncio.to_thread(broker.end, signal.SIGTERM)
-        shutil.rmtree(data)
-        saved.rename(data)
-        await asyncio.to_thread(broker.__enter__)
+        await asyncio.to_thread(put_back, broker, data, saved)
     yield reached
 
 
@@ -146,6 +158,53 @@ def test_state_that_is_ahead_of_its_changelog_is_rebuilt(
         assert f"does not fit changelog {CHANGELOG}-" in line
         assert "it was truncated" in line
         assert "processed again, so rows of it may be written twice" in line
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_backup_that_is_put_back_under_a_worker_is_told_of(
+    tmp_path: Path,
+    guarantee: Literal["exactly_once", "at_least_once"],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Either it ends and says which partition is shorter than what it has read, or it is fenced and
+    rebuilds the state with a warning. In the end the table is right: nothing is skipped."""
+    chance = random.Random(guarantee)
+    portions = [portion(chance, "kept", 12)]
+    lost, new = portion(chance, "lost", 20), [(key, f"new-{key}") for key in KEYS]
+    data, saved = tmp_path / "data", tmp_path / "saved"
+
+    async def survived(case: Case, broker: BrokerProcess) -> None:
+        async with failing(case) as task:
+            await feed(case.log, "source", lost)
+            await until(rows_of(case), expected("count", [*portions, lost]), task)
+            await asyncio.to_thread(put_back, broker, data, saved)
+            await feed(case.log, "source", new)
+            await until_last(case, [*portions, new], task)
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            case = Case(f"kafka://{broker.address}", log, tmp_path, "count", guarantee)
+            await create(log, "source", "names")
+            await log.admin().create_topics([NewTopic("out", 1)])
+            await feed(log, "source", portions[0])
+            async with worker(case) as task:
+                await until(rows_of(case), expected("count", portions), task)
+            await asyncio.to_thread(back_up, broker, data, saved)
+            try:
+                await survived(case, broker)
+                told = caplog.text
+            except SourceLost as error:
+                told = f"code {error.exit_code}: {error}"
+            wanted = (
+                r"code 5: .*(source|again-0-changelog)-\d.* truncated|it was truncated: it ends at"
+            )
+            assert re.search(wanted, told), told
+            portions.append(new)
+            async with worker(case) as task:
+                await until_last(case, portions, task)
+
+    with BrokerProcess(data, flush="os") as broker:
+        asyncio.run(main(broker))
 
 
 def test_a_global_table_on_disk_has_only_rows_that_its_topic_has(tmp_path: Path) -> None:
