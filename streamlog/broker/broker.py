@@ -142,14 +142,9 @@ class Broker:
         )
         self.figures.unreadable_batches = lambda: self._upkeep.unreadable_batches
         self._deletions = Deletions(self._admin, self._upkeep)
-        coordinators = Coordinators(self._transacting, self._groups)
+        coordinators = Coordinators(self._transacting, self._groups, self._durable.checks)
         self._publishing = Publishing(
-            directory,
-            self._partitions,
-            coordinators,
-            checks=self._durable.checks,
-            internal_topics=INTERNAL_NAMES,
-            clock=clock,
+            directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
         )
         self._handlers = table_of(self._answering())
 

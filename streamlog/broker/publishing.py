@@ -119,6 +119,7 @@ class Coordinators(NamedTuple):
 
     transacting: TransactionRequests
     groups: GroupRequests
+    checks: RecordChecks
 
 
 class Publishing:
@@ -130,15 +131,13 @@ class Publishing:
         partitions: Partitions,
         coordinators: Coordinators,
         *,
-        checks: RecordChecks,
         internal_topics: frozenset[str],
         clock: Clock,
     ) -> None:
         self._directory = directory
-        self._checks = checks
         self._internal_topics = internal_topics
         self._partitions = partitions
-        self._transacting, self._groups = coordinators
+        self._transacting, self._groups, self._checks = coordinators
         self._handlers = self._transacting.handlers()
         self._publications = Publications(partitions)
         self._clock = clock

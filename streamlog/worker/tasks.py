@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from streamlog import repeated
 from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.offset_metadata import Offsets
@@ -52,7 +51,7 @@ from streamlog.worker.surroundings import Surroundings
 from streamlog.worker.task_places import begin, logs_of, progress_of, start_of
 from streamlog.worker.watchdog import Sight
 
-logger = repeated.logger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 """What a task answers."""
