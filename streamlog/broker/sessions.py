@@ -61,6 +61,7 @@ class BrokerSession:
         self._submit = submit
         self._clock = clock
         self._on_changed = on_changed
+        self._look_ms = 0
         self._refused: ErrorCode | None = None
         """As it was told."""
         cluster = directory.config.cluster
@@ -116,12 +117,34 @@ class BrokerSession:
 
     def tick(self) -> None:
         """Send what is due."""
+        self._look_for_room()
         while (send := self._life.on_tick(self._clock.now_ms(), self._metadata.offset)) is not None:
             answer = self._submit(send.request)
             if isinstance(answer, asyncio.Future):
                 answer.add_done_callback(partial(self._on_done, send))
                 return
             self._on_answer(send, answer)
+
+    def _look_for_room(self) -> None:
+        """Others lead while this disk is full, but for partitions that only this one has."""
+        now_ms = self._clock.now_ms()
+        if now_ms < self._look_ms or not self._directory.config.quorum.voters:
+            return
+        self._look_ms = now_ms + self._life.heartbeat_interval_ms
+        was_full, node_id = self._life.is_full, self._directory.node_id
+        self._life.is_full = self._directory.lacks_room() and not any(
+            partition.leader == node_id and {*partition.isr} <= {node_id}
+            for _, _, partition in self._metadata.partitions()
+        )
+        if self._life.is_full and not was_full:
+            _log.error(
+                "the disk of broker %d (%s) is full: others lead its partitions until there is"
+                " room; free some space",
+                *(node_id, self._directory.path),
+            )
+        elif was_full and not self._life.is_full:
+            repeated.forget(__name__)
+            _log.warning("the disk of broker %d has room again", node_id)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest; None for never."""

@@ -134,7 +134,7 @@ class Cluster:
             inner_port = inner_ports[number - 1] if self._inner else port
             node = Node(number, port, self._directory / f"broker-{number}", inner_port=inner_port)
             self.nodes[number] = node
-            node.directory.mkdir(parents=True)
+            node.directory.mkdir(parents=True, exist_ok=True)
             format_directory(str(node.data), node_id=number, cluster_id=self.cluster_id)
         for node in self.nodes.values():
             self.configure(node.number)

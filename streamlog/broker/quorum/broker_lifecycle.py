@@ -75,6 +75,8 @@ class BrokerLifecycle:
     state: State = State.STARTING
     epoch: int = NO_EPOCH
     """Of the registration; what is written down when all is on disk at the end of the process."""
+    is_full: bool = False
+    """Whether others are to lead what this one leads, for its disk takes nothing."""
     _next_at_ms: int = 0
     _number: int = 0
     _out: int | None = None
@@ -208,6 +210,7 @@ class BrokerLifecycle:
             broker_id=self.registration.broker_id,
             broker_epoch=self.epoch,
             current_metadata_offset=metadata_offset,
+            want_fence=self.is_full,
             want_shut_down=self.state is State.SHUTTING_DOWN,
             damaged=damaged,
         )

@@ -510,6 +510,15 @@ class LogDirectory:
             self._listener.settle()
             self._files.reserve.renew(self._files)
 
+    def lacks_room(self) -> bool:
+        """Whether logs are refused room, and still would be.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        with self._disk():
+            return self._files.reserve.look(self._files)
+
     def failure_of(self, error: OSError) -> LogDirectoryError:
         """What an error of the disk means."""
         return directory_error(error, self.path)
@@ -699,9 +708,8 @@ class LogDirectory:
         """Delete the folders of topics that are not in `topics.json` any more."""
         if not self._deleting:
             return
-        deleting = self._deleting
-        self._folders.delete(deleting)
-        self._deleting = set()
+        self._folders.delete(self._deleting)
+        deleting, self._deleting = self._deleting, set()
         try:
             self._write_topics(self._topics.values())
         except OSError:

@@ -18,6 +18,7 @@ from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
     LogDirectoryFailed,
+    LogDirectoryFull,
     LogDirectoryLost,
     OffsetOutOfRange,
     TooManyOpenFiles,
@@ -77,6 +78,8 @@ class LogDisk:
     def noted(self, error: OSError) -> LogDirectoryError:
         """It has refused; only what has vanished stays so."""
         failure = directory_error(error, self._directory)
+        if isinstance(failure, LogDirectoryFull):
+            self._files.reserve.is_short = True
         if not isinstance(failure, LogDirectoryFailed):
             self.failure = failure
         return failure

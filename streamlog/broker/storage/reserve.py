@@ -22,6 +22,8 @@ RESERVE = "reserve"
 PIECES = 8
 PIECE_BYTES = 32 * 1024
 """Together they hold what is replaced of a thousand partitions, some 100 KiB."""
+PROBE_BYTES = 1024 * 1024
+"""With so much more there is room again."""
 _log = repeated.logger(__name__)
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -75,6 +77,8 @@ class Reserve:
         self._lock = Lock()
         self._directory: str | None = None
         self._held: list[int] = []
+        self.is_short = False
+        """Whether a log was refused room, and none was found since (`look`)."""
 
     def __deepcopy__(self, memo: dict[int, object]) -> Reserve:
         """Of a copied disk nothing is held."""
@@ -112,6 +116,24 @@ class Reserve:
                     return True
             return False
 
+    def look(self, files: Files) -> bool:
+        """Whether logs were refused room, and would not get some now either.
+
+        Raises:
+            OSError: the disk refused, and not for want of space.
+        """
+        if self._directory is None or not self.is_short:
+            return False
+        path = f"{self._directory}/probe"
+        with self._lock, unless_full():
+            try:
+                _fill(files, path, PROBE_BYTES)
+                self.is_short = False
+            finally:
+                with suppress(FileNotFoundError):
+                    files.remove(path)
+        return self.is_short
+
     def _path(self, number: int) -> str:
         return f"{self._directory}/{number}"
 
@@ -138,10 +160,10 @@ def tell_of_memory(directory: str, partitions: int) -> None:
         )
 
 
-def _fill(files: Files, path: str) -> None:
+def _fill(files: Files, path: str, size_bytes: int = PIECE_BYTES) -> None:
     with closing(files.open(path, writable=True)) as file:
-        if file.size() < PIECE_BYTES:
-            file.truncate(PIECE_BYTES)
+        if file.size() < size_bytes:
+            file.truncate(size_bytes)
 
 
 def with_reserve(files: Files, write: Callable[[], None]) -> None:

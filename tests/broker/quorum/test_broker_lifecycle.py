@@ -122,6 +122,17 @@ def test_another_controller_is_asked_if_one_does_not_decide(broker: BrokerLifecy
     assert broker.next_deadline_ms() == INTERVAL_MS + RETRY_MS
 
 
+def test_while_its_disk_is_full_it_asks_for_others_to_lead(broker: BrokerLifecycle) -> None:
+    running(broker)
+    for is_full in (True, False):
+        broker.is_full = is_full
+        broker.on_damage({})  # Whatever there is to say is said at once.
+        send = sent(broker, INTERVAL_MS)
+        assert isinstance(send.request, BrokerHeartbeatRequest)
+        assert send.request.want_fence is is_full
+        broker.on_heard(BrokerHeartbeatResponse(is_fenced=is_full), send.number, INTERVAL_MS)
+
+
 def test_damage_is_reported_until_it_has_been_heard(broker: BrokerLifecycle) -> None:
     running(broker)
     topic = bytes(16)

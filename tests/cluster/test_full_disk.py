@@ -1,0 +1,116 @@
+"""One of three nodes has a full disk: a follower, a leader, the controller. Nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from chaos.compare import held_against
+from streamlog.assignors import TopicPartition
+from streamlog.client.producer import Producer
+from streamlog.log import Log
+from streamlog.protocol.messages.admin import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from streamlog.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from tests.broker.small_disk import SmallDisk, small_disk
+from tests.cluster.cluster import Cluster
+
+PARTITIONS = 1
+BYTES = 2_000
+RECORDS = 30
+SETTINGS = {"replica.lag.time.max.ms": "2000"}
+"""So that who is full is waited for no longer."""
+Disks = dict[int, SmallDisk]
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[Disks]:
+    """Each node's directory is a small file system of its own."""
+    with ExitStack() as stack:
+        yield {
+            number: stack.enter_context(small_disk(tmp_path / f"broker-{number}" / "data"))
+            for number in (1, 2, 3)
+        }
+
+
+async def write(producer: Producer, first: int) -> list[bytes]:
+    """Records to every partition; returns when all of them are acknowledged."""
+    values = [b"%d " % number + b"v" * BYTES for number in range(first, first + RECORDS)]
+    for number, value in enumerate(values):
+        await (await producer.send("t", value, partition=number % PARTITIONS))
+    return values
+
+
+async def stored(log: Log) -> list[bytes]:
+    partitions = [TopicPartition("t", number) for number in range(PARTITIONS)]
+    found: list[bytes] = []
+    async with log.consumer() as consumer:
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions)
+        await consumer.seek_to_beginning(*partitions)
+        while any([await consumer.position(each) < ends[each] for each in partitions]):
+            polled = await consumer.poll(timeout_ms=1_000)
+            found += [r.value or b"" for records in polled.values() for r in records]
+    return found
+
+
+async def create(cluster: Cluster) -> dict[str, int]:
+    """A topic that is led by another node than the controller; which node is what."""
+    told = await cluster.ask(1, DescribeClusterRequest(), DescribeClusterResponse)
+    controller = told.controller_id
+    leader, follower = (each for each in (1, 2, 3) if each != controller)
+    topic = CreatableTopic(
+        name="t",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[CreatableReplicaAssignment(broker_ids=[leader, follower, controller])],
+        configs=[CreatableTopicConfig(name="min.insync.replicas", value="2")],
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+    answer = await cluster.ask(controller, request, CreateTopicsResponse)
+    assert answer.topics[0].error_code == 0, answer
+    await cluster.in_sync("t")
+    return {"follower": follower, "leader": leader, "controller": controller}
+
+
+@pytest.mark.parametrize("role", ["follower", "leader", "controller"])
+@pytest.mark.parametrize("is_killed", [False, True], ids=["running", "killed"])
+def test_nothing_acknowledged_is_lost(
+    disks: Disks, tmp_path: Path, role: str, is_killed: bool
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        async with Log.open(cluster.url) as log, log.producer(linger_ms=0) as producer:
+            victim = (await create(cluster))[role]
+            values = await write(producer, 0)
+            disks[victim].fill()
+            values += await write(producer, 1_000)
+            if is_killed:
+                cluster.kill(victim)
+                disks[victim].fill()
+                cluster.start(victim)
+            values += await write(producer, 2_000)
+            assert {*values} <= {*(await stored(log))}
+            assert "No space left on device" in cluster.log_text(victim)
+            disks[victim].free()
+            if not cluster.nodes[victim].is_running:
+                cluster.start(victim)
+            await cluster.ready()
+            values += await write(producer, 3_000)
+            await cluster.in_sync()
+            assert {*values} <= {*(await stored(log))}
+            for each in cluster.nodes:
+                assert await cluster.stop(each) == 0
+
+    with Cluster(tmp_path, settings=SETTINGS) as cluster:
+        asyncio.run(story(cluster))
+        assert not held_against({n: each.data for n, each in cluster.nodes.items()})
