@@ -27,6 +27,8 @@ BUSY: Final = ("w1", "w2", "t2")
 ZOMBIE_SHARE: Final = 0.3
 """Of loads have two producers of one transactional id, which shut each other out."""
 SEGMENT_BYTES: Final = (2_000, 20_000, 1_000_000)
+EVERY_TIME: Final = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+"""Clocks of brokers are set back, and nothing is to be refused for it."""
 Program: TypeAlias = Coroutine[Any, Any, None]
 
 

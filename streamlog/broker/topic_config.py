@@ -182,7 +182,7 @@ class TopicConfig:
             "Whether every record of a batch is checked before the batch is appended: lengths,"
             " offsets, timestamps, header keys. Without it only the header of a batch is checked,"
             " and a batch that its producer has damaged stops those who read it. Compacted topics"
-            " and bounds of timestamps need it and have it in any case. Not of Kafka.",
+            " and message.timestamp.before.max.ms need it and have it in any case. Not of Kafka.",
             broker_name="log.validate.records",
         ),
         default=True,
@@ -254,7 +254,8 @@ class TopicConfig:
             "message.timestamp.after.max.ms",
             "With CreateTime: records that are further in the future than this, by the broker's"
             " clock, are refused. A record from the future keeps its segment, and what comes after"
-            " it, from being expired.",
+            " it, from being expired, and makes what follows late for windows. Without"
+            " validate.records the newest timestamp in the header of a batch is judged.",
             "ms",
             "log.message.timestamp.after.max.ms",
         ),

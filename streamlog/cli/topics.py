@@ -16,9 +16,11 @@ from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import named_values, out, say
 from streamlog.client.consumer import Consumer
 from streamlog.client.topic_admin import PARTITIONS_DEFAULT, REPLICAS_DEFAULT, NewTopic
+from streamlog.errors import LogError
 from streamlog.log import Log
 from streamlog.records.partitioners import DEFAULT, fitting
 
+AHEAD_MAX = "message.timestamp.after.max.ms"
 CHECKED = 1_000
 CHECKED_MAX = 100_000
 POLL_MS = 200
@@ -99,9 +101,10 @@ def topics_describe(
     """The partitions of a topic with their first and next offsets."""
     session: Session = context.obj
 
-    async def main() -> Grid:
+    async def main() -> tuple[Grid, str]:
         async with session.open(log) as opened:
             parts = await partitions_of(opened, name)
+            bound = await _time_bound(opened, name)
             async with opened.consumer() as consumer:
                 begin = await consumer.begin_offsets(parts)
                 end = await consumer.end_offsets(parts)
@@ -109,9 +112,22 @@ def topics_describe(
         for part in parts:
             numbers = (part.partition, begin[part], end[part], end[part] - begin[part])
             grid.add_row(*map(str, numbers))
-        return grid
+        return grid, bound
 
-    out().print(run(main()))
+    grid, bound = run(main())
+    out().print(grid)
+    say(bound)
+
+
+async def _time_bound(log: Log, topic: str) -> str:
+    """How far ahead of the broker's clock records may lie."""
+    try:
+        found = (await log.admin().describe_configs(topic)).get(AHEAD_MAX)
+    except LogError as error:  # Not every user may look at settings.
+        return f"{AHEAD_MAX}: {error}"
+    if found is None:  # Kafka before 3.6
+        return "records may have any timestamp"
+    return f"{AHEAD_MAX}={found.value}: how far records may lie ahead of the broker's clock"
 
 
 @topics.command("check")

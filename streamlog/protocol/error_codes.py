@@ -71,7 +71,13 @@ class ErrorCode(IntEnum):
     TOPIC_AUTHORIZATION_FAILED = 29, "not allowed on this topic"
     GROUP_AUTHORIZATION_FAILED = 30, "not allowed on this group"
     CLUSTER_AUTHORIZATION_FAILED = 31, "not allowed on this cluster"
-    INVALID_TIMESTAMP = 32, "the timestamp is out of range, or not the client's to set"
+    INVALID_TIMESTAMP = (
+        32,
+        (
+            "the timestamp is outside of what the topic takes (message.timestamp.after.max.ms,"
+            " message.timestamp.before.max.ms), or not the client's to set"
+        ),
+    )
     UNSUPPORTED_SASL_MECHANISM = 33, "the broker does not take this SASL mechanism"
     ILLEGAL_SASL_STATE = 34, "the request is not valid at this point of the authentication"
     UNSUPPORTED_VERSION = 35, "the broker does not speak this version"
@@ -205,6 +211,7 @@ _CLASSES: Final[dict[int, type[errors.LogError]]] = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: errors.NotLeader,
     ErrorCode.FENCED_LEADER_EPOCH: errors.NotLeader,
     ErrorCode.MESSAGE_TOO_LARGE: errors.MessageTooLarge,
+    ErrorCode.INVALID_TIMESTAMP: errors.RecordsRefused,
     ErrorCode.INVALID_RECORD: errors.RecordsRefused,
     ErrorCode.UNKNOWN_MEMBER_ID: errors.UnknownMember,
     ErrorCode.REBALANCE_IN_PROGRESS: errors.RebalanceInProgress,

@@ -40,6 +40,7 @@ def dead_letter_topics(names: Iterable[str | None]) -> dict[str, TopicSpec]:
             partitions=1,
             retention_ms=FOR_EVER,
             message_bytes_max=DEAD_LETTER_BYTES_MAX,
+            takes_every_time=True,
         )
         for name in sorted({*filter(None, names)})
     }

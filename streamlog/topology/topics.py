@@ -62,6 +62,8 @@ class TopicSpec:
     """For the creation of the topic; None leaves it to the log."""
     message_bytes_max: int | None = None
     """For the creation of the topic: its `max.message.bytes`; None leaves it to the log."""
+    takes_every_time: bool = False
+    """Its records may have any timestamp, whatever the log asks of others."""
     internal: bool = False
     """A repartition topic: written and read by this app only."""
     is_own: bool = False

@@ -20,6 +20,7 @@ from streamlog.client.refusals import Refusal
 from streamlog.errors import LogError, MessageTooLarge, ProcessingError
 from streamlog.processing.dead_letters import INTERNAL, SIZE, Letter
 from streamlog.processing.outbox import Drop, SinkBatch
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.records.columns import FieldColumns
 from streamlog.records.packed import PackedRecords
 from streamlog.topology import ErrorPolicy, Topology, on_error
@@ -199,9 +200,16 @@ def _shortened(topic: str, letter: Fields) -> SinkBatch:
 
 def _told(refusal: Refusal, record: Fields) -> str:
     topic, partition = refusal.partition
-    _, key, value, _ = record
+    time_ms, key, value, _ = record
     place = topic if partition < 0 else f"{topic}-{partition}"
     shown = repr(key)[:KEY_CHARACTERS_MAX]
     error = refusal.error
     what = str(error) if isinstance(error, LogError) else f"{type(error).__name__}: {error}"
-    return f"{place} refuses the record with key {shown} and {len(value or b'')} bytes: {what}"
+    told = f"{place} refuses the record with key {shown} and {len(value or b'')} bytes"
+    if not isinstance(error, LogError) or error.code != ErrorCode.INVALID_TIMESTAMP:
+        return f"{told}: {what}"
+    return (
+        f"{told}, whose timestamp is {time_ms}: {what}. If this event time is right, run: streamlog"
+        f" configs alter --topic {topic} --set message.timestamp.after.max.ms=MILLISECONDS --log"
+        " URL; on_error of the sink decides what becomes of such records"
+    )

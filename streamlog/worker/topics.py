@@ -16,8 +16,10 @@ from streamlog import repeated
 from streamlog.client.admin import Admin, NewTopic
 from streamlog.errors import LogError, TopicExists, TopologyError, UnknownTopicOrPartition
 from streamlog.log import Log
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.topology import TopicSpec, Topology
 from streamlog.worker.following import DELETE_RETENTION_MS
+from streamlog.worker.time_bounds import EVERY_TIME, take_every_time, without_bounds
 
 logger = repeated.logger(__name__)
 
@@ -31,13 +33,18 @@ CHANGELOG_CONFIGS = {
     "segment.bytes": str(2 * CHANGELOG_BATCH_BYTES),
     "min.compaction.lag.ms": str(10 * 60 * 1000),
     "delete.retention.ms": str(DELETE_RETENTION_MS),
+    **EVERY_TIME,
 }
 """Only what is no longer written to is compacted, so segments are small. The lag is for an owner
 that finds a former one's late records and writes their keys again (`restore`)."""
-REPARTITION_CONFIGS = {"retention.ms": "-1", "max.message.bytes": str(CHANGELOG_BATCH_BYTES)}
+REPARTITION_CONFIGS = {
+    "retention.ms": "-1",
+    "max.message.bytes": str(CHANGELOG_BATCH_BYTES),
+    **EVERY_TIME,
+}
 """Records there keep the time of their event: a cluster's limit would take those of an old one
 before they are read. And they are larger than those that they came of, by a header."""
-PUTS_CONFIGS = {"cleanup.policy": "compact"}
+PUTS_CONFIGS = {"cleanup.policy": "compact", **EVERY_TIME}
 """What is put into a table: the task keeps the rows, and the newest of a key is all it needs."""
 CLEANUP_POLICY = "cleanup.policy"
 _ARGUMENTS = {
@@ -77,6 +84,9 @@ async def ensure_topics(
     counts = await _with_lone_tables(admin, topology, counts)
     wanted = topology.partition_counts(counts)
     changelogs = topology.changelog_partitions(wanted)
+    own = {name for name, spec in topology.topics.items() if spec.is_made} | {*changelogs}
+    own |= {name for name, spec in declared.items() if spec.takes_every_time}
+    await take_every_time(admin, own & existing.keys())
     missing = [
         NewTopic(name, wanted[name], replication_factor=BROKER_DEFAULT, configs=REPARTITION_CONFIGS)
         for name, spec in topology.topics.items()
@@ -177,7 +187,7 @@ def other_settings(
 
 
 def _configs(spec: TopicSpec) -> dict[str, str]:
-    """The settings that a topic is created with."""
+    """The settings that an app declares for a topic."""
     configs = {CLEANUP_POLICY: "compact"} if spec.compact else {}
     if spec.retention_ms is not None:
         configs["retention.ms"] = str(spec.retention_ms)
@@ -191,7 +201,7 @@ def _new(spec: TopicSpec) -> NewTopic:
         spec.name,
         spec.partitions or BROKER_DEFAULT,
         replication_factor=BROKER_DEFAULT,
-        configs=_configs(spec),
+        configs=_configs(spec) | (EVERY_TIME if spec.takes_every_time else {}),
     )
 
 
@@ -218,10 +228,21 @@ def _refuse_other_counts(wanted: Mapping[str, int], counts: Mapping[str, int]) -
 async def _create(admin: Admin, topics: list[NewTopic]) -> None:
     for topic in topics:
         try:
-            await admin.create_topics([topic])
+            await _create_one(admin, topic)
         except TopicExists:
             continue  # Another worker was faster.
         logger.info("created topic %s", topic.name)
+
+
+async def _create_one(admin: Admin, topic: NewTopic) -> None:
+    try:
+        await admin.create_topics([topic])
+    except LogError as error:
+        unbounded = without_bounds(topic)
+        if error.code != ErrorCode.INVALID_CONFIG or unbounded is None:
+            raise
+        # Kafka before 3.6 does not know the bounds, and has none by default.
+        await admin.create_topics([unbounded])
 
 
 async def _counts(admin: Admin) -> dict[str, int]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.server import BrokerServer
+from streamlog.broker.settings import LONG_MAX
 from streamlog.broker.storage.aside import os_thread
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import ConnectionLost
@@ -72,7 +73,7 @@ def test_what_is_appended_is_what_can_be_read_in_the_order_it_came(
         sent.append(recoded(data, codec))
 
     async def story(broker: Broker, one: Peer) -> None:
-        create(broker)
+        create(broker, message_timestamp_after_max_ms=str(LONG_MAX))
         send(one, [produce_request(each) for each in sent])
         found = await answers(one, len(sent))
         assert [(each.error_code, each.base_offset) for each in found] == expected
@@ -111,6 +112,35 @@ def test_records_out_of_the_bounds_of_time_are_named(codec: Compression) -> None
     answer = refused(data, **bounds)
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
     assert [each.batch_index for each in answer.record_errors] == [1, 2]
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_a_record_may_lie_as_far_ahead_as_the_topic_says(codec: Compression) -> None:
+    hour_ms = 60 * 60 * 1000
+    now_ms = Node().clock.wall_ms()
+    times = [now_ms + hour_ms, now_ms + hour_ms + 1, 10**14]
+    data = encode_batch([(time_ms, None, b"v", ()) for time_ms in times], codec=codec)
+    answer = refused(data, message_timestamp_after_max_ms=str(hour_ms))
+    assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert [each.batch_index for each in answer.record_errors] == [1, 2]
+    told = answer.record_errors[0].batch_index_error_message or ""
+    assert f"timestamp {times[1]} (2023-11-14 23:13:20 UTC)" in told
+    assert f"later than {times[0]} (2023-11-14 23:13:20 UTC)" in told
+    assert "message.timestamp.after.max.ms" in told
+
+    async def story(broker: Broker) -> int:
+        create(broker, message_timestamp_after_max_ms=str(hour_ms))
+        sent = encode_batch([(times[0], None, b"v", ())], codec=codec)
+        return (await produce(broker, sent)).error_code
+
+    assert Node().run(story) == 0
+
+
+def test_where_records_are_not_checked_the_header_of_a_batch_is_judged() -> None:
+    data = encode_batch([(2**42, None, b"v", ())])
+    answer = refused(data, validate_records="false", message_timestamp_after_max_ms="3600000")
+    assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert "message.timestamp.after.max.ms" in (answer.error_message or "")
 
 
 @pytest.mark.parametrize("codec", Compression)

@@ -129,14 +129,17 @@ def told(alike: Any) -> object:
     ),
     room_bytes=st.sampled_from([0, 150, 2**31]),
     next_offset=st.sampled_from([0, 9, 2**40]),
-    rules=st.sampled_from([None, RecordRules(False, 0, LONG_MAX, 0), RecordRules(False, 2, 3, 0)]),
+    looks=st.tuples(
+        st.sampled_from([RecordRules(False, 0, LONG_MAX, 0), RecordRules(False, 2, 3, 0)]),
+        st.booleans(),
+    ),
     noise_in_records=changes,
 )
 def test_batches_are_placed_alike(
     batches: list[tuple[int, tuple[int, int], int, list[tuple[int, int]]]],
     room_bytes: int,
     next_offset: int,
-    rules: RecordRules | None,
+    looks: tuple[RecordRules, bool],
     noise_in_records: list[tuple[int, int]],
 ) -> None:
     encoded = [
@@ -158,7 +161,13 @@ def test_batches_are_placed_alike(
     def act(module: ModuleType) -> object:
         run = module.PlainRun(next_offset, 4, room_bytes)
         pieces = [memoryview(bytearray(data)) for data in encoded]
-        run.extend(pieces, max_message_bytes=1_000, producers=ProducerStates(), rules=rules)
+        run.extend(
+            pieces,
+            max_message_bytes=1_000,
+            producers=ProducerStates(),
+            rules=looks[0],
+            scans=looks[1],
+        )
         placed = [bytes(piece) for piece in pieces]
         return placed, run.next_offset, len(run.batches), run.results(), run.pieces
 

@@ -39,6 +39,14 @@ def test_looking_makes_no_log(tmp_path: Path) -> None:
         told("describe", "u")
 
 
+def test_a_description_tells_how_far_records_may_lie_ahead(tmp_path: Path) -> None:
+    told = console(topics, tmp_path / "log")
+    told("create", "t", "--config", "message.timestamp.after.max.ms=3600000")
+    assert "message.timestamp.after.max.ms=3600000: how far" in told("describe", "t")
+    told("create", "plans", "--config", "message.timestamp.after.max.ms=86400000")
+    assert "message.timestamp.after.max.ms=86400000: how far" in told("describe", "plans")
+
+
 def written(log: Path, partitioner: Partitioner) -> None:
     async def main() -> None:
         async with (

@@ -25,6 +25,7 @@ from streamlog.records.columns import FieldColumns
 from streamlog.records.packed import PackedRecords
 from streamlog.topology import ErrorPolicy
 from streamlog.worker.refused import RefusedSinks
+from streamlog.worker.time_bounds import EVERY_TIME
 from streamlog.worker.worker import Worker
 from tests.worker.processes import read_until
 from tests.worker.test_secured import ALLOWED, SHOP, access, acl, on_a_broker_that_asks
@@ -33,6 +34,7 @@ LIMIT_BYTES = 20_000
 GUARANTEES = ("exactly_once", "at_least_once")
 PLACE = TopicPartition("long", 0)
 FAR_MS = 4_000_000_000_000
+NEAR = {"message.timestamp.after.max.ms": "3600000"}
 
 
 def shop(path: Path, guarantee: str, policy: ErrorPolicy) -> App:
@@ -59,11 +61,11 @@ def shop(path: Path, guarantee: str, policy: ErrorPolicy) -> App:
 
 
 async def feed(log: Log, rows: list[tuple[bytes | None, int, int]]) -> None:
-    small = {"max.message.bytes": str(LIMIT_BYTES)}
-    near = {"message.timestamp.after.max.ms": "3600000"}
-    topics = [NewTopic("lines", 1), NewTopic("long", 1, configs=small)]
-    topics += [NewTopic("latest", 1, configs={"cleanup.policy": "compact"})]
-    await log.admin().create_topics([*topics, NewTopic("timely", 1, configs=near)])
+    small = {"max.message.bytes": str(LIMIT_BYTES), **EVERY_TIME}
+    latest = {"cleanup.policy": "compact", **EVERY_TIME}
+    topics = [NewTopic(name, 1, configs=EVERY_TIME) for name in ("lines", "counts")]
+    topics += [NewTopic("long", 1, configs=small), NewTopic("latest", 1, configs=latest)]
+    await log.admin().create_topics([*topics, NewTopic("timely", 1, configs=NEAR)])
     async with log.producer() as producer:
         for key, number, timestamp_ms in rows:
             sent = producer.send("lines", number.to_bytes(8), key=key, timestamp_ms=timestamp_ms)
@@ -166,6 +168,44 @@ def test_by_default_the_worker_ends_and_says_which_record_it_is(
     assert "long-0 refuses the record with key b'huge' and 20001 bytes" in str(error)
     assert "max.message.bytes" in str(error)
     assert error.node.startswith("sink-")
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_row_whose_time_lies_too_far_ahead_is_named_with_what_to_do(
+    tmp_path: Path, guarantee: str
+) -> None:
+    app = App(
+        "shop",
+        log=f"embedded:{tmp_path / 'log'}",
+        state_dir=str(tmp_path / "state"),
+        guarantee=guarantee,  # type: ignore[arg-type]
+        commit_interval="20ms",
+    )
+    # The record itself is of today: its event time comes from its value.
+    orders = app.topic("orders", key=str, value=int, partitions=1, timestamp=lambda due_ms: due_ms)
+    due = app.topic("due", key=str, value=int, partitions=1)
+    # The way through a repartition topic and a changelog has no bound.
+    counts = app.stream(orders).group_by(lambda _, __: "all", name="by-all").count(name="counts")
+    counts.changes().to(due)
+
+    async def main() -> None:
+        async with Log.open(app.log or "") as log:
+            topics = [NewTopic("orders", 1), NewTopic("due", 1, configs=NEAR)]
+            await log.admin().create_topics(topics)
+            async with log.producer() as producer:
+                for due_ms in (1_000, FAR_MS):
+                    await (await producer.send("orders", due_ms.to_bytes(8), key=b"k"))
+            await run(app, log, {"due": 2})
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        asyncio.run(main())
+    (error,) = [each for each in leaves(raised.value) if isinstance(each, ProcessingError)]
+    assert (error.exit_code, error.topic, error.partition) == (7, "due", 0)
+    told = str(error)
+    assert "due-0 refuses the record with key b'all' and 8 bytes" in told
+    assert f"whose timestamp is {FAR_MS}" in told
+    assert f"timestamp {FAR_MS} (2096-10-02 07:06:40 UTC) is later than" in told
+    assert "--topic due --set message.timestamp.after.max.ms=" in told
 
 
 def leaves(error: BaseException) -> list[BaseException]:

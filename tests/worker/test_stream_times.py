@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -18,12 +18,14 @@ from streamlog.agents.offsets import noted_of
 from streamlog.assignors import TopicPartition
 from streamlog.cli.session import Session
 from streamlog.cli.stream_time import stream_time
+from streamlog.client.admin import NewTopic
 from streamlog.clock import SystemClock
 from streamlog.durations import when_ms
-from streamlog.errors import UsageError
+from streamlog.errors import TopicExists, UsageError
 from streamlog.log import Log
 from streamlog.processing.provenance import PROVENANCE, Mark, identity, mark_headers, pack_record
 from streamlog.worker.stream_times import reset_stream_times, stream_times_ahead
+from streamlog.worker.time_bounds import EVERY_TIME
 from streamlog.worker.worker import Worker
 
 FAR_MS = when_ms("2099-01-01T00:00:00Z")
@@ -54,6 +56,7 @@ def shown(window: Windowed[str], count: int) -> tuple[str, str]:
 @contextmanager
 def at_work(app: App) -> Iterator[None]:
     """A worker in a thread of its own, which is stopped at the end."""
+    asyncio.run(made(app))
     started = Event()
     stops: list[Any] = []
 
@@ -70,6 +73,15 @@ def at_work(app: App) -> Iterator[None]:
     finally:
         stops[0]()
         thread.join()
+
+
+async def made(app: App) -> None:
+    """Create the topics, so that they take any timestamp, if they are not there."""
+    topics = [NewTopic(name, 1, configs=EVERY_TIME) for name in app.topics]
+    async with Log.open(app.log) as log:
+        for topic in topics:
+            with suppress(TopicExists):
+                await log.admin().create_topics([topic])
 
 
 async def fed(app: App, *records: tuple[str, int, int]) -> None:

@@ -23,6 +23,7 @@ from streamlog.broker.storage.validation import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
     RecordRules,
+    check_newest,
     checked,
 )
 from streamlog.errors import CorruptData, CorruptMessage, LogError, MessageTooLarge
@@ -170,7 +171,6 @@ def is_checked(config: TopicConfig) -> bool:
         or config.compacts
         or config.compression_type != AS_PRODUCED
         or config.message_timestamp_before_max_ms != LONG_MAX
-        or config.message_timestamp_after_max_ms != LONG_MAX
     )
 
 
@@ -182,14 +182,17 @@ def validated(
 ) -> list[RecordBatch]:
     """The batches in `data`, whose records are sound and what the topic asks for.
 
-    Each has its newest timestamp in the header, which indexes and retention go by.
+    Each has its newest timestamp in the header, which indexes and retention go by. Where records
+    are not looked at, the header is taken at its word.
 
     Raises:
         RecordsRefused: a batch is refused.
     """
-    if not is_checked(config):
-        return batches
     rules = RecordRules.of(config, wall_ms)
+    if not is_checked(config):
+        for batch in batches:
+            check_newest(batch, rules)
+        return batches
     found = []
     position = 0
     for batch in batches:

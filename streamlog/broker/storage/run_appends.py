@@ -87,12 +87,12 @@ class RunAppends:
         outcomes: list[AppendResult | StreamlogError] = []
         config = self._log.config
         scans = not prepared and is_checked(config)
-        rules = RecordRules.of(config, now[1]) if scans else None
+        rules = RecordRules.of(config, now[1])
         refused = {n: each for n, each in enumerate(prepared) if isinstance(each, StreamlogError)}
         for stop in (*refused, len(pieces)):
             while len(outcomes) < stop:
                 begin = len(outcomes)
-                outcomes += self._append_run(pieces[begin:stop], now[0], rules)
+                outcomes += self._append_run(pieces[begin:stop], now[0], rules, scans=scans)
                 if len(outcomes) == begin:
                     ready = prepared[begin] if prepared else None
                     outcomes.append(self._append_one(pieces[begin], now, ready))
@@ -111,7 +111,7 @@ class RunAppends:
             return error
 
     def _append_run(
-        self, pieces: Sequence[memoryview], now_ms: int, rules: RecordRules | None
+        self, pieces: Sequence[memoryview], now_ms: int, rules: RecordRules, *, scans: bool
     ) -> list[AppendResult | StreamlogError]:
         """Append the batches at the front that are taken as they are."""
         log, config = self._log, self._log.config
@@ -124,6 +124,7 @@ class RunAppends:
             max_message_bytes=config.max_message_bytes,
             producers=log.producers,
             rules=rules,
+            scans=scans,
         )
         batches = run.batches
         try:

@@ -76,14 +76,14 @@ class PlainRun:
         *,
         max_message_bytes: int,
         producers: ProducerStates,
-        rules: RecordRules | None,
+        rules: RecordRules,
+        scans: bool,
     ) -> None:
         """Take and place the batches in `pieces`, one in each, up to the first that is special.
 
-        With `rules` their records are scanned; without, they were before, or need not be.
+        Without `scans` their records were scanned before, or need not be: the header counts.
         """
-        if rules is not None:
-            self._scans, self._oldest_ms, self._newest_ms = True, rules.oldest_ms, rules.newest_ms
+        self._scans, self._oldest_ms, self._newest_ms = scans, rules.oldest_ms, rules.newest_ms
         for piece in pieces:
             if len(piece) > max_message_bytes or not self._take(piece, producers):
                 return
@@ -105,6 +105,7 @@ class PlainRun:
         batch = _plain(piece, size_bytes)
         if (
             batch is None
+            or batch.max_timestamp_ms > self._newest_ms
             or (self._scans and not self._is_sound(batch, size_bytes))
             or (batch.producer_id >= 0 and not self._is_next(batch, producers))
         ):
@@ -125,11 +126,7 @@ class PlainRun:
             scan.read_plain(batch)
         except CorruptData:
             return False
-        return (
-            scan.newest_ms == batch.max_timestamp_ms
-            and scan.newest_ms <= self._newest_ms
-            and scan.oldest_ms >= self._oldest_ms
-        )
+        return scan.newest_ms == batch.max_timestamp_ms and scan.oldest_ms >= self._oldest_ms
 
     def _is_next(self, batch: RecordBatch, producers: ProducerStates) -> bool:
         """Whether its producer may go on with it, the run being in the log."""

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.settings import LONG_MAX
+from streamlog.durations import TIMESTAMP_MS_MAX, moment
 from streamlog.errors import CorruptData, DecompressedTooLarge, RecordsRefused
 from streamlog.records.batch import (
     HEADER_BYTES,
@@ -65,6 +66,19 @@ def checked(batch: RecordBatch, rules: RecordRules) -> RecordScan:
     if no_key or scan.oldest_ms < rules.oldest_ms or scan.newest_ms > rules.newest_ms:
         raise _refusal(batch.records(), rules)
     return scan
+
+
+def check_newest(batch: RecordBatch, rules: RecordRules) -> None:
+    """Judge a batch by the newest timestamp in its header.
+
+    Raises:
+        RecordsRefused: it is later than the topic takes.
+    """
+    newest_ms = batch.max_timestamp_ms
+    if newest_ms > rules.newest_ms:
+        raise RecordsRefused(
+            f"a batch was refused: its newest {_too_late(newest_ms, rules)}", code=INVALID_TIMESTAMP
+        )
 
 
 def readable(batch: RecordBatch, size_bytes_max: int) -> bytes:
@@ -151,14 +165,15 @@ def _refusal(records: list[Record], rules: RecordRules) -> RecordsRefused:
     for number, record in enumerate(records):
         if rules.needs_keys and record.key is None:
             errors[number] = "it has no key, and the topic is compacted (cleanup.policy)"
-        elif record.timestamp_ms >= 0 and not (
-            rules.oldest_ms <= record.timestamp_ms <= rules.newest_ms
-        ):
+        elif record.timestamp_ms > rules.newest_ms:
+            code = INVALID_TIMESTAMP
+            errors[number] = f"its {_too_late(record.timestamp_ms, rules)}"
+        elif 0 <= record.timestamp_ms < rules.oldest_ms:
             code = INVALID_TIMESTAMP
             errors[number] = (
-                f"its timestamp is {record.timestamp_ms}, and the topic takes {rules.oldest_ms} to"
-                f" {rules.newest_ms} now (message.timestamp.before.max.ms,"
-                " message.timestamp.after.max.ms)"
+                f"its timestamp {_shown(record.timestamp_ms)} is earlier than"
+                f" {_shown(rules.oldest_ms)}, the earliest that the topic takes now"
+                " (message.timestamp.before.max.ms)"
             )
         if len(errors) == RECORD_ERRORS_MAX:
             break
@@ -167,3 +182,17 @@ def _refusal(records: list[Record], rules: RecordRules) -> RecordsRefused:
     return RecordsRefused(
         f"record {first} of a batch was refused: {reason}{others}", code=code, record_errors=errors
     )
+
+
+def _too_late(timestamp_ms: int, rules: RecordRules) -> str:
+    return (
+        f"timestamp {_shown(timestamp_ms)} is later than {_shown(rules.newest_ms)}, the latest that"
+        " the topic takes now (message.timestamp.after.max.ms)"
+    )
+
+
+def _shown(timestamp_ms: int) -> str:
+    """As it is, and for people where there is such a date."""
+    if timestamp_ms > TIMESTAMP_MS_MAX:
+        return str(timestamp_ms)
+    return f"{timestamp_ms} ({moment(timestamp_ms):%Y-%m-%d %H:%M:%S} UTC)"

@@ -430,6 +430,15 @@ def test_nothing_is_written_by_opening_and_closing_in_order() -> None:
     assert contents(files, "") == before
 
 
+def test_what_a_coordinator_writes_has_no_bounds_of_time() -> None:
+    """Its time is the clock of a broker, which may be set back, and no producer's."""
+    log = new_log(config=TopicConfig(message_timestamp_after_max_ms=0))
+    with pytest.raises(LogError, match=r"message\.timestamp\.after\.max\.ms"):
+        log.append(batch(timestamp_ms=5_001), now_ms=0, wall_ms=5_000)
+    log.append(batch(timestamp_ms=10**15), now_ms=0, origin=Origin.COORDINATOR)
+    assert log.log_end_offset == 1
+
+
 def test_a_topic_may_have_the_log_s_own_time() -> None:
     log = new_log(config=TopicConfig(message_timestamp_type="LogAppendTime", segment_ms=100))
     appended = log.append(batch(2, timestamp_ms=10**15), now_ms=0, wall_ms=5_000)

@@ -27,6 +27,8 @@ CONFIGS = [
     replace(SMALL, max_message_bytes=100),
     replace(SMALL, message_timestamp_type=LOG_APPEND_TIME),
     replace(SMALL, message_timestamp_before_max_ms=10),
+    replace(SMALL, message_timestamp_after_max_ms=10),
+    replace(SMALL, message_timestamp_after_max_ms=10, validate_records=False),
     replace(SMALL, cleanup_policy="compact"),
     replace(SMALL, compression_type="lz4"),
 ]
