@@ -150,7 +150,8 @@ class Feeding:
         """Of what came through repartition topics: time, and turn and time of its source."""
         for records in (part for name in self._internal for part in self.topics[name].partitions):
             for record in records:
-                name, data = record.headers[-1]
+                name, found = record.headers[-1]
+                data = found or b""
                 if name == MARK:
                     turn_ms, time_ms, _ = unpack_mark(data)[0]
                     yield time_ms, turn_ms, time_ms

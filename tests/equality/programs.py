@@ -7,7 +7,7 @@ process needs no more than the number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
@@ -47,7 +47,9 @@ of their state is behind keys that are kept."""
 SPAN_MS = 2_000
 """Histories are about this long."""
 UNPROMISED = 0.1
-"""So often a live program may have outputs of which nothing is promised."""
+"""So often a live program may have an output of which nothing is promised."""
+WRITTEN_MAX = 3
+"""Outputs of a live program of which something is."""
 LONG_MS = 100 * SPAN_MS
 """No record of a history comes as late."""
 
@@ -184,7 +186,8 @@ def build(seed: int, run: str, **settings: Any) -> Program:
     """
     for attempt in count():
         try:
-            program = _Maker(seed, run, Random(f"{seed} {attempt}"), settings).program()
+            maker = _Maker(seed, run, Random(f"{seed} {attempt}"), settings)
+            program = maker.program(every=run.startswith(LIVE))
             counts = {name: spec.partitions or 1 for name, spec in program.app.topics.items()}
             topology = program.app.topology()
             topology.partition_counts(counts)
@@ -192,16 +195,26 @@ def build(seed: int, run: str, **settings: Any) -> Program:
             continue
         if any(sub.looped for sub in topology.subtopologies):
             continue
-        rng = Random(f"{seed} {attempt} promised")
-        if not run.startswith(LIVE) or _is_promised(topology, counts, rng):
+        if not run.startswith(LIVE):
             break
+        written = _promised(program, topology, counts, Random(f"{seed} {attempt} written"))
+        if written:
+            maker = _Maker(seed, run, Random(f"{seed} {attempt}"), settings)
+            return maker.program(written=written)
     return program
 
 
-def _is_promised(topology: Topology, counts: Mapping[str, int], rng: Random) -> bool:
-    """Whether anything can be said of all outputs; of a few programs it need not be so."""
+def _promised(
+    program: Program, topology: Topology, counts: Mapping[str, int], rng: Random
+) -> list[int]:
+    """Which outputs a live program keeps: some of those of which something is promised."""
     fed = planned(topology, counts, span=TimeSpan()).fed
-    return rng.random() < UNPROMISED or all(flow.equality != "A" for flow in fed.values())
+    made = range(len(program.inputs.keys() - program.tables), len(program.outputs))
+    promised = [at for at in made if fed[program.outputs[at].name].equality != "A"]
+    chosen = sorted(rng.sample(promised, min(len(promised), WRITTEN_MAX)))
+    if chosen and rng.random() < UNPROMISED:
+        chosen = sorted({*chosen, made[-1]})
+    return chosen
 
 
 class _Maker:
@@ -219,8 +232,8 @@ class _Maker:
         self._streams: list[Numbers] = []
         self._tables: list[Table[str, int]] = []
 
-    def program(self) -> Program:
-        """All of it."""
+    def program(self, *, every: bool = False, written: Sequence[int] = ()) -> Program:
+        """All of it; it writes two of its streams, `every` one, or those with these numbers."""
         rng = self._rng
         for _ in range(rng.randint(1, 2)):
             topic = self._topic("in", rng.randint(1, 3))
@@ -234,6 +247,8 @@ class _Maker:
                 chosen = rng.choice(operators)
             chosen()
         used = [self._streams[-1], *rng.sample(self._streams, 1)]
+        if every or written:
+            used = [self._streams[at] for at in written] or self._streams
         for stream in dict.fromkeys(used):
             self._write(stream)
         return self._program

@@ -74,7 +74,7 @@ def promised(make: Make, partitions: int, key: Any = str) -> Flow:
 def pairs(app: App, numbers: Numbers, grace_ms: int = 40) -> Numbers:
     window = JoinWindow(before_ms=10, after_ms=20, grace_ms=grace_ms)
     others = app.stream(app.topic("others", key=str, value=int, partitions=3))
-    return numbers.outer_join(others, lambda a, b: a or b, within=window, name="pairs")
+    return numbers.outer_join(others, lambda a, b: a or b or 0, within=window, name="pairs")
 
 
 def counts_of_sums(_: App, numbers: Numbers) -> Any:
@@ -194,7 +194,7 @@ def test_what_a_join_hands_on_has_a_time_that_depends_on_the_order_of_arrival() 
 def test_pairs_and_what_goes_on_alone_are_two_sources_of_one_key() -> None:
     def itself(_: App, numbers: Numbers) -> Any:
         window = JoinWindow(before_ms=10, after_ms=20, grace_ms=40)
-        joined = numbers.outer_join(numbers, lambda a, b: a or b, within=window, name="pairs")
+        joined = numbers.outer_join(numbers, lambda a, b: a or b or 0, within=window, name="pairs")
         return joined.repartition(name="again")
 
     assert promised(itself, 3).equality == "M"
