@@ -33,19 +33,19 @@ class StickyPartitions:
         self._used: set[str] = set()
         """Topics whose current partition has been given a record since its turn came."""
 
-    def choose(self, topic: str, partitions: int, is_open: Callable[[int], bool]) -> int:
+    def choose(self, topic: str, partitions: int, is_open: Callable[[str, int], bool]) -> int:
         """Where the next record without a key goes.
 
         Args:
             topic: where to.
             partitions: how many it has.
-            is_open: whether a batch of this partition still takes records.
+            is_open: whether a batch of this topic and partition still takes records.
         """
         current = self._current.get(topic)
         if current is None:
             current = self._current[topic] = self._chance.randrange(partitions)
         current %= partitions
-        if topic in self._used and not is_open(current):
+        if topic in self._used and not is_open(topic, current):
             current = self._current[topic] = (current + 1) % partitions
         self._used.add(topic)
         return current

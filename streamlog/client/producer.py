@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias, TypedDict
 
@@ -483,7 +483,7 @@ class Producer:
                 self._check_partition(topic, chosen, count)
                 return chosen
             return self._partition_of_key(key, count)
-        return self._sticky.choose(topic, count, partial(self._accumulator.is_open, topic))
+        return self._sticky.choose(topic, count, self._accumulator.is_open)
 
     def _check_partition(self, topic: str, partition: int, count: int) -> None:
         if not 0 <= partition < count:

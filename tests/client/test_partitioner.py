@@ -30,12 +30,12 @@ def test_every_key_has_a_partition() -> None:
     assert found == set(range(7))
 
 
-def full(_: int) -> bool:
+def full(_topic: str, _partition: int) -> bool:
     """A batch that takes records until it is full."""
     return True
 
 
-def sent(_: int) -> bool:
+def sent(_topic: str, _partition: int) -> bool:
     """Every record has been sent before the next one comes."""
     return False
 
@@ -73,7 +73,7 @@ def test_a_partition_is_always_one_of_those_there_are(
 ) -> None:
     sticky = StickyPartitions(Random(seed))
     for count, is_open, is_full in steps:
-        chosen = sticky.choose("t", count, lambda _, is_open=is_open: is_open)  # type: ignore[misc]
+        chosen = sticky.choose("t", count, lambda *_, is_open=is_open: is_open)  # type: ignore[misc]
         assert 0 <= chosen < count
         if is_full:
             sticky.turn("t", chosen, count)
