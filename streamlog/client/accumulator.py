@@ -169,10 +169,9 @@ class Accumulator(Generic[T]):
             return Appended.FILLED
         return appended
 
-    def is_open(self, topic: str, partition: int) -> bool:
-        """Whether the newest batch of a partition still takes records."""
-        queue = self._queues.get(TopicPartition(topic, partition))
-        return queue is not None and bool(queue.waiting) and not queue.waiting[-1].closed
+    def newest(self, topic: str, partition: int) -> Batch[T]:
+        """The batch that the last record of a partition was appended to, a moment ago."""
+        return self._queues[TopicPartition(topic, partition)].waiting[-1]
 
     def append_many(
         self,

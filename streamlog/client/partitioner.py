@@ -10,7 +10,7 @@ record each, not all write to partition 0. Kafka draws every next one, too, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from streamlog.chance import Random
 from streamlog.records.murmur2 import murmur2, partitions_of_keys
@@ -23,6 +23,13 @@ def partition_of_key(key: bytes, partitions: int) -> int:
     return partitions_of_keys((key,), partitions)[0]
 
 
+class Closing(Protocol):
+    """A batch, as far as this module knows it."""
+
+    closed: bool
+    """It takes no more records: it is full, or has been sent."""
+
+
 class StickyPartitions:
     """The partition that records without a key go to at the moment, per topic."""
 
@@ -30,29 +37,27 @@ class StickyPartitions:
         """`chance` draws the partition that a topic begins with."""
         self._chance = chance
         self._current: dict[str, int] = {}
-        self._used: set[str] = set()
-        """Topics whose current partition has been given a record since its turn came."""
+        self._begun: dict[str, Closing] = {}
+        """The batch that was begun in the current partition for such a record."""
 
-    def choose(self, topic: str, partitions: int, is_open: Callable[[str, int], bool]) -> int:
-        """Where the next record without a key goes.
-
-        Args:
-            topic: where to.
-            partitions: how many it has.
-            is_open: whether a batch of this topic and partition still takes records.
-        """
+    def choose(self, topic: str, partitions: int) -> int:
+        """Where the next record without a key goes."""
         current = self._current.get(topic)
         if current is None:
             current = self._current[topic] = self._chance.randrange(partitions)
-        current %= partitions
-        if topic in self._used and not is_open(topic, current):
+        batch = self._begun.get(topic)
+        if batch is not None and batch.closed:
+            del self._begun[topic]
             current = self._current[topic] = (current + 1) % partitions
-        self._used.add(topic)
-        return current
+        return current % partitions
+
+    def begin(self, topic: str, batch: Closing) -> None:
+        """A batch was begun for a record without a key: once it is closed, its turn is over."""
+        self._begun[topic] = batch
 
     def turn(self, topic: str, partition: int, partitions: int) -> None:
         """A batch for `partition` is full: if it is the current one, the next one's turn comes."""
         current = self._current.get(topic)
         if current is not None and current % partitions == partition:
             self._current[topic] = (partition + 1) % partitions
-            self._used.discard(topic)
+            self._begun.pop(topic, None)

@@ -259,8 +259,11 @@ class Producer:
         )
         if appended is not Appended.JOINED:
             self._sender.look()
-            if key is None and partition is None and appended is Appended.FILLED:
-                self._sticky.turn(topic, chosen, count)
+            if key is None and partition is None:
+                if appended is Appended.FILLED:
+                    self._sticky.turn(topic, chosen, count)
+                else:
+                    self._sticky.begin(topic, self._accumulator.newest(topic, chosen))
         return delivery
 
     def partition_by(self, partitioners: Mapping[str, Partitioner]) -> None:
@@ -483,7 +486,7 @@ class Producer:
                 self._check_partition(topic, chosen, count)
                 return chosen
             return self._partition_of_key(key, count)
-        return self._sticky.choose(topic, count, self._accumulator.is_open)
+        return self._sticky.choose(topic, count)
 
     def _check_partition(self, topic: str, partition: int, count: int) -> None:
         if not 0 <= partition < count:

@@ -30,41 +30,43 @@ def test_every_key_has_a_partition() -> None:
     assert found == set(range(7))
 
 
-def full(_topic: str, _partition: int) -> bool:
-    """A batch that takes records until it is full."""
-    return True
+class Batch:
+    def __init__(self, *, closed: bool) -> None:
+        self.closed = closed
 
 
-def sent(_topic: str, _partition: int) -> bool:
-    """Every record has been sent before the next one comes."""
-    return False
+def chosen(sticky: StickyPartitions, topic: str, count: int, *, sent: bool) -> int:
+    """Where a record goes that begins a batch, which has been `sent` when the next one comes."""
+    found = sticky.choose(topic, count)
+    sticky.begin(topic, Batch(closed=sent))
+    return found
 
 
 def test_without_a_key_the_partition_changes_when_its_batch_is_full() -> None:
     sticky = StickyPartitions(Random(1))
-    first = sticky.choose("t", 3, full)
-    assert {sticky.choose("t", 3, full) for _ in range(4)} == {first}
+    first = chosen(sticky, "t", 3, sent=False)
+    assert {chosen(sticky, "t", 3, sent=False) for _ in range(4)} == {first}
     sticky.turn("t", (first + 1) % 3, 3)
-    assert sticky.choose("t", 3, full) == first
+    assert chosen(sticky, "t", 3, sent=False) == first
     seen = []
     for _ in range(4):
-        sticky.turn("t", sticky.choose("t", 3, full), 3)
-        seen.append((sticky.choose("t", 3, full) - first) % 3)
+        sticky.turn("t", chosen(sticky, "t", 3, sent=False), 3)
+        seen.append((chosen(sticky, "t", 3, sent=False) - first) % 3)
     assert seen == [1, 2, 0, 1]
 
 
 def test_without_a_key_the_partition_changes_when_its_batch_has_been_sent() -> None:
     sticky = StickyPartitions(Random(1))
-    first = sticky.choose("t", 3, sent)
-    assert [(sticky.choose("t", 3, sent) - first) % 3 for _ in range(4)] == [1, 2, 0, 1]
+    first = chosen(sticky, "t", 3, sent=True)
+    assert [(chosen(sticky, "t", 3, sent=True) - first) % 3 for _ in range(4)] == [1, 2, 0, 1]
 
 
 def test_the_first_partition_of_a_topic_is_drawn() -> None:
-    begun = [StickyPartitions(Random(seed)).choose("t", 6, sent) for seed in range(100)]
+    begun = [StickyPartitions(Random(seed)).choose("t", 6) for seed in range(100)]
     assert set(begun) == set(range(6))
-    assert begun == [StickyPartitions(Random(seed)).choose("t", 6, sent) for seed in range(100)]
+    assert begun == [StickyPartitions(Random(seed)).choose("t", 6) for seed in range(100)]
     sticky = StickyPartitions(Random(1))
-    assert {sticky.choose(str(number), 6, sent) for number in range(100)} == set(range(6))
+    assert {chosen(sticky, str(number), 6, sent=True) for number in range(100)} == set(range(6))
 
 
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.booleans())))
@@ -73,7 +75,7 @@ def test_a_partition_is_always_one_of_those_there_are(
 ) -> None:
     sticky = StickyPartitions(Random(seed))
     for count, is_open, is_full in steps:
-        chosen = sticky.choose("t", count, lambda *_, is_open=is_open: is_open)  # type: ignore[misc]
-        assert 0 <= chosen < count
+        found = chosen(sticky, "t", count, sent=not is_open)
+        assert 0 <= found < count
         if is_full:
-            sticky.turn("t", chosen, count)
+            sticky.turn("t", found, count)
