@@ -56,6 +56,10 @@ class Files(Protocol):
         """Open a file."""
         ...
 
+    def list(self, path: str) -> list[str]:
+        """Names in a directory."""
+        ...
+
     def make_directory(self, path: str) -> None:
         """Make a directory."""
         ...
@@ -90,9 +94,8 @@ class Reserve:
         Raises:
             OSError: the disk refused, and not for want of space.
         """
-        with self._lock, unless_full():
+        with self._lock:
             self._directory, self._held = f"{directory}/{RESERVE}", []
-            files.make_directory(self._directory)
         self.renew(files)
 
     def renew(self, files: Files) -> None:
@@ -104,7 +107,13 @@ class Reserve:
         with self._lock, unless_full():
             while self._directory is not None and len(self._held) < PIECES:
                 number = min({*range(PIECES)} - {*self._held})
-                _fill(files, self._path(number))
+                try:
+                    _fill(files, self._path(number))
+                except FileNotFoundError:
+                    # There was no room for its directory, or somebody has removed that.
+                    files.list(self._directory.removesuffix(f"/{RESERVE}"))
+                    files.make_directory(self._directory)
+                    _fill(files, self._path(number))
                 self._held.append(number)
 
     def give_up(self, files: Files) -> bool:
@@ -124,7 +133,7 @@ class Reserve:
         """
         if self._directory is None or not self.is_short:
             return False
-        path = f"{self._directory}/probe"
+        path = f"{self._directory}.probe"
         with self._lock, unless_full():
             try:
                 _fill(files, path, PROBE_BYTES)

@@ -15,6 +15,7 @@ from streamlog.broker.storage.reserve import PIECE_BYTES, PIECES, PROBE_BYTES
 def files() -> MemoryFiles:
     """A disk with a reserve, and not a byte besides."""
     found = MemoryFiles()
+    found.make_directory("/data")
     found.reserve.hold(found, "/data")
     found.capacity_bytes = found.used_bytes()
     return found
@@ -36,6 +37,18 @@ def test_what_does_not_fit_is_refused_and_the_reserve_is_made_again(files: Memor
     assert caught.value.errno == errno.ENOSPC
     files.reserve.renew(files)
     assert files.used_bytes() == PIECES * PIECE_BYTES
+
+
+def test_a_reserve_that_was_removed_is_made_again(files: MemoryFiles) -> None:
+    for name in files.list("/data/reserve"):
+        files.remove(f"/data/reserve/{name}")
+    files.remove("/data/reserve")
+    for content in (b"a", b"b"):
+        replace_file(files, "/data/small", content)
+    files.reserve.renew(files)
+    files.capacity_bytes = None
+    replace_file(files, "/data/small", b"c" * 1_000)
+    assert read_file(files, "/data/small") == b"c" * 1_000
 
 
 def test_without_a_reserve_nothing_is_given_up() -> None:
