@@ -249,7 +249,7 @@ class TopicConfig:
         ),
     )
     message_timestamp_after_max_ms: int = whole(
-        LONG_MAX,
+        HOUR_MS,
         Named(
             "message.timestamp.after.max.ms",
             "With CreateTime: records that are further in the future than this, by the broker's"

@@ -136,6 +136,12 @@ def test_a_record_may_lie_as_far_ahead_as_the_topic_says(codec: Compression) -> 
     assert Node().run(story) == 0
 
 
+def test_by_default_a_record_may_lie_an_hour_ahead() -> None:
+    ahead_ms = Node().clock.wall_ms() + 60 * 60 * 1000 + 1
+    answer = refused(encode_batch([(ahead_ms, None, b"v", ())]))
+    assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+
+
 def test_where_records_are_not_checked_the_header_of_a_batch_is_judged() -> None:
     data = encode_batch([(2**42, None, b"v", ())])
     answer = refused(data, validate_records="false", message_timestamp_after_max_ms="3600000")
