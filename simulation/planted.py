@@ -150,6 +150,7 @@ SWITCHES: Final = (
 BROKER: Final = "tests/broker/"
 STORAGE: Final = "tests/broker/storage/"
 GROUPS: Final = "tests/broker/coordinator/"
+WORKERS: Final = "tests/worker/"
 REPLICAS: Final = "tests/broker/replication/test_replicas.py::"
 GROUP_FLUSH: Final = "tests/broker/replication/test_group_flush.py::"
 QUORUM: Final = "tests/broker/quorum/"
@@ -283,6 +284,22 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         (
             GROUPS + "test_classic_group.py::test_another_generation_is_fenced",
             GROUPS + "test_consumer_group.py::test_another_epoch_is_fenced",
+        ),
+    ),
+    (
+        "a worker that opens a task late takes it from its owner",
+        (
+            WORKERS + "test_exactly_once.py"
+            "::test_a_worker_that_opens_a_task_late_takes_it_from_nobody",
+            WORKERS + "test_late_records.py"
+            "::test_a_worker_that_opens_late_changes_nothing_exactly_once",
+        ),
+    ),
+    (
+        "an answer counts from when it is read",
+        (
+            "tests/client/test_membership.py"
+            + "::test_after_a_silence_it_is_not_sure_until_the_coordinator_answers",
         ),
     ),
     (

@@ -52,7 +52,7 @@ def test_an_acknowledgement_before_the_sync_is_found() -> None:
 
     real = GroupFlush.then
     with patch.object(GroupFlush, "then", then):
-        assert kinds(CUTS, 2) & LOSSES
+        assert kinds(CUTS, 4) & LOSSES
 
 
 @pytest.mark.skipif(not THOROUGH, reason="two lives more; make properties has them")
