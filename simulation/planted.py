@@ -151,6 +151,7 @@ BROKER: Final = "tests/broker/"
 STORAGE: Final = "tests/broker/storage/"
 GROUPS: Final = "tests/broker/coordinator/"
 WORKERS: Final = "tests/worker/"
+MEMBERS: Final = "tests/client/test_membership.py"
 REPLICAS: Final = "tests/broker/replication/test_replicas.py::"
 GROUP_FLUSH: Final = "tests/broker/replication/test_group_flush.py::"
 QUORUM: Final = "tests/broker/quorum/"
@@ -297,10 +298,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     (
         "an answer counts from when it is read",
-        (
-            "tests/client/test_membership.py"
-            + "::test_after_a_silence_it_is_not_sure_until_the_coordinator_answers",
-        ),
+        (MEMBERS + "::test_after_a_silence_it_is_not_sure_until_the_coordinator_answers",),
     ),
     (
         "compaction by time, of tombstones at once, of open transactions",
