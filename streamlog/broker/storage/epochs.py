@@ -4,8 +4,8 @@
 epoch and the offset at which it began. The epoch goes up with every start that was not in order:
 what was not on disk may be gone then, and other records get its offsets, which a client that has
 read the old ones finds out by asking where their epoch ended. It is in every batch, too.
-Rule of the file: an epoch is durable before the first batch of it is written. A log without the
-file is all of epoch 0. One that is damaged, or missing though batches have other epochs, is made
+Rule of the file: an epoch is durable before the first batch of it is written, and no batch is
+written while the file names epochs that the log has lost. A log without the file is all of epoch 0. One that is damaged, or missing though batches have other epochs, is made
 anew of their headers; a new epoch begins then, for nobody knows what else the file had said.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from streamlog import repeated
 from streamlog.broker.storage.files import read_file, replace_file
+from streamlog.broker.storage.reserve import unless_full
 from streamlog.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class LeaderEpochs:
         self._files = files
         self._path = f"{directory}/{EPOCHS}"
         self._entries: list[tuple[int, int]] = []
+        self._is_behind = False
+        """Whether the file names epochs of batches that are gone."""
         self._start_offset = 0
 
     def open(
@@ -68,7 +71,7 @@ class LeaderEpochs:
         _, end_offset = extent
         newest = self._newest()
         self.current = newest if clean or not end_offset + newest else newest + 1
-        self._entries = [entry for entry in self._entries if entry[1] < end_offset]
+        self._keep_before(end_offset)
 
     def look(
         self,
@@ -90,7 +93,7 @@ class LeaderEpochs:
     def _read(self, extent: tuple[int, int], newest_known: int) -> bool:
         """Read the file; whether it is no good, or missing though there were epochs."""
         self._start_offset = extent[0]
-        self._entries, self.current = [], 0
+        self._entries, self.current, self._is_behind = [], 0, False
         try:
             self._entries = _parsed(read_file(self._files, self._path))
         except FileNotFoundError:
@@ -110,6 +113,8 @@ class LeaderEpochs:
         """
         if self.current > (self._entries[-1][0] if self._entries else 0):
             self._write([*self._entries, (self.current, offset)])
+        elif self._is_behind:
+            self._write(self._entries)
 
     def begin(self, epoch: int) -> None:
         """What is appended from now on is of `epoch`, as the controller has said.
@@ -128,20 +133,21 @@ class LeaderEpochs:
         for batch in batches:
             if batch.leader_epoch > (entries[-1][0] if entries else 0):
                 entries.append((batch.leader_epoch, batch.base_offset))
-        if len(entries) > len(self._entries):
+        if self._is_behind or len(entries) > len(self._entries):
             self._write(entries)
         self.current = entries[-1][0] if entries else 0
 
     def truncate(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now.
+        """The log ends at `end_offset` now. If the disk is full, the next append writes the file.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the disk refused for another reason.
         """
         self._start_offset = min(self._start_offset, end_offset)
-        kept = [entry for entry in self._entries if entry[1] < end_offset]
-        if len(kept) < len(self._entries):
-            self._write(kept)
+        self._keep_before(end_offset)
+        if self._is_behind:
+            with unless_full():
+                self._write(self._entries)
 
     def trim(self, start_offset: int) -> None:
         """The log begins at `start_offset` now, for good: epochs that ended before are forgotten.
@@ -194,10 +200,15 @@ class LeaderEpochs:
             raise OffsetOutOfRange(f"{self._path}: no epoch {epoch} up to {self.current}")
         return (found, end) if found < epoch or end < offset else None
 
+    def _keep_before(self, end_offset: int) -> None:
+        kept = [entry for entry in self._entries if entry[1] < end_offset]
+        self._is_behind = self._is_behind or len(kept) < len(self._entries)
+        self._entries = kept
+
     def _write(self, entries: list[tuple[int, int]]) -> None:
         lines = [str(_FORMAT), str(len(entries)), *(f"{e} {start}" for e, start in entries)]
         replace_file(self._files, self._path, ("\n".join(lines) + "\n").encode())
-        self._entries = entries
+        self._entries, self._is_behind = entries, False
 
 
 def _beginnings(batches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

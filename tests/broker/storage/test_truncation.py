@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.broker.storage.appends import Origin
+from streamlog.broker.storage.epochs import EPOCHS
+from streamlog.broker.storage.files import read_file, replace_file
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.errors import LogDirectoryFailed
+from streamlog.errors import LogDirectoryFailed, LogDirectoryFull
 from streamlog.records.batch import place_batch
 from streamlog.records.control import Marker, encode_marker
 from tests.broker.storage.batches import DIRECTORY, SMALL, batch, new_log, read_records, stamped
@@ -182,3 +184,50 @@ def test_a_cut_that_the_disk_refuses_stops_the_log() -> None:
         log.truncation.cut(3)
     with pytest.raises(LogDirectoryFailed):
         log.append(batch(1), now_ms=0)
+
+
+def test_a_cut_needs_no_room_and_the_next_append_tries_again() -> None:
+    """The file of epochs can't be replaced on a full disk; no batch is written before it is."""
+    files = MemoryFiles()
+    log = new_log(files)
+    for epoch in (3, 3, 5):
+        copied(log, 2, epoch=epoch, producer=epoch)
+    log.flush()
+    # A batch that is cut off makes less room than the file takes.
+    log.truncation.begin(4)
+    files.capacity_bytes = 0
+    log.truncation.cut(4)
+    assert (log.log_end_offset, log.epochs.start_after(3)) == (4, None)
+    assert log.producers.snapshot() == opened(files, point=4).producers.snapshot()
+    for _ in range(2):
+        with pytest.raises(LogDirectoryFull):
+            copied(log, 1, epoch=3)
+    assert log.log_end_offset == 4
+    files.capacity_bytes = None
+    copied(log, 3, epoch=3)
+    assert log.epochs.end_of(3, log.log_end_offset) == (3, 7)
+    log.flush()
+    files.crash()
+    again = opened(files, point=7)
+    assert (again.log_end_offset, again.epochs.start_after(3)) == (7, None)
+
+
+def test_epochs_that_a_power_cut_has_taken_do_not_come_back() -> None:
+    """Between the cut of the records and that of the epochs the power goes."""
+    files = MemoryFiles()
+    log = new_log(files)
+    copied(log, 4, epoch=3)
+    copied(log, 2, epoch=5)
+    log.flush()
+    kept = read_file(files, f"{DIRECTORY}/{EPOCHS}")
+    log.truncation.begin(4)
+    log.truncation.cut(4)
+    replace_file(files, f"{DIRECTORY}/{EPOCHS}", kept)
+    files.crash()
+    log = opened(files, point=4)
+    log.epochs.begin(4)
+    copied(log, 4, epoch=3)
+    log.flush()
+    files.crash()
+    again = opened(files, point=8)
+    assert (again.log_end_offset, again.epochs.start_after(3)) == (8, None)
