@@ -16,15 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from spark_bridge.lost_logs import Lost, is_recreated, recreated, truncated
 from spark_bridge.options import ByPartition
 from streamlog.assignors import TopicPartition
+from streamlog.protocol.topic_ids import id_text
 from streamlog.records.epoch_chains import UNKNOWN_OFFSET, EpochChain
 
 Ids: TypeAlias = Mapping[str, str]
 """Topic ids as text, as Kafka's tools print them, by name; empty where the log tells none."""
+HEX_ID_CHARACTERS: Final = 32
+"""As base64 an id has 22."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class StreamOffset:
         """What `to_data` gave."""
         return cls(
             {topic: each["offsets"] for topic, each in data.items()},
-            {topic: each["id"] for topic, each in data.items()},
+            {topic: _id_text(each["id"]) for topic, each in data.items()},
             {topic: each["restarts"] for topic, each in data.items() if each["restarts"]},
             {
                 topic: {
@@ -88,6 +91,11 @@ class StreamOffset:
         return {
             topic: {**numbers, **restarts.get(topic, {})} for topic, numbers in self.offsets.items()
         }
+
+
+def _id_text(text: str) -> str:
+    """A topic id as it is compared: earlier builds kept it as hexadecimal text."""
+    return id_text(bytes.fromhex(text)) if len(text) == HEX_ID_CHARACTERS else text
 
 
 def lost_logs(

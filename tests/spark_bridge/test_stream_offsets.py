@@ -10,6 +10,7 @@ import pytest
 
 from spark_bridge.stream_offsets import StreamOffset, lost_logs
 from streamlog.assignors import TopicPartition
+from streamlog.protocol.topic_ids import id_text
 
 A1 = TopicPartition("a", 1)
 STOOD = StreamOffset(
@@ -35,6 +36,14 @@ def test_a_checkpoint_of_an_earlier_build_has_no_epochs() -> None:
     for each in data.values():
         del each["epochs"]
     assert StreamOffset.of_data(data) == replace(STOOD, epochs={})
+
+
+def test_a_checkpoint_of_an_earlier_build_has_topic_ids_as_hexadecimal_text() -> None:
+    topic_id = bytes(range(16))
+    data = {"a": {"id": topic_id.hex(), "offsets": {"0": 5}, "restarts": {}}}
+    stood = StreamOffset.of_data(data)
+    assert lost_logs(stood, {"a": id_text(topic_id)}, BOUNDS, {}) == []
+    assert lost_logs(stood, {"a": id_text(bytes(15) + b"1")}, BOUNDS, {})
 
 
 @pytest.mark.parametrize("ids", [{"a": "aa", "b": "bb"}, {"a": "", "b": ""}, {}])
