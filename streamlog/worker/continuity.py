@@ -4,8 +4,9 @@ A changelog that was truncated (unclean leader election, a power cut, a backup t
 and written to by others since may be longer than what a store reflects, and hold other records at
 the same offsets: reading on from there would mix two histories. What a follower has read has the
 leader epoch of the log; what a task has written itself ends with its progress, which the log has at
-that very offset, unless compaction has removed it. Not done here: a changelog that ends before the
-store (`tables/changelog`), or is another topic (`restore`).
+that very offset, unless compaction has removed it: then only what was read before is compared, as
+nobody knows under which leaders the task has written. Not done here: a changelog that ends before
+the store (`tables/changelog`), or is another topic (`restore`).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ async def departure(
         if record is not None:
             is_own = (record.key, record.value) == (PROGRESS_KEY, store.get(PROGRESS_KEY))
             return "" if is_own else f"{TRUNCATED}: offset {position - 1} has another record"
-    return await _parted(consumer, changelog, read, position)
+    return await _parted(consumer, changelog, read, min(read.offset, position))
 
 
 async def is_truncated(

@@ -15,7 +15,13 @@ from streamlog.client.admin import NewTopic
 from streamlog.clock import SystemClock
 from streamlog.log import Log
 from streamlog.records.columns import RecordColumns
-from streamlog.tables.changelog import OFFSET_KEY, READ_KEY, changelog_offset
+from streamlog.tables.changelog import (
+    OFFSET_KEY,
+    PROGRESS_KEY,
+    READ_KEY,
+    changelog_offset,
+    store_offset,
+)
 from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.store import Change
@@ -269,3 +275,49 @@ def test_a_store_of_a_changelog_that_was_created_again_is_rebuilt(tmp_path: Path
                 assert rows(store) == expected(3, 4, 5)
 
     asyncio.run(main())
+
+
+def test_a_store_is_kept_whose_last_checkpoint_was_compacted_away(tmp_path: Path) -> None:
+    """Its task wrote on under later leaders than the one it had read from, and others after it."""
+
+    async def checkpoint(log: Log, number: int, size_bytes: int = 1) -> tuple[bytes, int]:
+        progress = b"p%d" % number
+        async with log.producer() as producer:
+            now_ms = SystemClock().wall_ms()
+            written = [(b"%d" % number, b"v" * size_bytes), (PROGRESS_KEY, progress)]
+            records = [(now_ms, key, value, ()) for key, value in written]
+            return progress, (await producer.send_atomic(*CHANGELOG, records)).offset + 1
+
+    async def is_compacted(log: Log, offset: int) -> bool:
+        async with log.consumer() as consumer:
+            consumer.assign([CHANGELOG])
+            consumer.seek(CHANGELOG, offset)
+            polled = await consumer.poll(timeout_ms=100)
+            return bool(polled) and polled[CHANGELOG][0].offset > offset
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            configs = {
+                "cleanup.policy": "compact",
+                "segment.bytes": "4096",
+                "min.compaction.lag.ms": "0",
+                "min.cleanable.dirty.ratio": "0.01",
+            }
+            await log.admin().create_topics([NewTopic(CHANGELOG.topic, 1, configs=configs)])
+            await write(log, 1)
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                await asyncio.to_thread(broker.kill_and_restart)
+                progress, next_offset = await checkpoint(log, 2)
+                store.write([(b"2", b"v"), (PROGRESS_KEY, progress), store_offset(next_offset)])
+            async with asyncio.timeout(WAIT_MS / 1000 * 6):
+                number = 3
+                while not await is_compacted(log, next_offset - 1):
+                    await checkpoint(log, number, 3000)
+                    number += 1
+            async with following_it(log, tmp_path) as (follower, _):
+                follower.tell_if_rebuilt("here")
+                assert not follower.rebuilt
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        asyncio.run(main(broker))
