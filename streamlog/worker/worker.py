@@ -46,6 +46,7 @@ from streamlog.worker.group_offsets import GroupOffsets
 from streamlog.worker.halting import HaltWatch, obey
 from streamlog.worker.halts import Cut
 from streamlog.worker.own_rows import rows_for_agents
+from streamlog.worker.parting import unless_gone
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.preparing import prepared, surroundings_of
 from streamlog.worker.program import Program, Start
@@ -127,11 +128,12 @@ class Worker:
         """Work until `stop` is set; then finish, commit and leave the group.
 
         Raises:
+            ConnectionLost: no broker answers, so it has ended without a last commit.
             StreamlogError: something can't go on; nothing that failed was committed.
         """
         log = Log.open(self._log_url, security=self._security)
         async with log as opened, HaltWatch(opened, self._program.app_id, self._clock) as watch:
-            await obey(watch, stop, partial(self._run, opened, watch))
+            await unless_gone(opened, stop, obey(watch, stop, partial(self._run, opened, watch)))
 
     async def _run(self, log: Log, halts: HaltWatch, stop: asyncio.Event, cut: Cut | None) -> None:
         """The worker from its beginning to its end, or to a cut."""

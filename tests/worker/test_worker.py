@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -396,6 +397,34 @@ def test_timers_run_on_the_leader_or_everywhere_and_may_send(tmp_path: Path) -> 
         first.line("^heard ding$", count=first.output.count("heard") + 3)
         assert first.stop() == 0
         assert "the stream has ended" in first.output
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
+def test_ctrl_c_does_not_wait_for_a_log_that_is_gone(
+    tmp_path: Path, how: signal.Signals, guarantee: str
+) -> None:
+    """The worker has something to commit, and its clients would retry for a minute."""
+    options = f'commit_interval="1h", guarantee="{guarantee}", log='
+    hello = HELLO.replace("log=", options).replace("str)\n", "str, partitions=4)\n", 1)
+    copied = 'app.stream(greetings).to(app.topic("copies", key=str, value=str, partitions=1))\n'
+    written(tmp_path, hello=hello.replace("if __name__", copied + "if __name__"))
+    listen = ("broker", "--data", "log", "--listen", "127.0.0.1:0")
+    with running(*STREAMLOG, *listen, cwd=tmp_path) as broker:
+        log = ("--log", "kafka://" + broker.line(r"listening on (\S+)").group(1))
+        with running(*STREAMLOG, "-A", "hello", "worker", *log, cwd=tmp_path) as worker:
+            worker.line(r"this worker has 4 partitions")
+            sent = ("send", "greetings", "world", *log)
+            assert streamlog("-A", "hello", *sent, cwd=tmp_path)[0] == 0
+            worker.line(r"^hello, world$")
+            broker.signal(how)
+            asked_s = monotonic()
+            assert worker.stop() == 4, worker.output
+            took_s = monotonic() - asked_s
+            assert "stopping: no broker answers, so nothing can be committed" in worker.output
+            assert "error: stopped without the last commit" in worker.output
+            assert "Traceback" not in worker.output
+            assert took_s < 20, worker.output
 
 
 def test_the_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:

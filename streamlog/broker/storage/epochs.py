@@ -5,8 +5,9 @@ epoch and the offset at which it began. The epoch goes up with every start that 
 what was not on disk may be gone then, and other records get its offsets, which a client that has
 read the old ones finds out by asking where their epoch ended. It is in every batch, too.
 Rule of the file: an epoch is durable before the first batch of it is written, and no batch is
-written while the file names epochs that the log has lost. A log without the file is all of epoch 0. One that is damaged, or missing though batches have other epochs, is made
-anew of their headers; a new epoch begins then, for nobody knows what else the file had said.
+written while the file names epochs that the log has lost. A log without it is all of epoch 0. A
+file that is damaged, or missing though batches have other epochs, is made anew of their headers; a
+new epoch begins then, for nobody knows what else the file had said.
 """
 
 from __future__ import annotations
