@@ -126,15 +126,14 @@ class BrokerSession:
             self._on_answer(send, answer)
 
     def _look_for_room(self) -> None:
-        """Others lead while this disk is full, but for partitions that only this one has."""
+        """Others lead while this disk is full, unless a partition has nobody else to lead it."""
         now_ms = self._clock.now_ms()
         if now_ms < self._look_ms or not self._directory.config.quorum.voters:
             return
         self._look_ms = now_ms + self._life.heartbeat_interval_ms
         was_full, node_id = self._life.is_full, self._directory.node_id
         self._life.is_full = self._directory.lacks_room() and not any(
-            partition.leader == node_id and {*partition.isr} <= {node_id}
-            for _, _, partition in self._metadata.partitions()
+            partition.needs(node_id) for _, _, partition in self._metadata.partitions()
         )
         if self._life.is_full and not was_full:
             _log.error(

@@ -162,6 +162,12 @@ class PartitionRegistration:
         """Whether it is on its way to other brokers."""
         return bool(self.adding or self.removing)
 
+    def needs(self, broker_id: int) -> bool:
+        """Whether a broker leads it and is alone in sync, or could lead it while nobody does."""
+        if self.leader == NO_LEADER:
+            return broker_id in (*self.isr, *self.elr)
+        return self.leader == broker_id and {*self.isr} <= {broker_id}
+
     def directory(self, broker_id: int) -> bytes | None:
         """Where its replica on a broker was last in sync; None if it is not known."""
         for replica, directory in zip(self.replicas, self.directories, strict=False):

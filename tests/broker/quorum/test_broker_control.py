@@ -309,6 +309,20 @@ def test_a_broker_can_ask_to_be_fenced(three: Deciding) -> None:
     assert not three.heartbeat(1).is_fenced
 
 
+def test_of_brokers_that_ask_for_it_at_the_same_time_one_is_needed(three: Deciding) -> None:
+    """Their disks have become full together, and neither knew of the other one."""
+    three.create(replicas=[[1, 2]])
+    assert not any(three.partition().needs(each) for each in (1, 2, 3))
+    three.heartbeat(1, want_fence=True)
+    three.heartbeat(2, want_fence=True)
+    assert three.partition().leader == NO_LEADER
+    assert [each for each in (1, 2, 3) if three.partition().needs(each)] == [2]
+    three.heartbeat(1, want_fence=True)
+    three.heartbeat(2)
+    assert three.partition().leader == 2
+    assert three.partition().needs(2)
+
+
 def test_one_that_is_gone_for_good_is_in_sync_with_nobody(three: Deciding) -> None:
     three.create(replicas=[[1, 2]])
     answer = three.ask(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse)
