@@ -76,7 +76,16 @@ def may_be_none(declared: object) -> bool:
         return may_be_none(typing.get_args(declared)[0])
     if is_union(declared):
         return any(map(may_be_none, typing.get_args(declared)))
+    if typing.get_origin(declared) is typing.Literal:
+        return None in typing.get_args(declared)
     return declared is type(None) or declared is None
+
+
+def is_never_none(declared: object) -> bool:
+    """Whether a type is known not to have None among its values."""
+    kind = bare(declared)
+    is_known = isinstance(kind, type) or typing.get_origin(kind) is not None
+    return is_known and not may_be_none(declared)
 
 
 def nearest(name: str, names: typing.Iterable[str]) -> str:

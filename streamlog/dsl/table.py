@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, overload
 
 from streamlog.dsl.access import TableAccess
-from streamlog.dsl.fields import may_be_none
+from streamlog.dsl.fields import is_never_none
 from streamlog.dsl.foreign_keys import Pointing, joined_on
 from streamlog.dsl.place import (
     Place,
@@ -84,7 +84,7 @@ class Table(Generic[K, V]):
             name=_checked(name) or builder.unique_name("tablemapvalues"),
             parents=(place.node,),
             fn=fn,
-            may_delete=value.known is None or may_be_none(value.known),
+            may_delete=not is_never_none(value.known),
             on_error=on_error,
         )
         builder.add(node)

@@ -146,8 +146,7 @@ def _feeders(topic: str, subs: Iterable[Subtopology]) -> tuple[Feeder, ...]:
 
 def _is_retimed(sub: Subtopology, node: Node) -> bool:
     """Whether a node, or one above it, sets other timestamps."""
-    above = [each for each in sub.nodes if each.name in node.parents]
-    return isinstance(node, SetTimestamp) or any(_is_retimed(sub, each) for each in above)
+    return any(isinstance(each, SetTimestamp) for each in (node, *sub.ancestors(node)))
 
 
 def _idle_marks(topic: str, subs: list[Subtopology]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ not in the list, and fails.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -183,3 +183,29 @@ def test_nobody_looks_at_old_values_without_need() -> None:
     told = [node.name for node in first.nodes if first.tells_old_values(node)]
     assert told == [table.name, view.side.place.node]
     assert not any(second.tells_old_values(node) for node in second.nodes)
+
+
+def anything(value: str) -> Any:
+    return None if value == "gone" else value
+
+
+def an_object(value: str) -> object:
+    return None if value == "gone" else value
+
+
+def a_literal(value: str) -> Literal[None, "here"]:  # noqa: PYI061 - it may be written so
+    return None if value == "gone" else "here"
+
+
+@pytest.mark.parametrize("fn", [anything, an_object, a_literal])
+def test_a_view_whose_function_may_give_none_deletes_no_row_that_was_not_there(
+    fn: Callable[[str], Any],
+) -> None:
+    app = App("t")
+    rows = app.topic("rows", key=str, value=str)
+    out = app.topic("out", key=str, value=str)
+    app.table(rows).map_values(fn, name="seen").changes().to(out)
+    with app.test() as t:
+        for key, value in (("a", "gone"), ("a", "here"), ("a", "gone"), ("a", "gone")):
+            t.input(rows).send(value, key=key)
+        assert [(r.key, r.value) for r in t.output(out).records] == [("a", "here"), ("a", None)]

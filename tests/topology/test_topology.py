@@ -193,3 +193,13 @@ def test_emission_decides_whether_results_are_a_source_of_their_own() -> None:
     app = clicks_app()
     (node,) = [n for n in app.topology().nodes if isinstance(n, WindowedAggregate)]
     assert node.feeds == (node.name,)
+
+
+def test_paths_that_part_and_meet_again_and_again_are_looked_at_once() -> None:
+    app = App("paths")
+    stream = app.stream(app.topic("words", key=str, value=str))
+    for _ in range(40):
+        stream = stream.filter(lambda _, v: bool(v)).merge(stream.filter_not(lambda _, v: bool(v)))
+    counts = stream.group_by_key().windowed(tumbling("1m")).count(name="minutes")
+    counts.changes().rekey(lambda _, n: n, name="by-count").group_by_key().count(name="twice")
+    assert app.program().topology.subtopologies
