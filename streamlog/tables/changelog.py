@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple, TypeAlias
+from zlib import crc32
 
 import msgspec
 
@@ -54,7 +55,7 @@ FORMAT_VERSION = 2
 """Of the encoded Progress. A reader refuses what it does not know: see `Progress.decode`."""
 
 _OFFSET = struct.Struct(">q")
-_READ = struct.Struct(">qi16s")
+_READ = struct.Struct(">qi16sqI")
 
 
 class SourceLog(NamedTuple):
@@ -186,10 +187,19 @@ class ReadUpTo(NamedTuple):
     """Of the record before."""
     topic_id: bytes
     """Of the changelog; zero if the broker tells none."""
+    last_offset: int = -1
+    """Of the last record before; -1 if there is none."""
+    last_crc: int = 0
+    """Of its key and value: see `crc_of`."""
 
     def row(self) -> Change:
         """As the store keeps it."""
         return READ_KEY, _READ.pack(*self)
+
+
+def crc_of(key: bytes | None, value: bytes | None) -> int:
+    """By which a record is told from another one at the same offset."""
+    return crc32(value or b"", crc32(key or b""))
 
 
 def stored_read_up_to(store: KeyValueStore) -> ReadUpTo | None:

@@ -3,10 +3,11 @@
 A changelog that was truncated (unclean leader election, a power cut, a backup that was put back)
 and written to by others since may be longer than what a store reflects, and hold other records at
 the same offsets: reading on from there would mix two histories. What a follower has read has the
-leader epoch of the log; what a task has written itself ends with its progress, which the log has at
-that very offset, unless compaction has removed it: then only what was read before is compared, as
-nobody knows under which leaders the task has written. Not done here: a changelog that ends before
-the store (`tables/changelog`), or is another topic (`restore`).
+leader epoch of the log, and ends with a record that it knows again; what a task has written itself
+ends with its progress, which the log has at that very offset, unless compaction has removed it:
+then only what was read before is compared, as nobody knows under which leaders the task has
+written. Not done here: a changelog that ends before the store (`tables/changelog`), or is another
+topic (`restore`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from streamlog.tables.changelog import (
     TRUNCATED,
     ReadUpTo,
     changelog_offset,
+    crc_of,
     stored_read_up_to,
 )
 from streamlog.tables.store import KeyValueStore
@@ -43,9 +45,13 @@ async def departure(
     store: KeyValueStore,
     *,
     topic_id: bytes,
+    begin: int,
     clock: Clock,
 ) -> str:
-    """Why the changelog with this id is not what the store was made of; empty if it is."""
+    """Why the changelog with this id is not what the store was made of; empty if it is.
+
+    `begin` is the changelog's first offset.
+    """
     read, position = stored_read_up_to(store), changelog_offset(store)
     if read is None:
         return ""  # An older version has written it, or a snapshot: nothing is known.
@@ -56,8 +62,17 @@ async def departure(
         record = await _record(log, changelog, position - 1, clock)
         if record is not None:
             is_own = (record.key, record.value) == (PROGRESS_KEY, store.get(PROGRESS_KEY))
-            return "" if is_own else f"{TRUNCATED}: offset {position - 1} has another record"
+            return "" if is_own else _other_at(position - 1)
+    if begin <= read.last_offset < position:
+        # A backup that was put back may have come to the same epoch again.
+        record = await _record(log, changelog, read.last_offset, clock)
+        if record is not None and crc_of(record.key, record.value) != read.last_crc:
+            return _other_at(read.last_offset)
     return await _parted(consumer, changelog, read, min(read.offset, position))
+
+
+def _other_at(offset: int) -> str:
+    return f"{TRUNCATED}: offset {offset} has another record"
 
 
 async def is_truncated(

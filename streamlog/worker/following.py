@@ -27,7 +27,15 @@ from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.records.columns import RecordColumns
-from streamlog.tables.changelog import BASE_KEY, TRUNCATED, ReadUpTo, Restoration, changelog_offset
+from streamlog.tables.changelog import (
+    BASE_KEY,
+    TRUNCATED,
+    ReadUpTo,
+    Restoration,
+    changelog_offset,
+    crc_of,
+    stored_read_up_to,
+)
 from streamlog.tables.deferred import REPLAY_RECORDS_MAX, DeferredStore
 from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.store import Change
@@ -50,6 +58,7 @@ POLL_MS = 20
 """The longest that an end without a record behind it, as that of a transaction, goes unnoticed."""
 STALL_MS = 30_000
 """The changelog's end was read, so it is there: no progress for this long is a broken log."""
+NOTHING_READ = (-1, 0)
 LACKING = "What the changelog lacks is processed again, so rows of it may be written twice"
 DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 """`delete.retention.ms` of changelogs."""
@@ -88,6 +97,7 @@ class Follower:
         self._log = log
         self._changelog = changelog
         self._topic_id = ZERO_UUID
+        self._last = NOTHING_READ
         self._store = store
         self._front = front
         self._fills = True
@@ -113,6 +123,8 @@ class Follower:
                 complete_offset=await self._complete_offset(consumer),
                 departure=await self._departure(consumer, begin),
             )
+            if (read := stored_read_up_to(self._store)) is not None:
+                self._last = read.last_offset, read.last_crc
             if self._front is not None and self._lacks_a_tail:
                 self._restoration.go_on_in(self._front)
                 self._fills = False
@@ -197,9 +209,13 @@ class Follower:
         if next_offset == self.position:
             return False
         epoch = self._consumer.place(self._changelog, next_offset).leader_epoch
-        read = ReadUpTo(next_offset, epoch, self._topic_id)
+        records = polled.get(self._changelog, RecordColumns())
+        if records:
+            crc = crc_of(records.keys[-1], records.values[-1])
+            self._last = records.offsets[-1], crc
+        read = ReadUpTo(next_offset, epoch, self._topic_id, *self._last)
         self._restoration.read_up_to(None if epoch == NO_EPOCH else read)
-        self.apply(polled.get(self._changelog, RecordColumns()), next_offset=next_offset)
+        self.apply(records, next_offset=next_offset)
         return True
 
     def apply(self, records: RecordColumns, *, next_offset: int) -> None:
@@ -240,6 +256,7 @@ class Follower:
             self._changelog,
             self._store,
             topic_id=self._topic_id,
+            begin=begin,
             clock=self._clock,
         )
 

@@ -28,6 +28,7 @@ from streamlog.tables.store import Change
 from streamlog.worker import following
 from streamlog.worker.following import Follower
 from tests.broker.process import BrokerProcess
+from tests.worker.test_cut_changelogs import back_up, put_back
 from tests.worker.test_cut_sources import cut, sizes
 
 CHANGELOG = TopicPartition("census-0-changelog", 0)
@@ -320,4 +321,28 @@ def test_a_store_is_kept_whose_last_checkpoint_was_compacted_away(tmp_path: Path
                 assert not follower.rebuilt
 
     with BrokerProcess(tmp_path / "data") as broker:
+        asyncio.run(main(broker))
+
+
+def test_a_store_is_rebuilt_if_a_backup_of_its_changelog_was_put_back(tmp_path: Path) -> None:
+    """What was written to it since has the same leader epoch and the same offsets."""
+    data, saved = tmp_path / "data", tmp_path / "saved"
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            await log.admin().create_topics([NewTopic(CHANGELOG.topic, 1)])
+            await write(log, 1)
+            await asyncio.to_thread(back_up, broker, data, saved)
+            await write(log, 2, 3, 4)
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+            await asyncio.to_thread(put_back, broker, data, saved)
+            await write(log, *range(10, 19))
+            for is_rebuilt in (True, False):
+                async with following_it(log, tmp_path) as (follower, store):
+                    assert follower.rebuilt is is_rebuilt
+                    await follower.reach(follower.end)
+                    assert rows(store) == expected(1, *range(10, 19))
+
+    with BrokerProcess(data) as broker:
         asyncio.run(main(broker))
