@@ -513,11 +513,13 @@ class LogDirectory:
     def lacks_room(self) -> bool:
         """Whether logs are refused room, and still would be.
 
-        Raises:
-            LogDirectoryError: the disk refused.
+        Nobody waits for the answer: a disk that refuses to be looked at takes no records either.
         """
-        with self._disk():
+        try:
             return self._files.reserve.look(self._files)
+        except OSError as error:
+            _logger.warning("%s", self.failure_of(error))
+            return True
 
     def failure_of(self, error: OSError) -> LogDirectoryError:
         """What an error of the disk means."""
