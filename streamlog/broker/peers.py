@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
@@ -97,8 +98,9 @@ class Peers:
 
     async def close(self) -> None:
         """Hang up on all of them."""
-        for node_id, (_, transport) in list(self._connections.items()):
-            await self._give_up(node_id, transport)
+        async with AsyncExitStack() as stack:  # All of them, also if cancelled meanwhile.
+            for node_id, (_, transport) in self._connections.items():
+                stack.push_async_callback(self._give_up, node_id, transport)
 
     async def _connected(self, node_id: int, address: Address, timeout_ms: int) -> Transport:
         try:

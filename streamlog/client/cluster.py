@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias, TypeVar
@@ -28,6 +29,7 @@ from streamlog.errors import (
     RequestTimedOut,
     StreamlogError,
     UnknownTopicOrPartition,
+    UsageError,
 )
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.cluster import (
@@ -62,6 +64,7 @@ UNKNOWN_TOPIC_TIMEOUT_MS = 1_000
 FORMING_TIMEOUT_MS = 15_000
 """How long brokers that answer may take to find their cluster: they elect who leads it first."""
 FORMING_POLL_MS = 100
+CLOSED = "this client was closed: open another one"
 
 log = repeated.logger(__name__)
 M = TypeVar("M", bound=Message)
@@ -122,6 +125,7 @@ class Cluster:
         """Brokers that have missed elections, as of their last metadata."""
         self._transports: dict[tuple[int, Lane], Transport] = {}
         self._connecting: dict[tuple[int, Lane], asyncio.Lock] = {}
+        self._is_closed = False
 
     def leader(self, partition: TopicPartition) -> int | None:
         """The broker that leads a partition, None if it has to be looked up."""
@@ -338,15 +342,14 @@ class Cluster:
             if address is None:
                 raise ConnectionLost(f"broker {node_id} is not known any more")
             try:
-                transport = await self._connect(*address)
+                transport = await self._opened(*address)
             except StreamlogError:
                 self._brokers.pop(node_id, None)  # It may have moved: look it up again.
                 raise
-            if key in self._transports:  # The way in has become this connection meanwhile.
+            other = self._transports.setdefault(key, transport)
+            if other is not transport:  # The way in has become this connection meanwhile.
                 await transport.close()
-            else:
-                self._transports[key] = transport
-            return self._transports[key]
+            return other
 
     async def retrying(
         self, attempt: Callable[[], Awaitable[R]], *, timeout_ms: int = RETRY_TIMEOUT_MS
@@ -369,10 +372,16 @@ class Cluster:
             backoff_ms = min(2 * backoff_ms, RETRY_BACKOFF_MS_MAX)
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, and open no other."""
+        self._is_closed = True
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        """On everybody, also if cancelled meanwhile."""
         transports, self._transports = self._transports, {}
-        for transport in transports.values():
-            await transport.close()
+        async with AsyncExitStack() as stack:
+            for transport in transports.values():
+                stack.push_async_callback(transport.close)
 
     async def _look_up(self, name: str) -> bool:
         """Ask about one topic; False if the broker does not know it."""
@@ -391,7 +400,7 @@ class Cluster:
         if response.error_code:
             raise error_for(response.error_code, "metadata")
         if self.cluster_id is not None and response.cluster_id != self.cluster_id:
-            await self.close()
+            await self._hang_up()
             self._brokers.clear()
             raise ConnectionLost(
                 f"another log answers now: cluster {response.cluster_id}, not {self.cluster_id}"
@@ -447,6 +456,8 @@ class Cluster:
 
     async def _begin(self) -> int:
         """Learn the brokers from a bootstrap address; one of them is reachable."""
+        if self._is_closed:
+            raise UsageError(CLOSED)
         problems: list[StreamlogError] = []
         for host, port in self._bootstrap():
             try:
@@ -463,8 +474,17 @@ class Cluster:
             "; ".join(map(str, problems)) or "no broker runs: nobody has this log open"
         )
 
+    async def _opened(self, host: str, port: int) -> Transport:
+        """A connection, unless `close` was called, be it meanwhile."""
+        if not self._is_closed:
+            transport = await self._connect(host, port)
+            if not self._is_closed:
+                return transport
+            await transport.close()
+        raise UsageError(CLOSED)
+
     async def _begin_at(self, host: str, port: int) -> int:
-        transport = await self._connect(host, port)
+        transport = await self._opened(host, port)
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         try:
             answer = await transport.call(request, timeout_ms=self.request_timeout_ms)
@@ -472,6 +492,9 @@ class Cluster:
         except BaseException:
             await transport.close()
             raise
+        if self._is_closed:
+            await transport.close()
+            raise UsageError(CLOSED)
         if not response.brokers:
             await transport.close()
             raise _Forming(

@@ -150,21 +150,8 @@ class TcpTransport:
             AuthenticationFailed: one side does not take the other's certificate or proof.
         """
         transport = cls(host, port, client_id=client_id, security=security, is_broker=is_broker)
-        loop = asyncio.get_running_loop()
-        tls = transport._security.tls()
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await loop.create_connection(lambda: transport._wire, host, port, ssl=tls)
-        except TimeoutError:
-            raise ConnectionLost(_unreachable(transport._address, "no answer")) from None
-        except ssl.SSLError as reason:
-            raise AuthenticationFailed(_no_tls(transport._address, reason)) from None
-        except OSError as reason:
-            is_cut = isinstance(reason, ConnectionResetError | ConnectionAbortedError)
-            if tls is not None and is_cut:
-                raise ConnectionLost(_no_handshake(transport._address)) from None
-            raise ConnectionLost(_unreachable(transport._address, _said(reason))) from reason
-        try:
+            await transport._open(host, port, timeout_ms)
             await transport._agree(timeout_ms)
             if transport._security.has_sasl:
                 await transport._prove(timeout_ms)
@@ -210,6 +197,22 @@ class TcpTransport:
             what = f"the broker at {self._address} speaks {offers}: {ours.name}; {needs}"
             raise LogError(what, code=ErrorCode.UNSUPPORTED_VERSION)
         return chosen
+
+    async def _open(self, host: str, port: int, timeout_ms: int) -> None:
+        """Open the socket, with TLS if that is wanted."""
+        loop, tls = asyncio.get_running_loop(), self._security.tls()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await loop.create_connection(lambda: self._wire, host, port, ssl=tls)
+        except TimeoutError:
+            raise ConnectionLost(_unreachable(self._address, "no answer")) from None
+        except ssl.SSLError as reason:
+            raise AuthenticationFailed(_no_tls(self._address, reason)) from None
+        except OSError as reason:
+            is_cut = isinstance(reason, ConnectionResetError | ConnectionAbortedError)
+            if tls is not None and is_cut:
+                raise ConnectionLost(_no_handshake(self._address)) from None
+            raise ConnectionLost(_unreachable(self._address, _said(reason))) from reason
 
     async def _agree(self, timeout_ms: int) -> None:
         """Ask which versions the broker serves: in our newest, else in the oldest, way."""
@@ -458,20 +461,27 @@ class _Wire(asyncio.BufferedProtocol):
 
     def hang_up(self) -> None:
         """Close once everything that was written is out."""
-        if self._socket is not None:
+        # Only once: with TLS, after a second `close` asyncio's `abort` does nothing.
+        if self._socket is not None and not self._socket.is_closing():
             self._socket.close()
 
     async def close(self) -> None:
-        """Hang up and wait until the socket is gone, at most `CLOSE_TIMEOUT_MS`."""
+        """Hang up and wait until the socket is gone, at most `CLOSE_TIMEOUT_MS`.
+
+        If cancelled, it is gone with the next turn of the loop.
+        """
         if self._socket is None:
             return
-        self._socket.close()
+        self.hang_up()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
                 await self._closed.wait()
         except TimeoutError:
             self._socket.abort()
             await self._closed.wait()
+        except asyncio.CancelledError:
+            self._socket.abort()
+            raise
 
     def _cut(self) -> None:
         """Hand on the whole frames in the shared buffer, keep what is left."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,12 +20,13 @@ from streamlog.client.cluster import (
     Lane,
 )
 from streamlog.clock import ManualClock, SystemClock
-from streamlog.errors import ConnectionLost, StreamlogError, UnknownTopicOrPartition
+from streamlog.errors import ConnectionLost, StreamlogError, UnknownTopicOrPartition, UsageError
 from streamlog.log import Log
 from streamlog.transport.connection import TcpTransport
 from tests.broker.node import create
 from tests.broker.three_brokers import Cluster as Brokers
 from tests.broker.three_brokers import Unstarted, lived
+from tests.transport.test_connection import open_to
 
 connect = partial(TcpTransport.connect, client_id="test", timeout_ms=60_000)
 
@@ -126,6 +128,46 @@ def test_each_lane_is_a_connection_and_many_callers_share_it(tmp_path: Path) -> 
             assert not cluster.is_connected(node_id, Lane.MAIN)
 
     asyncio.run(main())
+
+
+def test_a_close_that_is_cancelled_closes_every_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+            cluster = Cluster(lambda: [(server.host, server.port)], connect, SystemClock())
+            node_id = (await cluster.nodes())[0]
+            for lane in Lane:
+                await cluster.transport(node_id, lane)
+            closing = asyncio.ensure_future(cluster.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            assert open_to((server.host, server.port)) == []
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_is_opened_while_all_are_closed_is_closed(tmp_path: Path) -> None:
+    """At every turn of the loop: to a broker that is known, and on the way in."""
+
+    async def main(turns: int, *, is_known: bool) -> None:
+        async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+            cluster = Cluster(lambda: [(server.host, server.port)], connect, SystemClock())
+            if is_known:
+                await cluster.nodes()
+                await cluster._hang_up()
+            asking = asyncio.ensure_future(cluster.nodes())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await cluster.close()
+            with suppress(ConnectionLost, UsageError):  # Or the answer was there already.
+                await asking
+            assert not any(cluster.is_connected(broker.directory.node_id, each) for each in Lane)
+            assert open_to((server.host, server.port)) == []
+
+    for turns in range(1, 30, 2):
+        for is_known in (False, True):
+            asyncio.run(main(turns, is_known=is_known))
 
 
 def test_an_unknown_topic_is_waited_for_a_little(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from streamlog.broker.broker import Broker
+from streamlog.broker.certificates import server_context
+from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.server import BrokerServer
 from streamlog.errors import ConnectionLost, CorruptData, LogError, RequestTimedOut
 from streamlog.protocol.apis import APIS, api_of
@@ -24,17 +28,26 @@ from streamlog.protocol.messages.cluster import (
 )
 from streamlog.protocol.messages.coordination import HeartbeatRequest, HeartbeatResponse
 from streamlog.transport.connection import TcpTransport
+from streamlog.transport.security import Security
+from tests.broker.certificates import certificates
 
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 METADATA = api_of(MetadataRequest)
+TURNS = 10
+"""Of a loop, more than it takes from a connection to the call of who serves it."""
 
 
 @asynccontextmanager
-async def peer(behave: Peer) -> AsyncIterator[tuple[str, int]]:
+async def peer(
+    behave: Peer, *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[str, int]]:
     """Something that listens and behaves as it is told."""
-    released = asyncio.Event()
+    released, serving = asyncio.Event(), set[asyncio.Task[None]]()
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            serving.add(task)
         try:
             await behave(reader, writer)
             await released.wait()
@@ -42,16 +55,21 @@ async def peer(behave: Peer) -> AsyncIterator[tuple[str, int]]:
             pass
         finally:
             writer.close()
+            with suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
 
-    server = await asyncio.start_server(served, "127.0.0.1", 0)
+    server = await asyncio.start_server(served, "127.0.0.1", 0, ssl=tls)
     host, port = server.sockets[0].getsockname()
     try:
         yield host, port
     finally:
+        for _ in range(TURNS):  # It may have taken a connection and not begun to serve it.
+            await asyncio.sleep(0)
         released.set()
         server.close()
         await server.wait_closed()
-        await asyncio.sleep(0)
+        if serving:
+            await asyncio.wait(serving)
 
 
 async def frame(reader: asyncio.StreamReader) -> bytes:
@@ -76,8 +94,10 @@ def metadata(correlation_id: int, cluster_id: str) -> bytes:
     return b"".join(encode_response(METADATA, METADATA.max_version, correlation_id, response))
 
 
-async def connected(address: tuple[str, int]) -> TcpTransport:
-    return await TcpTransport.connect(*address, client_id="test", timeout_ms=60_000)
+async def connected(address: tuple[str, int], security: Security | None = None) -> TcpTransport:
+    return await TcpTransport.connect(
+        *address, client_id="test", timeout_ms=60_000, security=security
+    )
 
 
 def cluster_id(answer: object) -> str | None:
@@ -306,5 +326,96 @@ def test_a_peer_that_does_not_read_slows_the_caller_down_and_loses_nothing() -> 
             beats = [each for each in answers if isinstance(each, HeartbeatResponse)]
             assert [beat.throttle_time_ms for beat in beats] == list(range(1, count + 1))
             await transport.close()
+
+    asyncio.run(main())
+
+
+def open_to(address: tuple[str, int]) -> list[asyncio.Transport]:
+    """The connections to this address that nobody has closed, or that wait for the peer."""
+    found = [each for each in gc.get_objects() if issubclass(type(each), asyncio.Transport)]
+    return [
+        each
+        for each in found
+        if type(each).__module__ != "asyncio.sslproto"  # There is one without TLS beneath it.
+        and each.get_extra_info("peername") == address
+        and (not each.is_closing() or each.get_write_buffer_size())
+    ]
+
+
+async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def stay_silent(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    pass
+
+
+@pytest.mark.parametrize("behave", [hang_up, stay_silent, agree])
+@pytest.mark.parametrize("cancels", [1, 2])
+def test_a_connect_that_is_cancelled_leaves_nothing_open(behave: Peer, cancels: int) -> None:
+    """At every turn of the loop; the second time while it closes what it has opened."""
+
+    async def main(turns: int) -> None:
+        async with peer(behave) as address:
+            connecting = asyncio.ensure_future(connected(address))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for _ in range(cancels):
+                connecting.cancel()
+                await asyncio.sleep(0)
+            with suppress(asyncio.CancelledError, ConnectionLost):
+                await (await connecting).close()
+            assert open_to(address) == []
+
+    for turns in range(30):
+        asyncio.run(main(turns))
+
+
+@pytest.mark.parametrize("cancels", [1, 2])
+def test_a_connect_with_tls_and_sasl_that_is_cancelled_leaves_nothing_open(cancels: int) -> None:
+    """The peer takes the handshake of TLS, and says nothing to SASL's first message."""
+    server = server_context(SecurityConfig(keystore=certificates().broker))
+    security = Security(
+        protocol="SASL_SSL",
+        mechanism="PLAIN",
+        user="anna",
+        password="secret",
+        ca_file=certificates().authority,
+    )
+
+    async def main(turns: int) -> None:
+        async with peer(agree, tls=server) as address:
+            connecting = asyncio.ensure_future(connected(address, security))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for _ in range(cancels):
+                connecting.cancel()
+                await asyncio.sleep(0)
+            with suppress(asyncio.CancelledError, ConnectionLost):
+                await (await connecting).close()
+            assert open_to(address) == []
+
+    for turns in range(0, 30, 2):
+        asyncio.run(main(turns))
+
+
+def test_a_close_that_is_cancelled_drops_what_the_peer_has_not_taken() -> None:
+    async def main() -> None:
+        async with peer(agree) as address:
+            transport = await connected(address)
+            sending = asyncio.ensure_future(
+                transport.call(
+                    HeartbeatRequest(group_id="g" * 32_000_000, member_id=""), timeout_ms=60_000
+                )
+            )
+            await asyncio.sleep(0)
+            closing = asyncio.ensure_future(transport.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            with pytest.raises(ConnectionLost):
+                await sending
+            assert open_to(address) == []
 
     asyncio.run(main())
