@@ -511,15 +511,8 @@ class LogDirectory:
             self._files.reserve.renew(self._files)
 
     def lacks_room(self) -> bool:
-        """Whether logs are refused room, and still would be.
-
-        Nobody waits for the answer: a disk that refuses to be looked at takes no records either.
-        """
-        try:
-            return self._files.reserve.look(self._files)
-        except OSError as error:
-            _logger.warning("%s", self.failure_of(error))
-            return True
+        """Whether logs are refused room, and still would be."""
+        return self._files.reserve.look(self._files)
 
     def failure_of(self, error: OSError) -> LogDirectoryError:
         """What an error of the disk means."""

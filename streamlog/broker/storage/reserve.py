@@ -128,19 +128,24 @@ class Reserve:
     def look(self, files: Files) -> bool:
         """Whether logs were refused room, and would not get some now either.
 
-        Raises:
-            OSError: the disk refused, and not for want of space.
+        Nobody waits for the answer: a disk that refuses to be looked at takes no records either.
         """
         if self._directory is None or not self.is_short:
             return False
         path = f"{self._directory}.probe"
-        with self._lock, unless_full():
+        with self._lock:
             try:
                 _fill(files, path, PROBE_BYTES)
                 self.is_short = False
-            finally:
-                with suppress(FileNotFoundError):
-                    files.remove(path)
+            except OSError as error:
+                if not is_full(error):
+                    _log.warning("%s can't be written: %s", path, error)
+            try:
+                files.remove(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                _log.warning("%s can't be removed: %s", path, error)
         return self.is_short
 
     def _path(self, number: int) -> str:

@@ -535,14 +535,3 @@ def test_a_disk_that_fails_at_closing_is_told_and_frees_the_lock(files: MemoryFi
     directory = opened(files)
     assert directory.log("a", 0).recovery.scanned_bytes > 0
     assert len(read_records(directory.log("a", 0))) == 1
-
-
-def test_a_full_disk_that_fails_when_it_is_looked_at_has_no_room(
-    directory: LogDirectory, files: MemoryFiles, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert not directory.lacks_room()
-    files.reserve.is_short = True
-    files.fail_next_write(errno.EROFS)
-    assert directory.lacks_room()
-    assert "/data can't be written (Read-only file system)" in caplog.text
-    assert not directory.lacks_room()

@@ -64,3 +64,14 @@ def test_it_tells_when_there_is_room_again(files: MemoryFiles) -> None:
     files.capacity_bytes = files.used_bytes() + PROBE_BYTES
     assert not files.reserve.look(files)
     assert files.used_bytes() == PIECES * PIECE_BYTES, "the probe is removed"
+
+
+def test_a_disk_that_fails_when_it_is_looked_at_has_no_room(
+    files: MemoryFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.capacity_bytes = None
+    files.reserve.is_short = True
+    files.fail_next_write(errno.EROFS)
+    assert files.reserve.look(files)
+    assert "/data/reserve.probe can't be written: [Errno 30] Read-only" in caplog.text
+    assert not files.reserve.look(files)
