@@ -108,10 +108,10 @@ def vanish(directory: Path) -> None:
         ("broker --data file --listen 127.0.0.1:0", 5, "^error: file can't be a data directory"),
         ("broker --data /proc/no --listen 127.0.0.1:0", 5, "^error: /proc/no can't be a data"),
         ("-A shop send gone x", 3, "^error: app 'shop' declares no topic 'gone'; its topics: no"),
-        ("-A shop send sales x", 2, "^error: not Sale: .*x"),
-        ('-A shop send sales {"shop":"ulm"}', 2, "^error: not Sale: .*missing.*cents"),
-        ("-A shop send numbers x", 2, "^error: 'x' is not a number"),
-        ("-A shop send --key x numbers 1", 2, "^error: 'x' is not a number"),
+        ("-A shop send sales x", 2, "^error: the value for 'sales': not Sale: .*x"),
+        ('-A shop send sales {"shop":"ulm"}', 2, "^error: .*'sales': not Sale: .*missing.*cents"),
+        ("-A shop send numbers x", 2, "^error: the value for 'numbers': 'x' is not a number"),
+        ("-A shop send --key x numbers 1", 2, "^error: the key for 'numbers': 'x' is not a"),
     ],
 )
 def test_what_can_t_be_done_is_said_in_a_line(

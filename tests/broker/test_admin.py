@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from streamlog.broker.broker import Broker
@@ -404,7 +406,7 @@ def test_what_can_t_be_deleted_is_said(node: Node) -> None:
         assert await delete_before(broker, 0, topic="__consumer_offsets") == internal
         create(broker, "d")
         await produce(broker, batch(b"a"), topic="d")
-        node.files.fail_next_write()
+        node.files.fail_next_write(errno.EIO)
         assert await delete_before(broker, 1, topic="d") == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
         assert await delete_before(broker, 1, topic="d") == (0, 1)
 

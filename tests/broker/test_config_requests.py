@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from streamlog.broker.broker import Broker
@@ -293,7 +295,7 @@ def test_changes_to_one_resource_are_made_together_or_not_at_all(node: Node) -> 
         assert [each.error_code for each in answers] == [ErrorCode.INVALID_REQUEST] * 2
         tried = await alter(broker, TOPIC, "t", good, validate_only=True)
         assert tried.error_code == 0
-        node.files.fail_next_write()
+        node.files.fail_next_write(errno.EIO)
         failed = await alter(broker, TOPIC, "t", good)
         assert failed.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert broker.directory.topics["t"].config == node.config.topic

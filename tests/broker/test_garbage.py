@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
+from streamlog import repeated
 from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.server import BrokerServer
@@ -196,6 +197,7 @@ def bombarded(directory: Path, seed: int) -> Outcome:
         logger = logging.getLogger(name)
         logger.addHandler(lines)
         logger.propagate = False
+    repeated.INTERVAL_S = 0.0  # Each hang-up has to have its line.
     story = asyncio.run(bombard(directory, lines, seed))
     return Outcome(story.answered, lines.hung_up, lines.bugs)
 

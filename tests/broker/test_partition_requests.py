@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -122,10 +123,25 @@ def test_a_topic_that_is_in_twice_is_refused(node: Node) -> None:
 def test_a_disk_that_refuses_leaves_the_topic_as_it_was(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
-        node.files.fail_next_write()
+        node.files.fail_next_write(errno.EIO)
         (result,) = await grow(broker, wanted(3))
         assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert len(broker.directory.topics["t"].partitions) == 1
+
+    async def again(broker: Broker) -> None:
+        assert len(broker.directory.topics["t"].partitions) == 1
+        (result,) = await grow(broker, wanted(3))
+        assert result.error_code == 0
+        assert (await produce(broker, batch(b"b"), index=2)).error_code == 0
+
+    node.run(story)
+    node.run(again)
+
+
+def test_a_disk_that_is_full_for_a_moment_grows_the_topic_all_the_same(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        node.files.fail_next_write(errno.ENOSPC)
         (result,) = await grow(broker, wanted(3))
         assert result.error_code == 0
         assert (await produce(broker, batch(b"b"), index=2)).error_code == 0
