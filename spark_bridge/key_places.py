@@ -25,13 +25,13 @@ _log = logging.getLogger(__name__)
 SAMPLED = 200
 """Offsets at the end of each partition whose keys are looked at."""
 KEYS_ENOUGH = 64
-"""No other partitioner puts so many keys into the same partitions by chance."""
+"""Another partitioner does not place this number of keys in the same partitions by chance."""
 MISPLACED_MIN = 2
 """One key may have been sent to a partition by hand."""
 
 
 def partitioner_of(options: WriteOptions, topic: str, count: int) -> Partitioner:
-    """The partitioner for rows of a topic with so many partitions.
+    """The partitioner for rows written to a topic with this number of partitions.
 
     Raises:
         ConfigError: the options do not say, and the topic's keys are not where murmur2 puts them;

@@ -50,7 +50,7 @@ def is_recreated(before: str, now: str) -> bool:
 
 
 def truncated(place: TopicPartition, divergence: int, end: int, then: str) -> Lost:
-    """The log was cut, and may have grown again since; -1: nobody knows where, or grown."""
+    """The log was truncated and may have grown since; -1 stands for an unknown offset."""
     where = "" if end == UNKNOWN_OFFSET else f"it ends at {end}, "
     if divergence != UNKNOWN_OFFSET and not 0 <= end <= divergence:
         where = f"from offset {divergence} on it holds other records, {where}"

@@ -547,7 +547,7 @@ def _committed(
     """Up to where readers of committed records see a log, and what they leave out.
 
     Raises:
-        CorruptData: a marker can't be read, so nobody knows which transactions were aborted.
+        CorruptData: a marker can't be read, so which transactions were aborted is unknown.
     """
     try:
         end_offset, aborted = stored.committed(*place, start, end)
