@@ -137,6 +137,14 @@ def test_every_path_in_the_documents_exists() -> None:
     assert missing == []
 
 
+def test_changelog_fragments_have_names_that_a_release_collects() -> None:
+    types = {"added", "changed", "deprecated", "removed", "fixed", "security"}
+    known = re.compile(rf"(\+[a-z0-9-]+|\d+)\.({'|'.join(sorted(types))})\.md")
+    fragments = [each for each in ROOT.glob("changelog.d/*") if each.name != "README.md"]
+    assert [each.name for each in fragments if not known.fullmatch(each.name)] == []
+    assert [each.name for each in fragments if len(each.read_text().splitlines()) != 1] == []
+
+
 def test_tests_mirror_the_package() -> None:
     rooms = {name(path.parent).removeprefix("streamlog").strip("/") for path in SOURCES}
     for test in ROOT.glob("tests/**/test_*.py"):
