@@ -26,7 +26,7 @@ from streamlog.broker.neighbours import Neighbours
 from streamlog.broker.quorum.decision import Realm
 from streamlog.broker.quorum.member import QuorumMember
 from streamlog.broker.quorum.metadata import ClusterMetadata
-from streamlog.broker.quorum.predecessor import records_of
+from streamlog.broker.quorum.metadata_recovery import recover_records
 from streamlog.broker.quorum.raft_state import Timeouts
 from streamlog.broker.sessions import BrokerSession
 from streamlog.errors import ConnectionLost, StreamlogError
@@ -73,7 +73,7 @@ class Membership:
         """Read the metadata log of a directory; a broker that is alone knows all of it then.
 
         Raises:
-            CorruptData: the log, or a file from before there was one, is damaged.
+            CorruptData: the log is damaged.
             LogDirectoryError: the disk refused.
         """
         config = directory.config
@@ -86,7 +86,7 @@ class Membership:
             config=config,
             cluster=config.cluster,
             internal_topics=frozenset(internal_topics),
-            inherited=partial(records_of, directory),
+            inherited=partial(recover_records, directory),
         )
         member = QuorumMember.open(
             files,
@@ -106,11 +106,6 @@ class Membership:
             # A voter whose metadata log alone is gone has forgotten its votes as well.
             rejoins=directory.rejoins or directory.lives.were_begun,
         )
-        try:
-            directory.predecessors().remove()
-        except BaseException:
-            member.close()
-            raise
         return cls(member, directory, clock=clock)
 
     def __init__(self, quorum: QuorumMember, directory: LogDirectory, *, clock: Clock) -> None:

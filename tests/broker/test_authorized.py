@@ -11,7 +11,6 @@ import pytest
 from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.group_config import GroupConfig
-from streamlog.broker.security.acls import Acl
 from streamlog.broker.security.principals import ANONYMOUS, IN_PROCESS
 from streamlog.broker.security.rules import RULES
 from streamlog.broker.security_config import SecurityConfig
@@ -975,19 +974,6 @@ def test_without_an_authorizer_there_are_no_acls() -> None:
 def test_a_super_user_has_to_be_a_principal() -> None:
     with pytest.raises(ConfigError, match=r"super\.users: 'root'"):
         node(super_users="root").run(lambda _: asyncio.sleep(0))
-
-
-def test_an_acl_is_a_value() -> None:
-    one = Acl(
-        resource_type=TOPIC,
-        name="t",
-        pattern=Pattern.LITERAL,
-        principal="User:a",
-        host="*",
-        operation=OP.READ,
-        permission=Permission.ALLOW,
-    )
-    assert Acl.of_kept(one.kept()) == one
 
 
 def test_what_is_taken_away_holds_for_the_next_request_that_looks_like_the_last() -> None:

@@ -30,7 +30,6 @@ from streamlog.broker.quorum.metadata_records import decode_record, encode_recor
 from streamlog.broker.quorum.quorum_view import QuorumView, view_of
 from streamlog.broker.quorum.raft_messages import EMPTY, SnapshotId
 from streamlog.broker.quorum.raft_state import Timeouts
-from streamlog.broker.quorum.unvoted_log import adopt
 from streamlog.broker.quorum.wire import Asked
 from streamlog.broker.storage.files import Files
 from streamlog.clock import Clock
@@ -107,7 +106,6 @@ class QuorumMember:
             ConfigError: the log is that of other voters.
             LogDirectoryError: the disk refuses.
         """
-        adopt(files, directory, node_id=realm.node_id)
         place = Place(
             files=files,
             directory=directory,

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
 
 from streamlog.broker.security.principals import EVERYBODY, IN_PROCESS
 from streamlog.errors import ConfigError
@@ -74,23 +73,6 @@ class Acl:
             "operation": self.operation.name,
             "permission": self.permission.name,
         }
-
-    @classmethod
-    def of_kept(cls, kept: Mapping[str, str]) -> Self:
-        """What was kept.
-
-        Raises:
-            KeyError: it is none.
-        """
-        return cls(
-            resource_type=ResourceType[kept["resource_type"]],
-            name=str(kept["name"]),
-            pattern=Pattern[kept["pattern"]],
-            principal=str(kept["principal"]),
-            host=str(kept["host"]),
-            operation=Operation[kept["operation"]],
-            permission=Permission[kept["permission"]],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,19 +146,6 @@ class Acls:
     def matching(self, wanted: AclFilter) -> list[Acl]:
         """Those that a filter means, in an order that stays the same."""
         return sorted((acl for acl in self.all if wanted.matches(acl)), key=_order)
-
-    def content(self) -> dict[str, Any]:
-        """As they are kept."""
-        return {"acls": [acl.kept() for acl in sorted(self.all, key=_order)]}
-
-    @classmethod
-    def of_content(cls, content: Mapping[str, Any]) -> Self:
-        """What was kept.
-
-        Raises:
-            KeyError, TypeError: it is not what is written here.
-        """
-        return cls(Acl.of_kept(kept) for kept in content["acls"])
 
 
 def _order(acl: Acl) -> tuple[object, ...]:

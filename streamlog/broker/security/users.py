@@ -8,10 +8,8 @@ same every time, that looks like those of the others and that no password fits.
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
 
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -101,34 +99,6 @@ class Users:
             if own:
                 after[name] = own
         return Users(self._secret, after), results
-
-    # ---- kept ----
-
-    def content(self) -> dict[str, Any]:
-        """As it is kept."""
-        return {
-            "secret": _text(self._secret),
-            "users": {
-                name: {each.mechanism.sasl_name: _kept(each) for each in own.values()}
-                for name, own in sorted(self._credentials.items())
-            },
-        }
-
-    @classmethod
-    def of_content(cls, content: Mapping[str, Any]) -> Self:
-        """What was kept.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: it is not what is written here.
-        """
-        credentials = {
-            str(name): {
-                each.mechanism: each
-                for each in (_read(mechanism, kept) for mechanism, kept in own.items())
-            }
-            for name, own in content["users"].items()
-        }
-        return cls(_bytes(content["secret"]), credentials)
 
     # ---- made up ----
 
@@ -230,24 +200,3 @@ def _credential(asked: ScramCredentialUpsertion) -> ScramCredential:
     return ScramCredential.of_salted(
         mechanism, bytes(asked.salt), asked.iterations, bytes(asked.salted_password)
     )
-
-
-def _kept(credential: ScramCredential) -> dict[str, Any]:
-    keys = {name: _text(getattr(credential, name)) for name in _KEYS}
-    return {"iterations": credential.iterations, **keys}
-
-
-def _read(mechanism: str, kept: Mapping[str, Any]) -> ScramCredential:
-    found = ScramMechanism.of(mechanism)
-    if found is None:
-        raise ValueError(f"mechanism {mechanism!r}")
-    keys = {name: _bytes(kept[name]) for name in _KEYS}
-    return ScramCredential(mechanism=found, iterations=int(kept["iterations"]), **keys)
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)

@@ -10,8 +10,6 @@
     lives             ids of the starts of the directory that may have registered last with the
                       controller; a copy that is put back later does not have the newest
 
-What was in four more files, before there was a metadata log, is read from there once, to begin
-the log with it: `broker.json`, `producer_ids`, `users.json`, `acls.json`.
 Rule of the file: each is replaced as a whole, durably, with a checksum in it but for the first,
 and what can't be read is an error that names the file; nothing is guessed.
 """
@@ -28,7 +26,7 @@ from typing import Any
 from crc32c import crc32c
 
 from streamlog.broker.config import PARTITIONS_MAX
-from streamlog.broker.quota_table import QuotaTable, entity_of
+from streamlog.broker.quota_table import QuotaTable
 from streamlog.broker.storage.files import Files, read_file, replace_file
 from streamlog.broker.storage.segment import SegmentEnd
 from streamlog.errors import CorruptData, StreamlogError
@@ -36,17 +34,10 @@ from streamlog.errors import CorruptData, StreamlogError
 META = "meta.properties"
 TOPICS = "topics.json"
 CHECKPOINTS = "checkpoints"
-BROKER = "broker.json"
-PRODUCER_IDS = "producer_ids"
-USERS = "users.json"
-ACLS = "acls.json"
 CLEAN_SHUTDOWN = "clean_shutdown"
 LISTENER = "listener"
 LIVES = "lives"
 LOCK = "lock"
-
-PREDECESSORS = (BROKER, PRODUCER_IDS, USERS, ACLS)
-"""What is in the metadata log now."""
 
 RECOVERY_POINTS = "recovery_points"
 LOG_START_OFFSETS = "log_start_offsets"
@@ -237,42 +228,6 @@ class Catalog:
         except MALFORMED as error:
             raise self.damaged(CHECKPOINTS, error) from error
 
-    def broker_settings(self) -> AlteredSettings:
-        """What was altered while the broker ran."""
-        content = self._read_json(BROKER)
-        if content is None:
-            return AlteredSettings()
-        try:
-            return AlteredSettings(
-                default=_texts(content["default"]),
-                node=_texts(content["node"]),
-                # Directories from before clients had quotas have none.
-                quotas=_quotas(content.get("quotas", [])),
-            )
-        except MALFORMED as error:
-            raise self.damaged(BROKER, error) from error
-
-    def remove_predecessors(self) -> None:
-        """Of the files that there were before the metadata log, none is left."""
-        gone = [self._removed(name) for name in PREDECESSORS]
-        if any(gone):
-            self._files.sync_directory(self._path)
-
-    # What is in there is for its owner to read, who says `damaged` of it as well.
-    def kept(self, name: str) -> dict[str, Any] | None:
-        """What a room above has kept under a name; None if nothing."""
-        return self._read_json(name)
-
-    def next_producer_id(self) -> int | None:
-        """The first producer id that was never given out; None if nothing is known of it."""
-        content = self._read_json(PRODUCER_IDS)
-        if content is None:
-            return None
-        try:
-            return _offset(content["next"])
-        except MALFORMED as error:
-            raise self.damaged(PRODUCER_IDS, error) from error
-
     def mark_clean(self, ends: Mapping[str, SegmentEnd], *, broker_epoch: int) -> None:
         """All is on disk and the directory is being closed; the last thing that is written.
 
@@ -373,15 +328,11 @@ class Catalog:
         self._replace(name, json.dumps(checked, indent=indent) + "\n")
 
     def _remove(self, name: str) -> None:
-        if self._removed(name):
-            self._files.sync_directory(self._path)
-
-    def _removed(self, name: str) -> bool:
         try:
             self._files.remove(f"{self._path}/{name}")
         except FileNotFoundError:
-            return False
-        return True
+            return
+        self._files.sync_directory(self._path)
 
     def damaged(self, name: str, error: Exception) -> CorruptData:
         """The error of a file that can't be read."""
@@ -433,15 +384,6 @@ def _topic(entry: dict[str, Any]) -> TopicEntry:
         partitions=partitions,
         configs=_texts(entry["configs"]),
     )
-
-
-def _quotas(entries: list[dict[str, Any]]) -> QuotaTable:
-    rates = {}
-    for entry in entries:
-        names = {str(k): None if v is None else str(v) for k, v in entry["entity"].items()}
-        bounds = {str(key): int(rate) for key, rate in entry["rates"].items()}
-        rates[entity_of(names.items())] = bounds
-    return QuotaTable(rates)
 
 
 def _texts(entries: dict[str, Any]) -> dict[str, str]:

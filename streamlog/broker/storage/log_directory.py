@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
 
 from streamlog import repeated
 from streamlog.broker.config import BrokerConfig, TopicConfig
@@ -47,7 +46,6 @@ from streamlog.broker.storage.formatting import identified
 from streamlog.broker.storage.listener_file import ListenerFile
 from streamlog.broker.storage.os_files import OsFiles, process_id
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.predecessor_files import PredecessorFiles
 from streamlog.broker.storage.reserve import tell_of_memory, unless_full
 from streamlog.broker.storage.roll_budget import RollBudget
 from streamlog.broker.storage.segment import SegmentEnd
@@ -70,7 +68,6 @@ from streamlog.errors import (
 )
 
 _logger = repeated.logger(__name__)
-Kept = TypeVar("Kept")
 
 
 class LogDirectory:
@@ -428,11 +425,10 @@ class LogDirectory:
         """Remove files that `PartitionLog.retire` has renamed; what can't be is left for later."""
         self._folders.remove_files(paths)
 
-    def predecessors(self) -> PredecessorFiles:
-        """Files from before there was a metadata log."""
-        self._check_writable()
-        logs = self._logs().values()
-        return PredecessorFiles(self._catalog, self.path, [each.producers for each in logs])
+    def next_producer_id(self) -> int:
+        """Return the first producer id that no log of the directory knows."""
+        producers = [log.producers for log in self._logs().values()]
+        return 1 + max((max(each.last_offsets(), default=-1) for each in producers), default=-1)
 
     # ---- the broker's own ----
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -187,12 +185,6 @@ def test_looking_up_gives_what_looking_at_all_gives(
     )
     expected = free if not about else allowed and not denied
     assert may(decides, name, Operation.DESCRIBE) is expected
-
-
-@given(st.lists(RULES, max_size=6))
-def test_what_is_kept_is_read_again(rules: list[Acl]) -> None:
-    kept = json.loads(json.dumps(Acls(rules).content()))
-    assert Acls.of_content(kept).all == frozenset(rules)
 
 
 def test_filters() -> None:

@@ -76,9 +76,7 @@ def test_settings_show_no_secret() -> None:
 def test_users_show_no_secret() -> None:
     users, _ = no_users().altered([], [upsertion()])
     credential = users.of("alice")[ScramMechanism.SCRAM_SHA_256]
-    kept = users.content()["users"]["alice"]["SCRAM-SHA-256"]
     for name in ("salt", "stored_key", "server_key"):
-        assert kept[name] not in repr(credential)
         assert repr(getattr(credential, name)) not in repr(credential)
 
 

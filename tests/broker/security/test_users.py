@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from streamlog.broker.security.users import Users
@@ -67,21 +65,6 @@ def test_a_salted_password_has_any_length_but_none(size_bytes: int) -> None:
     refusal = results["alice"]
     assert refusal is not None
     assert refusal.code == ErrorCode.UNACCEPTABLE_CREDENTIAL
-
-
-def test_what_is_kept_can_be_read_again_and_holds_no_password() -> None:
-    users, _ = no_users().altered([], [upsertion(), upsertion("bob", 2)])
-    kept = json.dumps(users.content())
-    assert "wonderland" not in kept
-    again = Users.of_content(json.loads(kept))
-    assert again.content() == users.content()
-    assert again.credential("bob", SHA_512)[0].fits("wonderland")
-
-
-@pytest.mark.parametrize("damage", [{}, {"secret": "!", "users": {}}, {"secret": "", "users": []}])
-def test_what_is_damaged_is_not_guessed(damage: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
-        Users.of_content(damage)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import copy
 import json
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 
 from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.files import read_file, replace_file
+from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.findings import Kind
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.log_directory import LogDirectory
@@ -34,25 +34,14 @@ KINDS = [
     ".snapshot",
     ".timeindex",
     ".txnindex",
-    "acls.json",
-    "broker.json",
     "checkpoints",
     "clean_shutdown",
     "cleaned-offset",
     "leader-epoch-checkpoint",
     "lock",
     "meta.properties",
-    "producer_ids",
     "topics.json",
 ]
-
-
-PREDECESSORS = {
-    "acls.json": '{"version": 1, "acls": []}',
-    "broker.json": '{"version": 1, "default": {"log.cleaner.backoff.ms": "2000"}, "node": {}}',
-    "producer_ids": '{"version": 1, "next": 1000}',
-}
-"""Files from before there was a metadata log; what is in them is read once."""
 
 
 def opened(files: MemoryFiles) -> LogDirectory:
@@ -65,8 +54,6 @@ def built() -> MemoryFiles:
     directory = opened(files)
     directory.create_topic("plain", 1, {"cleanup.policy": "delete"})
     directory.create_topic("clean", 1)
-    for name, content in PREDECESSORS.items():
-        replace_file(files, f"data/{name}", content.encode())
     directory.log("plain", 0).append(batch(), now_ms=0)
     directory.log("clean", 0).append(keyed(("k", "0")), now_ms=0)
     files.crash(keep_bytes=None)
@@ -182,10 +169,6 @@ def test_an_opening_refuses_or_serves_what_is_sound(kind: str) -> None:
 
 
 def check_served(directory: LogDirectory) -> None:
-    with suppress(CorruptData):
-        directory.predecessors().acls(dict)
-        directory.predecessors().settings()
-        directory.predecessors().next_producer_id()
     told: list[str] = []
     now = read_or_none(directory, told)
     if now is not None:

@@ -26,7 +26,7 @@ from tests.broker.storage.test_kill import CONFIG
 
 directory = LogDirectory.open(sys.argv[1], config=CONFIG)
 log = directory.log("a", 0)
-producer_id = directory.predecessors().next_producer_id()
+producer_id = directory.next_producer_id()
 sequence = 0
 while True:
     data = batch(3, value=b"x" * 500, producer=(producer_id, 0, sequence))

@@ -4,7 +4,7 @@ import errno
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +28,6 @@ from streamlog.errors import (
 )
 from tests.broker.storage.batches import batch, overwrite, read_records
 
-PREDECESSORS = {
-    "producer_ids": '{"version": 1, "next": 1000, "crc32c": 1440212140}',
-    "broker.json": '{"version": 1, "default": {"log.retention.ms": "1000"}, "nod'
-    'e": {}, "quotas": [], "crc32c": 1836158784}',
-}
-"""As they were written before there was a metadata log."""
 SMALL_TOPICS = BrokerConfig(topic=TopicConfig(segment_bytes=1024, index_interval_bytes=128))
 
 
@@ -396,7 +390,7 @@ def test_partitions_without_an_identity_are_not_taken_over(files: MemoryFiles) -
         opened(files)
 
 
-@pytest.mark.parametrize("name", ["topics.json", "checkpoints", "meta.properties", "producer_ids"])
+@pytest.mark.parametrize("name", ["topics.json", "checkpoints", "meta.properties"])
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"version": 1}', b"[1", b'{"version": 9}'])
 def test_a_damaged_small_file_is_named(files: MemoryFiles, name: str, content: bytes) -> None:
     directory = opened(files)
@@ -404,10 +398,10 @@ def test_a_damaged_small_file_is_named(files: MemoryFiles, name: str, content: b
     directory.close()
     replace_file(files, f"/data/{name}", content)
     with pytest.raises(CorruptData, match=f"/data/{name}"):
-        opened(files).predecessors().next_producer_id()
+        opened(files)
 
 
-@pytest.mark.parametrize("name", ["topics.json", "checkpoints", "producer_ids", "broker.json"])
+@pytest.mark.parametrize("name", ["topics.json", "checkpoints"])
 def test_what_was_changed_in_a_small_file_is_noticed_unless_on_purpose(
     files: MemoryFiles, name: str
 ) -> None:
@@ -415,25 +409,16 @@ def test_what_was_changed_in_a_small_file_is_noticed_unless_on_purpose(
     directory.create_topic("a", 1)
     directory.log("a", 0).append(batch(3), now_ms=0)
     directory.close()
-    for predecessor, text in PREDECESSORS.items():
-        replace_file(files, f"/data/{predecessor}", text.encode())
     content = json.loads(read_file(files, f"/data/{name}"))
     content["something"] = "else"
     overwrite(files, f"/data/{name}", json.dumps(content).encode())
 
-    def read(directory: LogDirectory) -> tuple[int, Mapping[str, str]]:
-        return (
-            directory.predecessors().next_producer_id(),
-            directory.predecessors().settings().default,
-        )
-
     with pytest.raises(CorruptData, match=f'/data/{name} is damaged.*remove "crc32c"'):
-        read(opened(files))
+        opened(files)
     files.crash(keep_bytes=None)  # and so the lock is free
     del content["crc32c"]
     overwrite(files, f"/data/{name}", json.dumps(content).encode())
     directory = opened(files)
-    assert read(directory) == (1000, {"log.retention.ms": "1000"})
     assert len(read_records(directory.log("a", 0))) == 3
 
 
@@ -456,15 +441,15 @@ def test_a_log_without_its_list_of_topics_is_not_taken_for_an_empty_one(
         inspection.verify()
 
 
-def test_producer_ids_that_logs_know_were_given_out_though_their_count_is_lost(
+def test_the_next_producer_id_is_one_that_no_log_knows(
     files: MemoryFiles,
 ) -> None:
     directory = opened(files)
-    assert directory.predecessors().next_producer_id() == 0
+    assert directory.next_producer_id() == 0
     directory.create_topic("a", 1)
     directory.log("a", 0).append(batch(producer=(6, 0, 0)), now_ms=0)
     directory.close()
-    assert opened(files).predecessors().next_producer_id() == 7
+    assert opened(files).next_producer_id() == 7
 
 
 def test_a_reader_changes_nothing_and_locks_nothing(

@@ -1,4 +1,4 @@
-"""A directory from before there was a metadata log goes on as it was."""
+"""A data directory that an earlier version wrote opens, and has everything that was in it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.security_config import SecurityConfig
-from streamlog.broker.storage.catalog import PREDECESSORS
-from streamlog.broker.storage.files import make_durable_directory, read_file, replace_file
+from streamlog.broker.storage.files import make_durable_directory, replace_file
 from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.errors import CorruptData, LogDirectoryError
 from streamlog.protocol.messages.admin import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -32,11 +30,13 @@ from streamlog.protocol.messages.security import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
+from streamlog.records.batch import encode_batch
 from tests.broker.coordinator.driving import committed
-from tests.broker.node import Node, ask, at, fetch_request, values
+from tests.broker.node import Node, ask, at, fetch_request, produce, values
 
-BEFORE = Path(__file__).with_name("directory_before_quorum.json")
-"""Every file of a data directory as the release before the metadata log has closed it."""
+STORED = Path(__file__).with_name("stored_directory.json")
+"""Every file of a data directory that version 0.1.0 closed."""
+FOLDER = "data/__cluster_metadata-0"
 CONFIG = BrokerConfig(
     security=SecurityConfig(
         authorizer="standard", super_users="User:ANONYMOUS", allow_if_no_acl=True
@@ -44,8 +44,8 @@ CONFIG = BrokerConfig(
 )
 
 
-def before(files: MemoryFiles) -> None:
-    for path, content in json.loads(BEFORE.read_text()).items():
+def restore(files: MemoryFiles) -> None:
+    for path, content in json.loads(STORED.read_text()).items():
         folder, _, _ = f"data/{path}".rpartition("/")
         make_durable_directory(files, "data")
         make_durable_directory(files, folder)
@@ -53,13 +53,18 @@ def before(files: MemoryFiles) -> None:
         replace_file(files, f"data/{path}", data)
 
 
-async def check(broker: Broker) -> None:
-    """That everything is as it was told to the release before."""
+async def check_topics(broker: Broker) -> None:
+    """Topics, their settings, records and committed offsets are as they were stored."""
     topics = {n: len(topic.partitions) for n, topic in broker.directory.topics.items()}
     assert topics == {"orders": 2, "empty": 1, "__consumer_offsets": 4}
     assert broker.directory.topics["orders"].configs == {"retention.ms": "86400000"}
     assert await records(broker) == [b"v1"]
     assert await committed(broker) == {("orders", 0): 1}
+
+
+async def check(broker: Broker) -> None:
+    """Everything is as it was stored."""
+    await check_topics(broker)
     request = DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=4, resource_name="1")]
     )
@@ -98,42 +103,34 @@ async def new_producer_id(broker: Broker) -> int:
 
 
 @pytest.fixture
-def old() -> Node:
+def stored() -> Node:
     node = Node(config=CONFIG)
-    before(node.files)
+    restore(node.files)
     return node
 
 
-def test_everything_is_there_after_the_first_start_and_after_the_next(old: Node) -> None:
-    files = {name: read_file(old.files, f"data/{name}") for name in PREDECESSORS}
+def test_everything_is_there_after_the_first_start_and_after_the_next(stored: Node) -> None:
+    stored.run(check)
+    stored.run(check)
+    ids = [stored.run(new_producer_id), stored.run(new_producer_id)]
+    assert ids == [2000, 3000]
 
+
+def test_a_lone_broker_that_has_lost_its_metadata_log_keeps_its_topics(stored: Node) -> None:
+    for name in stored.files.list(FOLDER):
+        stored.files.remove(f"{FOLDER}/{name}")
+    stored.run(check_topics)
+    stored.run(check_topics)
+
+
+def test_a_lost_metadata_log_gives_no_producer_id_twice(stored: Node) -> None:
     async def story(broker: Broker) -> None:
-        await check(broker)
-        assert not {*old.files.list("data")} & {*PREDECESSORS}
+        data = encode_batch(
+            [(0, None, b"v2", ())], producer_id=1000, producer_epoch=0, base_sequence=0
+        )
+        assert not (await produce(broker, data, topic="orders")).error_code
 
-    async def given(broker: Broker) -> int:
-        return await new_producer_id(broker)
-
-    old.run(story)
-    # As if the first start had been killed before it removed them: they count no more.
-    for name, content in files.items():
-        replace_file(old.files, f"data/{name}", content)
-    old.run(story)
-    ids = [old.run(given), old.run(given)]
-    assert ids == [1000, 2000]
-
-
-def test_a_start_that_the_disk_cuts_off_leaves_everything_to_the_next(old: Node) -> None:
-    old.files.fail_next_sync()
-    with pytest.raises(LogDirectoryError):
-        old.run(check)
-    old.files.crash()
-    assert {*old.files.list("data")} >= {*PREDECESSORS}
-    old.run(check)
-
-
-def test_a_damaged_file_stops_the_start_and_is_named(old: Node) -> None:
-    replace_file(old.files, "data/users.json", b"{}")
-    with pytest.raises(CorruptData, match=r"data/users\.json"):
-        old.run(check)
-    assert {*old.files.list("data")} >= {*PREDECESSORS}
+    stored.run(story)
+    for name in stored.files.list(FOLDER):
+        stored.files.remove(f"{FOLDER}/{name}")
+    assert stored.run(new_producer_id) == 1001
