@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog import repeated
 from streamlog.broker.answers import Answer, nobody_waits
-from streamlog.broker.quorum.refusals import refuse
 from streamlog.errors import ConnectionLost, LogDirectoryFull, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import error_response
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -122,7 +122,9 @@ class Forwarding:
                 if answer is not None and not is_refused_by_a_bystander(answer):
                     return answer
             await asyncio.sleep(RETRY_MS / 1000)
-        return refuse(request, ErrorCode.REQUEST_TIMED_OUT, f"no controller has decided: {why}")
+        return error_response(
+            request, ErrorCode.REQUEST_TIMED_OUT, f"no controller has decided: {why}"
+        )
 
     async def _attempted(self, request: Message, version: int) -> Message:
         why = "nobody is the controller"
@@ -130,7 +132,7 @@ class Forwarding:
             answer = await self._asked(request, version, ATTEMPT_MS, self.decide)
         except StreamlogError as error:
             answer, why = None, str(error)
-        return answer or refuse(request, ErrorCode.NOT_CONTROLLER, why)
+        return answer or error_response(request, ErrorCode.NOT_CONTROLLER, why)
 
     async def _asked(
         self, request: Message, version: int, timeout_ms: int, here: Decide
@@ -168,4 +170,4 @@ def _refused(request: Message, error: StreamlogError) -> Message:
     is_known = code == ErrorCode.NOT_CONTROLLER or isinstance(error, LogDirectoryFull)
     level = logging.DEBUG if is_known else logging.WARNING
     _log.log(level, "%s was refused: %s", type(request).__name__, error)
-    return refuse(request, code, str(error))
+    return error_response(request, code, str(error))

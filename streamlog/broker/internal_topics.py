@@ -24,8 +24,8 @@ from streamlog.broker.coordinator.transaction_runtime import (
 from streamlog.broker.finding import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
 from streamlog.broker.publications import PUBLICATIONS_CONFIGS, PUBLICATIONS_TOPIC
 from streamlog.broker.quorum.topic_control import DEFAULT
-from streamlog.broker.transaction_answers import partitions_answer
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import by_partition, response_by_item
 from streamlog.protocol.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -166,11 +166,11 @@ def _refused(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
 
     Brokers add partitions of `__consumer_offsets` by `transactions`, for which they are authorized.
     """
-    return partitions_answer(
-        request,
+    code_of = by_partition(
         lambda topic, _: (
             ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if topic in INTERNAL_NAMES
             else ErrorCode.OPERATION_NOT_ATTEMPTED
-        ),
+        )
     )
+    return response_by_item(request, AddPartitionsToTxnResponse, code_of)

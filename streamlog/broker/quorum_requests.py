@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from streamlog.broker.quorum.wire import METADATA_TOPIC, Asked
-from streamlog.broker.security.quorum_rules import refused
 from streamlog.errors import CorruptData, LogDirectoryError, LogError
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import error_response
 from streamlog.protocol.messages.quorum import (
     BeginQuorumEpochRequest,
     DescribedQuorum,
@@ -72,11 +72,11 @@ class QuorumRequests:
         try:
             return self._member.handle(request)
         except CorruptData:
-            return refused(request, ErrorCode.INVALID_REQUEST)
+            return error_response(request, ErrorCode.INVALID_REQUEST)
         except LogError as error:
-            return refused(request, error.code)
+            return error_response(request, error.code)
         except LogDirectoryError:
-            return refused(request, ErrorCode.KAFKA_STORAGE_ERROR)
+            return error_response(request, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def describe(self, request: DescribeQuorumRequest, _: int = 0) -> DescribeQuorumResponse:
         """How far everybody is in the metadata log; its leader alone knows."""

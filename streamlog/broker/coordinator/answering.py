@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamlog.broker.coordinator.shard import Answer
+from streamlog.broker.coordinator.shard import Answer, refuse
 from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 COMMIT_TIMEOUT_MS = 5_000
 """Nobody waits longer for followers, as by Kafka's `offsets.commit.timeout.ms`: what was appended
 stays, and may be committed yet."""
-
-Refuse = Callable[["Message", int, ErrorCode], "Message"]
-"""Makes the response to a request of a version that says nothing but a code."""
 
 
 class _Waiting(NamedTuple):
@@ -44,8 +41,7 @@ class _Waiting(NamedTuple):
 class Answering:
     """The requests of one kind of coordinator, by ticket."""
 
-    def __init__(self, refuse: Refuse) -> None:
-        self._refuse = refuse
+    def __init__(self) -> None:
         self._waiting: dict[int, _Waiting] = {}
         self._overdue: deque[tuple[int, tuple[Answer, ...]]] = deque()
         """What waits for followers, and for how long, the earliest first."""
@@ -97,7 +93,7 @@ class Answering:
         for ticket in tickets:
             waiting = self._waiting.get(ticket)
             if waiting is not None:
-                response = self._refuse(waiting.request, waiting.version, code)
+                response = refuse(waiting.request, waiting.version, code)
                 self.send([Answer(ticket, response)])
 
     def resign(self, index: int) -> None:

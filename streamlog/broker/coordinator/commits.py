@@ -6,8 +6,6 @@ about single positions: each is kept or refused by itself, and has its own code 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from streamlog.broker.coordinator.records import OffsetChange, encode_change
 from streamlog.broker.coordinator.shard import CoordinatorRecord, Instant
 from streamlog.protocol.error_codes import ErrorCode
@@ -15,21 +13,8 @@ from streamlog.protocol.messages.coordination import (
     OffsetCommitKey,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
     OffsetCommitValue,
 )
-from streamlog.protocol.messages.group_admin import (
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 METADATA_BYTES_MAX = 4096
 """Of the note that a committer may add to a position; Kafka's `offset.metadata.max.bytes`."""
@@ -65,50 +50,6 @@ def commit_record(
         topic_id=topic_id,
     )
     return encode_change(OffsetChange(key, value))
-
-
-def commit_response(
-    request: OffsetCommitRequest,
-    code_of: Callable[[OffsetCommitRequestTopic, OffsetCommitRequestPartition], int],
-) -> OffsetCommitResponse:
-    """The response in which each position has its code."""
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=code_of(topic, partition),
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def deletion_response(
-    request: OffsetDeleteRequest, code_of: Callable[[str, int], int]
-) -> OffsetDeleteResponse:
-    """The response in which each position has its code."""
-    return OffsetDeleteResponse(
-        topics=[
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetDeleteResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=code_of(topic.name, partition.partition_index),
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
 
 
 def forgotten(group_id: str, topic: str, partition: int) -> CoordinatorRecord:

@@ -15,8 +15,6 @@ from streamlog.broker.coordinator.classic_group import ClassicGroup
 from streamlog.broker.coordinator.commits import (
     commit_record,
     commit_refusal,
-    commit_response,
-    deletion_response,
     forgotten,
 )
 from streamlog.broker.coordinator.consumer_group import ConsumerGroup
@@ -48,8 +46,14 @@ from streamlog.broker.coordinator.records import (
     OffsetChange,
     decode_change,
 )
-from streamlog.broker.coordinator.refusals import refuse
-from streamlog.broker.coordinator.shard import Answer, Caller, CoordinatorRecord, Instant, Outcome
+from streamlog.broker.coordinator.shard import (
+    Answer,
+    Caller,
+    CoordinatorRecord,
+    Instant,
+    Outcome,
+    refuse,
+)
 from streamlog.broker.coordinator.transactional_commits import (
     COMMIT_VERSION,
     as_commit,
@@ -59,6 +63,7 @@ from streamlog.broker.coordinator.transactional_commits import (
 from streamlog.broker.named_topics import TOPIC_IDS_VERSION, named
 from streamlog.broker.storage.expiry import SteadyTime
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import by_partition, response_by_item
 from streamlog.protocol.messages import consumer_group_description as description
 from streamlog.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
@@ -77,6 +82,7 @@ from streamlog.protocol.messages.coordination import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetCommitResponse,
     OffsetCommitValue,
     OffsetFetchResponseTopics,
     SyncGroupRequest,
@@ -87,6 +93,7 @@ from streamlog.protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     OffsetDeleteRequest,
+    OffsetDeleteResponse,
 )
 from streamlog.protocol.messages.transactions import TxnOffsetCommitRequest
 from streamlog.protocol.schema import ZERO_UUID
@@ -234,10 +241,6 @@ class GroupCoordinator:
         deadlines = (self._deadlines.next_ms(), self._expiry_ms, self._gone_ms)
         return min((each for each in deadlines if each is not None), default=None)
 
-    def refuse(self, request: Message, version: int, code: int) -> Message:  # noqa: ARG002 - see `Shard.refuse`; these responses do not depend on it
-        """See `Shard.refuse`."""
-        return refuse(request, code)
-
     # ---- reading ----
 
     def positions(
@@ -300,7 +303,7 @@ class GroupCoordinator:
         elif request.member_id and not isinstance(group, ClassicGroup):
             code = ErrorCode.UNKNOWN_MEMBER_ID
         if code is not ErrorCode.NONE:
-            return self._answer(caller, refuse(request, code))
+            return self._answer(caller, refuse(request, caller.version, code))
         if isinstance(group, ConsumerGroup):
             outcome = Outcome(group.burial())
         return outcome + self._classic(request.group_id).join(request, caller, at)
@@ -407,7 +410,7 @@ class GroupCoordinator:
                 records.append(commit_record(request, name, topic_id, partition, at))
             return code
 
-        response = commit_response(request, keep)
+        response = response_by_item(request, OffsetCommitResponse, keep)
         return Outcome(tuple(records)) + self._answer(caller, response)
 
     # ---- deleting ----
@@ -421,7 +424,7 @@ class GroupCoordinator:
         elif group is not None and group.members and not group.is_of_consumers:
             code = ErrorCode.NON_EMPTY_GROUP
         if code is not ErrorCode.NONE:
-            return self._answer(caller, refuse(request, code))
+            return self._answer(caller, refuse(request, caller.version, code))
         records = []
 
         def drop(topic: str, partition: int) -> int:
@@ -433,7 +436,7 @@ class GroupCoordinator:
                 records.append(forgotten(group_id, topic, partition))
             return ErrorCode.NONE
 
-        response = deletion_response(request, drop)
+        response = response_by_item(request, OffsetDeleteResponse, by_partition(drop))
         return Outcome(tuple(records)) + self._answer(caller, response)
 
     def _delete_groups(self, request: DeleteGroupsRequest, caller: Caller) -> Outcome:

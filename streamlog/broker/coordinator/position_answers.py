@@ -128,36 +128,6 @@ def all_positions(answers: Sequence[Message]) -> OffsetFetchResponse:
     )
 
 
-def no_positions(request: OffsetFetchRequest, code: int) -> OffsetFetchResponse:
-    """The answer that says nothing but why there is none.
-
-    Kafka's consumers before 3.9 give up at COORDINATOR_NOT_AVAILABLE; NOT_COORDINATOR makes all of
-    them look for the coordinator and ask again, as Kafka's brokers say, too. Version 1 has a place
-    for it with each partition alone.
-    """
-    if code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
-        code = ErrorCode.NOT_COORDINATOR
-    return OffsetFetchResponse(
-        error_code=code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=index, committed_offset=-1, metadata="", error_code=code
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics or ()
-        ],
-        groups=[
-            OffsetFetchResponseGroup(group_id=asked.group_id, error_code=code)
-            for asked in request.groups
-        ],
-    )
-
-
 def _positions(
     shard: Positions,
     group_id: str,

@@ -20,13 +20,13 @@ from streamlog.broker.coordinator.commits import forgotten
 from streamlog.broker.coordinator.group_coordinator import GroupCoordinator
 from streamlog.broker.coordinator.led_shards import Led, LedShards
 from streamlog.broker.coordinator.proofs import Proofs
-from streamlog.broker.coordinator.refusals import refuse
 from streamlog.broker.coordinator.shard import (
     Answer,
     Caller,
     CoordinatorRecord,
     Instant,
     Outcome,
+    refuse,
 )
 from streamlog.broker.storage.appends import Origin
 from streamlog.errors import LogError, StreamlogError
@@ -81,7 +81,7 @@ class CoordinatorRuntime:
             make=lambda: GroupCoordinator(self._config, topics=partitions, overrides=overrides),
             replay=self._replay_batch,
         )
-        self._answering = Answering(lambda request, _, code: refuse(request, code))
+        self._answering = Answering()
         self._proofs = Proofs(self._answering, NOTHING, self._instant)
 
     def configure(self, config: GroupConfig) -> None:
@@ -134,7 +134,7 @@ class CoordinatorRuntime:
         try:
             led = self._shards.of(group_id)
         except LogError as error:
-            return refuse(request, error.code)
+            return refuse(request, version, error.code)
         ticket, answer = self._answering.take(led.index, request, version)
         caller = Caller(
             ticket=ticket,
@@ -157,7 +157,7 @@ class CoordinatorRuntime:
         try:
             led = self._shards.of(group_id)
         except LogError as error:
-            return refuse(request, error.code)
+            return refuse(request, version, error.code)
         ticket, answer = self._answering.take(led.index, request, version)
         self._proofs.give(led, (Answer(ticket, told(led.shard)),))
         return answer.result() if answer.done() else answer

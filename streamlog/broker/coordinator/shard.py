@@ -15,6 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from streamlog.protocol.error_responses import code_for, error_response
+from streamlog.protocol.messages.coordination import JoinGroupRequest, JoinGroupResponse
+
 if TYPE_CHECKING:
     from streamlog.protocol.schema import Message
 
@@ -90,6 +93,10 @@ class Shard(Protocol):
         """When `on_tick` has something to do at the earliest; None for never."""
         ...
 
-    def refuse(self, request: Message, version: int, code: int) -> Message:
-        """The response to `request` that carries nothing but the error `code`."""
-        ...
+
+def refuse(request: Message, version: int, code: int) -> Message:
+    """Return the response that carries nothing but an error, as clients of a version know it."""
+    response = error_response(request, code_for(request, version, code))
+    if isinstance(request, JoinGroupRequest) and isinstance(response, JoinGroupResponse):
+        response.member_id = request.member_id
+    return response

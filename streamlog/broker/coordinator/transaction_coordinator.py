@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamlog.broker.coordinator.shard import Answer, Caller, CoordinatorRecord, Instant, Outcome
+from streamlog.broker.coordinator.shard import (
+    Answer,
+    Caller,
+    CoordinatorRecord,
+    Instant,
+    Outcome,
+    refuse,
+)
 from streamlog.broker.coordinator.transaction import (
     NO_PRODUCER,
     TopicPartition,
@@ -27,12 +34,13 @@ from streamlog.broker.coordinator.transaction import (
     record_of,
     tombstone_of,
 )
-from streamlog.broker.transaction_answers import code_answer, partitions_answer
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import by_partition, response_by_item
 from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
 from streamlog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
 )
@@ -110,7 +118,7 @@ class TransactionCoordinator:
                 producer = (request.producer_id, request.producer_epoch)
                 name = request.transactional_id
                 code, changed = self._added(name, producer, added, caller=caller, at=at)
-                return _outcome(changed, caller, code_answer(request, caller.version, code))
+                return _outcome(changed, caller, refuse(request, caller.version, code))
             case EndTxnRequest():
                 return self._end(request, caller, at)
             case _:
@@ -167,10 +175,6 @@ class TransactionCoordinator:
             return None
         is_due = self._ongoing or self._tickets
         return self._timeout_check_ms if is_due else self._expiry_check_ms
-
-    def refuse(self, request: Message, version: int, code: int) -> Message:
-        """See `Shard.refuse`."""
-        return code_answer(request, version, ErrorCode(code))
 
     # ---- the end of transactions ----
 
@@ -235,7 +239,7 @@ class TransactionCoordinator:
     def _init(self, request: InitProducerIdRequest, caller: Caller, at: Instant) -> Outcome:
         code, changed = self._begun(request, at)
         if code is not ErrorCode.NONE:
-            return _outcome(changed, caller, code_answer(request, caller.version, code))
+            return _outcome(changed, caller, refuse(request, caller.version, code))
         # Another instance may begin by a connection that it had before this one was made.
         self._carriers[request.transactional_id or ""] = caller.connection
         current = changed or self._transactions[request.transactional_id or ""]
@@ -314,19 +318,19 @@ class TransactionCoordinator:
         )
         unknown = {each for each in added if not self._around.partition_exists(*each)}
         if unknown:
-            response = partitions_answer(
-                request,
+            code_of = by_partition(
                 lambda topic, number: (
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     if (topic, number) in unknown
                     else ErrorCode.OPERATION_NOT_ATTEMPTED
-                ),
+                )
             )
+            response = response_by_item(request, AddPartitionsToTxnResponse, code_of)
             return _outcome(None, caller, response)
         name = request.v3_and_below_transactional_id
         producer = (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         code, changed = self._added(name, producer, added, caller=caller, at=at)
-        return _outcome(changed, caller, code_answer(request, caller.version, code))
+        return _outcome(changed, caller, refuse(request, caller.version, code))
 
     def _added(
         self,
@@ -373,7 +377,7 @@ class TransactionCoordinator:
                 decided = known.prepared(committed=committed, fenced=False, wall_ms=at.wall_ms)
                 return Outcome((record_of(decided),))
             code = _again(known.state, committed=committed)
-        return _outcome(None, caller, code_answer(request, caller.version, code))
+        return _outcome(None, caller, refuse(request, caller.version, code))
 
 
 def _mismatch(known: Transaction | None, producer: Producer) -> ErrorCode:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from streamlog.broker.answers import Answer, chained, mapped
 from streamlog.broker.coordinator.marker_answers import MarkerAnswers
 from streamlog.broker.coordinator.requests import gathered
+from streamlog.broker.coordinator.shard import refuse
 from streamlog.broker.coordinator.transaction import TransactionState
 from streamlog.broker.coordinator.verification import PASSING
-from streamlog.broker.transaction_answers import code_answer, partitions_answer
 from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import by_partition, response_by_item
 from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
 from streamlog.protocol.messages.transaction_admin import (
     DescribeProducersRequest,
@@ -99,7 +100,7 @@ class TransactionRequests:
     def _go_on(self, request: InitProducerIdRequest, context: Context, code: ErrorCode) -> Answer:
         """With a producer id at hand, if `code` says so."""
         if code is not ErrorCode.NONE:
-            return code_answer(request, context.version, code)
+            return refuse(request, context.version, code)
         if request.transactional_id is None:
             # A number that no producer has had; epochs begin anew with it.
             return InitProducerIdResponse(producer_id=self._runtime.producer_ids.take())
@@ -152,7 +153,7 @@ class TransactionRequests:
         try:
             place = self._groups.partition_of(request.group_id)
         except LogError as error:
-            return code_answer(request, context.version, ErrorCode(error.code))
+            return refuse(request, context.version, error.code)
         producer = (request.producer_id, request.producer_epoch)
         return self._verification.verified(
             request.transactional_id,
@@ -171,13 +172,13 @@ class TransactionRequests:
         code = self._verification.code_of(request.transactional_id, producer, place)
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             # The group is coordinated by somebody else.
-            return code_answer(request, context.version, ErrorCode.NOT_COORDINATOR)
+            return refuse(request, context.version, ErrorCode.NOT_COORDINATOR)
         if code in PASSING:
             # Not of the group's coordinator, which the client would look for.
             again = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return code_answer(request, context.version, again)
+            return refuse(request, context.version, again)
         if code is not ErrorCode.NONE:
-            return code_answer(request, context.version, code)
+            return refuse(request, context.version, code)
         answer = self._groups.begin(
             request,
             version=context.version,
@@ -320,7 +321,8 @@ def _result(
     asked: AddPartitionsToTxnTransaction, code_of: Callable[[tuple[str, int]], ErrorCode]
 ) -> AddPartitionsToTxnResponse:
     request = AddPartitionsToTxnRequest(transactions=[asked])
-    return partitions_answer(request, lambda topic, index: code_of((topic, index)))
+    code = by_partition(lambda topic, index: code_of((topic, index)))
+    return response_by_item(request, AddPartitionsToTxnResponse, code)
 
 
 def _as_result(asked: AddPartitionsToTxnTransaction, answer: Message) -> Message:

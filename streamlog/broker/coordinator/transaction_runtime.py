@@ -27,6 +27,7 @@ from streamlog.broker.coordinator.shard import (
     CoordinatorRecord,
     Instant,
     Outcome,
+    refuse,
 )
 from streamlog.broker.coordinator.transaction import tombstone_of
 from streamlog.broker.coordinator.transaction_coordinator import (
@@ -35,7 +36,6 @@ from streamlog.broker.coordinator.transaction_coordinator import (
     TransactionCoordinator,
 )
 from streamlog.broker.storage.appends import Origin
-from streamlog.broker.transaction_answers import code_answer
 from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.records.batch import RecordBatch, encode_batch
@@ -92,7 +92,7 @@ class TransactionRuntime:
             make=lambda: TransactionCoordinator(self._config, self._around),
             replay=self._replay_batch,
         )
-        self._answering = Answering(code_answer)
+        self._answering = Answering()
         self._proofs = Proofs(self._answering, NOTHING, self._instant)
         self.markers = MarkerWriting(
             partitions,
@@ -154,7 +154,7 @@ class TransactionRuntime:
         try:
             led = self._shards.of(transactional_id)
         except LogError as error:
-            return code_answer(request, version, ErrorCode(error.code))
+            return refuse(request, version, error.code)
         ticket, answer = self._answering.take(led.index, request, version)
         caller = Caller(ticket, version, "", "", "", connection)
         outcome = led.shard.handle(request, caller, self._instant())

@@ -39,7 +39,6 @@ from streamlog.broker.quorum.wire import (
     response_of_wire,
     response_to_wire,
 )
-from streamlog.broker.security.quorum_rules import refused
 from streamlog.broker.storage.files import Files, directory_error
 from streamlog.clock import Clock
 from streamlog.errors import (
@@ -50,6 +49,7 @@ from streamlog.errors import (
     StreamlogError,
 )
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import error_response
 from streamlog.protocol.schema import Message
 
 REOPEN_MS = 1_000
@@ -418,7 +418,7 @@ class LogReplica:
         tickets, self._tickets = self._tickets, {}
         for request, future in tickets.values():
             if not future.done():
-                future.set_result(refused(request, ErrorCode.KAFKA_STORAGE_ERROR))
+                future.set_result(error_response(request, ErrorCode.KAFKA_STORAGE_ERROR))
         self._reader.on_refused(error)
         self._reader.on_performed()
 

@@ -20,9 +20,9 @@ from streamlog.broker.quorum.metadata import TopicRegistration
 from streamlog.broker.quorum.metadata_records import MetadataRecord
 from streamlog.broker.quorum.reassignments import completed
 from streamlog.broker.quorum.registrations import NO_LEADER, PartitionRegistration
-from streamlog.broker.security.rules import not_elected
 from streamlog.errors import LogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.error_responses import error_response
 from streamlog.protocol.messages.brokers import (
     AlteredPartition,
     AlteredTopic,
@@ -176,7 +176,7 @@ class PartitionControl:
             message = (
                 f"there is no election type {kind}: 0 is the preferred leader, 1 any that lives"
             )
-            return answered(not_elected(request, ErrorCode.INVALID_REQUEST, message))
+            return answered(error_response(request, ErrorCode.INVALID_REQUEST, message))
         records: dict[tuple[str, int], MetadataRecord] = {}
         results = []
         for name, numbers in self._asked(request):

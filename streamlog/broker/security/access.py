@@ -13,6 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from streamlog.broker.security.acls import Authorizer
 from streamlog.protocol.acls import CLUSTER, Operation, ResourceType
+from streamlog.protocol.apis import api_of
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import CodeOf, add_items, response_by_item
 from streamlog.protocol.messages.data import FetchableTopicResponse, FetchTopic
 from streamlog.protocol.schema import Message
 
@@ -92,3 +95,44 @@ def split(items: Iterable[T], may: Callable[[T], bool]) -> tuple[list[T], list[T
     for item in items:
         (kept if may(item) else refused).append(item)
     return kept, refused
+
+
+def withhold(
+    request: Message,
+    field: str,
+    may: Callable[[Any], bool],
+    code: ErrorCode | CodeOf,
+    *,
+    finish: Callable[[Any], None] | None = None,
+    message: str | None = None,
+) -> Verdict:
+    """Take what may not be done out of a list of a request, and answer it item by item.
+
+    Args:
+        request: where it is taken out; whoever answers sees the rest.
+        field: the name of the list.
+        may: whether an item of the list may stay.
+        code: the error of what is taken out, or what returns it for an item.
+        finish: changes the response to the rest, before the errors are added.
+        message: why, for items that have room for it.
+    """
+    kept, refused = split(getattr(request, field), may)
+    if not refused:
+        return GO_ON if finish is None else Verdict(finish=finish)
+    setattr(request, field, refused)
+    errors = item_errors(request, code, message)
+    setattr(request, field, kept)
+
+    def join(response: Message) -> None:
+        if finish is not None:
+            finish(response)
+        add_items(response, errors, type(request))
+
+    return Verdict(finish=join)
+
+
+def item_errors(request: Message, code: ErrorCode | CodeOf, message: str | None = None) -> Message:
+    """Return the response that refuses every item of a request."""
+    response = api_of(type(request)).response
+    code_of = code if not isinstance(code, ErrorCode) else lambda *_: code
+    return response_by_item(request, response, code_of, message)

@@ -7,57 +7,39 @@ in it TOPIC_AUTHORIZATION_FAILED.
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamlog.broker.named_topics import TOPIC_IDS_VERSION, Named, named, nowhere
-from streamlog.broker.security.access import GO_ON, Access, Verdict, split
+from streamlog.broker.security.access import GO_ON, Access, Verdict, split, withhold
 from streamlog.protocol.acls import Operation, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import error_response
 from streamlog.protocol.messages import consumer_group_description as described
 from streamlog.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
 )
 from streamlog.protocol.messages.coordination import (
-    Coordinator,
-    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
-    FindCoordinatorResponse,
     HeartbeatRequest,
-    HeartbeatResponse,
     JoinGroupRequest,
-    JoinGroupResponse,
     LeaveGroupRequest,
-    LeaveGroupResponse,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
     SyncGroupRequest,
-    SyncGroupResponse,
 )
 from streamlog.protocol.messages.group_admin import (
-    DeletableGroupResult,
     DeleteGroupsRequest,
-    DeleteGroupsResponse,
     OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
+    OffsetDeleteRequestTopic,
 )
-from streamlog.protocol.schema import Message
 
 DENIED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -66,13 +48,6 @@ MANY_COORDINATORS_VERSION = 4
 MANY_GROUPS_VERSION = 8
 NO_OFFSET = -1
 
-_MEMBERSHIP: dict[type[Message], type[Any]] = {
-    JoinGroupRequest: JoinGroupResponse,
-    SyncGroupRequest: SyncGroupResponse,
-    HeartbeatRequest: HeartbeatResponse,
-    LeaveGroupRequest: LeaveGroupResponse,
-}
-
 MembershipRequest = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest
 
 
@@ -80,16 +55,16 @@ def membership(request: MembershipRequest, access: Access) -> Verdict:
     """READ on the group."""
     if access.group(Operation.READ, request.group_id):
         return GO_ON
-    return Verdict(_MEMBERSHIP[type(request)](error_code=DENIED))
+    return Verdict(error_response(request, DENIED))
 
 
 def heartbeat(request: ConsumerGroupHeartbeatRequest, access: Access) -> Verdict:
     """READ on the group, DESCRIBE on the topics that a member names."""
     if not access.group(Operation.READ, request.group_id):
-        return Verdict(ConsumerGroupHeartbeatResponse(error_code=DENIED))
+        return Verdict(error_response(request, DENIED))
     for name in request.subscribed_topic_names or ():
         if not access.topic(Operation.DESCRIBE, name):
-            return Verdict(ConsumerGroupHeartbeatResponse(error_code=TOPIC_DENIED))
+            return Verdict(error_response(request, TOPIC_DENIED))
     return GO_ON
 
 
@@ -106,32 +81,21 @@ def find_coordinator(request: FindCoordinatorRequest, access: Access) -> Verdict
     if access.version < MANY_COORDINATORS_VERSION:
         if may(request.key):
             return GO_ON
-        return Verdict(FindCoordinatorResponse(error_code=code, node_id=-1, port=-1))
-    request.coordinator_keys, refused = split(request.coordinator_keys, may)
-    answers = [Coordinator(key=key, node_id=-1, port=-1, error_code=code) for key in refused]
-
-    def finish(response: FindCoordinatorResponse) -> None:
-        response.coordinators = [*response.coordinators, *answers]
-
-    return Verdict(finish=finish) if answers else GO_ON
+        return Verdict(error_response(request, code))
+    return withhold(request, "coordinator_keys", may, code)
 
 
 def offset_commit(request: OffsetCommitRequest, access: Access) -> Verdict:
     """READ on the group and on topics."""
     if not access.group(Operation.READ, request.group_id):
-        return Verdict(OffsetCommitResponse(topics=_not_committed(request.topics, DENIED)))
-    kept, refused = split(request.topics, lambda each: _may(Operation.READ, each, access))
-    if not refused:
-        return GO_ON
-    answers = _not_committed(refused, TOPIC_DENIED)
-    if not kept:
-        return Verdict(OffsetCommitResponse(topics=answers))
-    request.topics = kept
+        return Verdict(error_response(request, DENIED))
 
-    def finish(response: OffsetCommitResponse) -> None:
-        response.topics = [*response.topics, *answers]
+    def may(topic: OffsetCommitRequestTopic) -> bool:
+        return _may(Operation.READ, topic, access)
 
-    return Verdict(finish=finish)
+    if request.topics and not any(map(may, request.topics)):
+        return Verdict(error_response(request, TOPIC_DENIED))
+    return withhold(request, "topics", may, TOPIC_DENIED)
 
 
 def _may(operation: Operation, topic: Named, access: Access) -> bool:
@@ -141,78 +105,36 @@ def _may(operation: Operation, topic: Named, access: Access) -> bool:
     return is_unknown or access.topic(operation, name)
 
 
-def _not_committed(
-    topics: list[OffsetCommitRequestTopic], code: int
-) -> list[OffsetCommitResponseTopic]:
-    return [
-        OffsetCommitResponseTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=[
-                OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-                for each in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
-
-
 def offset_fetch(request: OffsetFetchRequest, access: Access) -> Verdict:
     """DESCRIBE on groups and on topics; of all positions those that may be seen."""
     if access.version >= MANY_GROUPS_VERSION:
         return _offset_fetch_many(request, access)
     if not access.group(Operation.DESCRIBE, request.group_id):
-        # Old versions have no place for it but the partitions.
-        topics = [
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[_no_position(index, DENIED) for index in topic.partition_indexes],
-            )
-            for topic in request.topics or ()
-        ]
-        return Verdict(OffsetFetchResponse(error_code=DENIED, topics=topics))
-    answers: list[OffsetFetchResponseTopic] = []
-    if request.topics is not None:
-        request.topics, refused = split(
-            request.topics, lambda each: access.topic(Operation.DESCRIBE, each.name)
-        )
-        answers = [
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[_no_position(index, TOPIC_DENIED) for index in topic.partition_indexes],
-            )
-            for topic in refused
-        ]
+        return Verdict(error_response(request, DENIED))
+
+    def may(topic: OffsetFetchRequestTopic | OffsetFetchResponseTopic) -> bool:
+        return access.topic(Operation.DESCRIBE, topic.name)
 
     def finish(response: OffsetFetchResponse) -> None:
-        seen = [each for each in response.topics if access.topic(Operation.DESCRIBE, each.name)]
-        response.topics = [*seen, *answers]
+        response.topics = [each for each in response.topics if may(each)]
 
-    return Verdict(finish=finish)
-
-
-def _no_position(index: int, code: int) -> OffsetFetchResponsePartition:
-    return OffsetFetchResponsePartition(
-        partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=code
-    )
+    if request.topics is None:
+        return Verdict(finish=finish)
+    return withhold(request, "topics", may, TOPIC_DENIED, finish=finish)
 
 
 def _offset_fetch_many(request: OffsetFetchRequest, access: Access) -> Verdict:
-    request.groups, refused = split(
-        request.groups, lambda each: access.group(Operation.DESCRIBE, each.group_id)
-    )
-    answers = [
-        OffsetFetchResponseGroup(group_id=each.group_id, error_code=DENIED) for each in refused
-    ]
-    hidden = {each.group_id: _hidden_topics(each, access) for each in request.groups}
+    def may(group: OffsetFetchRequestGroup) -> bool:
+        return access.group(Operation.DESCRIBE, group.group_id)
+
+    hidden = {each.group_id: _hidden_topics(each, access) for each in request.groups if may(each)}
 
     def finish(response: OffsetFetchResponse) -> None:
         for group in response.groups:
             seen = [each for each in group.topics if _may(Operation.DESCRIBE, each, access)]
             group.topics = [*seen, *hidden.get(group.group_id, ())]
-        response.groups = [*response.groups, *answers]
 
-    return Verdict(finish=finish)
+    return withhold(request, "groups", may, DENIED, finish=finish)
 
 
 def _hidden_topics(
@@ -227,27 +149,24 @@ def _hidden_topics(
 
 def describe_groups(request: DescribeGroupsRequest, access: Access) -> Verdict:
     """DESCRIBE on groups."""
-    request.groups, refused = split(
-        request.groups, lambda name: access.group(Operation.DESCRIBE, name)
-    )
-    answers = [DescribedGroup(group_id=name, error_code=DENIED) for name in refused]
+
+    def may(name: str) -> bool:
+        return access.group(Operation.DESCRIBE, name)
 
     def finish(response: DescribeGroupsResponse) -> None:
         for group in response.groups if request.include_authorized_operations else ():
             group.authorized_operations = access.operations(ResourceType.GROUP, group.group_id)
-        response.groups = [*response.groups, *answers]
 
-    return Verdict(finish=finish)
+    return withhold(request, "groups", may, DENIED, finish=finish)
 
 
 def describe_consumer_groups(
     request: described.ConsumerGroupDescribeRequest, access: Access
 ) -> Verdict:
     """DESCRIBE on groups, and on all topics of a group: else it is not shown."""
-    request.group_ids, refused = split(
-        request.group_ids, lambda name: access.group(Operation.DESCRIBE, name)
-    )
-    answers = [described.DescribedGroup(group_id=name, error_code=DENIED) for name in refused]
+
+    def may(name: str) -> bool:
+        return access.group(Operation.DESCRIBE, name)
 
     def shown(group: described.DescribedGroup) -> described.DescribedGroup:
         if not all(access.topic(Operation.DESCRIBE, name) for name in _topics_of(group)):
@@ -257,9 +176,9 @@ def describe_consumer_groups(
         return group
 
     def finish(response: described.ConsumerGroupDescribeResponse) -> None:
-        response.groups = [*map(shown, response.groups), *answers]
+        response.groups = [*map(shown, response.groups)]
 
-    return Verdict(finish=finish)
+    return withhold(request, "group_ids", may, DENIED, finish=finish)
 
 
 def _topics_of(group: described.DescribedGroup) -> set[str]:
@@ -287,38 +206,19 @@ def list_groups(request: ListGroupsRequest, access: Access) -> Verdict:  # noqa:
 
 def delete_groups(request: DeleteGroupsRequest, access: Access) -> Verdict:
     """DELETE on groups."""
-    request.groups_names, refused = split(
-        request.groups_names, lambda name: access.group(Operation.DELETE, name)
-    )
-    answers = [DeletableGroupResult(group_id=name, error_code=DENIED) for name in refused]
 
-    def finish(response: DeleteGroupsResponse) -> None:
-        response.results = [*response.results, *answers]
+    def may(name: str) -> bool:
+        return access.group(Operation.DELETE, name)
 
-    return Verdict(finish=finish) if answers else GO_ON
+    return withhold(request, "groups_names", may, DENIED)
 
 
 def offset_delete(request: OffsetDeleteRequest, access: Access) -> Verdict:
     """DELETE on the group, READ on topics."""
     if not access.group(Operation.DELETE, request.group_id):
-        return Verdict(OffsetDeleteResponse(error_code=DENIED))
-    request.topics, refused = split(
-        request.topics, lambda each: access.topic(Operation.READ, each.name)
-    )
-    answers = [
-        OffsetDeleteResponseTopic(
-            name=topic.name,
-            partitions=[
-                OffsetDeleteResponsePartition(
-                    partition_index=each.partition_index, error_code=TOPIC_DENIED
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic in refused
-    ]
+        return Verdict(error_response(request, DENIED))
 
-    def finish(response: OffsetDeleteResponse) -> None:
-        response.topics = [*response.topics, *answers]
+    def may(topic: OffsetDeleteRequestTopic) -> bool:
+        return access.topic(Operation.READ, topic.name)
 
-    return Verdict(finish=finish) if answers else GO_ON
+    return withhold(request, "topics", may, TOPIC_DENIED)

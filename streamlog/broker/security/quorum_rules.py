@@ -8,18 +8,9 @@ from __future__ import annotations
 from streamlog.broker.security.access import GO_ON, Access, Verdict
 from streamlog.protocol.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.data import FetchResponse
+from streamlog.protocol.error_responses import error_response
 from streamlog.protocol.messages.quorum import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
     DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    VoteRequest,
-    VoteResponse,
 )
 from streamlog.protocol.schema import Message
 
@@ -37,21 +28,4 @@ def describe(request: DescribeQuorumRequest, access: Access) -> Verdict:
 
 
 def _on_cluster(operation: Operation, request: Message, access: Access) -> Verdict:
-    return GO_ON if access.cluster(operation) else Verdict(refused(request, DENIED))
-
-
-def refused(request: Message, code: int) -> Message:
-    """The response that carries nothing but the error."""
-    match request:
-        case VoteRequest():
-            return VoteResponse(error_code=code)
-        case BeginQuorumEpochRequest():
-            return BeginQuorumEpochResponse(error_code=code)
-        case EndQuorumEpochRequest():
-            return EndQuorumEpochResponse(error_code=code)
-        case FetchSnapshotRequest():
-            return FetchSnapshotResponse(error_code=code)
-        case DescribeQuorumRequest():
-            return DescribeQuorumResponse(error_code=code, error_message=None)
-        case _:
-            return FetchResponse(error_code=code)
+    return GO_ON if access.cluster(operation) else Verdict(error_response(request, DENIED))

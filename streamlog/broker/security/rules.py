@@ -7,7 +7,7 @@ quotas, users, ACLs. A request without a rule is refused whoever sends it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from streamlog.broker.resource_config import GROUP_RESOURCE
 from streamlog.broker.security import (
@@ -18,31 +18,23 @@ from streamlog.broker.security import (
     topic_rules,
     transaction_rules,
 )
-from streamlog.broker.security.access import GO_ON, Access, Verdict, split
+from streamlog.broker.security.access import GO_ON, Access, Verdict, withhold
 from streamlog.protocol.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import error_response
 from streamlog.protocol.messages.admin import (
-    AlterConfigsResourceResponse,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
 )
 from streamlog.protocol.messages.brokers import (
     AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
     AlterPartitionRequest,
-    AlterPartitionResponse,
     BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
     UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
 )
 from streamlog.protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -52,7 +44,6 @@ from streamlog.protocol.messages.cluster import (
 )
 from streamlog.protocol.messages.config_resources import (
     ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
 )
 from streamlog.protocol.messages.consumer_group_description import ConsumerGroupDescribeRequest
 from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -61,7 +52,6 @@ from streamlog.protocol.messages.coordination import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
-    InitProducerIdResponse,
     JoinGroupRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
@@ -73,10 +63,8 @@ from streamlog.protocol.messages.data import FetchRequest, ListOffsetsRequest, P
 from streamlog.protocol.messages.group_admin import DeleteGroupsRequest, OffsetDeleteRequest
 from streamlog.protocol.messages.partitions import (
     CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopicResult,
+    CreatePartitionsTopic,
     DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
 )
 from streamlog.protocol.messages.publishing import (
     DropStagedRequest,
@@ -92,36 +80,20 @@ from streamlog.protocol.messages.quorum import (
 )
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlteredQuota,
     DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
 )
-from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
+from streamlog.protocol.messages.replace_configs import AlterConfigsRequest
 from streamlog.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
-    ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    PartitionResult,
-    ReplicaElectionResult,
 )
 from streamlog.protocol.messages.security import (
-    AclCreationResult,
     AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    AlterUserScramCredentialsResult,
     CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsFilterResult,
     DeleteAclsRequest,
-    DeleteAclsResponse,
     DescribeAclsRequest,
-    DescribeAclsResponse,
     DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
@@ -145,6 +117,14 @@ TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 WHY = "not allowed by any ACL, or forbidden by one"
 
+
+class Resource(Protocol):
+    """What has settings."""
+
+    resource_type: int
+    resource_name: str
+
+
 # A rule takes the request that it stands for in the table.
 Rule = Callable[[Any, Access], Verdict]
 
@@ -154,11 +134,13 @@ def for_everybody(_: Message, __: Access) -> Verdict:
     return GO_ON
 
 
-def on_cluster(operation: Operation, refusal: Callable[[Any], Message]) -> Rule:
+def on_cluster(operation: Operation) -> Rule:
     """A rule: this has to be allowed on the cluster, or nothing is done."""
 
     def rule(request: Message, access: Access) -> Verdict:
-        return GO_ON if access.cluster(operation) else Verdict(refusal(request))
+        if access.cluster(operation):
+            return GO_ON
+        return Verdict(error_response(request, DENIED, WHY))
 
     return rule
 
@@ -170,141 +152,53 @@ def init_producer_id(request: InitProducerIdRequest, access: Access) -> Verdict:
         if access.transactional_id(Operation.WRITE, name):
             return GO_ON
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return Verdict(InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1))
+        return Verdict(error_response(request, code))
     if access.cluster(Operation.IDEMPOTENT_WRITE) or access.some_topic(Operation.WRITE):
         return GO_ON
-    return Verdict(InitProducerIdResponse(error_code=DENIED, producer_id=-1, producer_epoch=-1))
+    return Verdict(error_response(request, DENIED))
 
 
 def create_partitions(request: CreatePartitionsRequest, access: Access) -> Verdict:
     """ALTER on topics."""
-    request.topics, refused = split(
-        request.topics, lambda each: access.topic(Operation.ALTER, each.name)
-    )
-    answers = [
-        CreatePartitionsTopicResult(name=each.name, error_code=TOPIC_DENIED, error_message=WHY)
-        for each in refused
-    ]
 
-    def finish(response: CreatePartitionsResponse) -> None:
-        response.results = [*response.results, *answers]
+    def may(topic: CreatePartitionsTopic) -> bool:
+        return access.topic(Operation.ALTER, topic.name)
 
-    return Verdict(finish=finish) if answers else GO_ON
+    return withhold(request, "topics", may, TOPIC_DENIED, message=WHY)
 
 
 # ---- settings ----
 
 
-def _may_configure(operation: Operation, access: Access, kind: int, name: str) -> bool:
-    if kind == TOPIC_RESOURCE:
-        return access.topic(operation, name)
-    if kind == GROUP_RESOURCE:
-        return access.group(operation, name)
-    return access.cluster(operation)
+def _configure(
+    operation: Operation,
+    request: DescribeConfigsRequest | AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    access: Access,
+) -> Verdict:
+    def may(resource: Resource) -> bool:
+        kind, name = resource.resource_type, resource.resource_name
+        if kind == TOPIC_RESOURCE:
+            return access.topic(operation, name)
+        if kind == GROUP_RESOURCE:
+            return access.group(operation, name)
+        return access.cluster(operation)
+
+    def code_of(resource: Resource) -> ErrorCode:
+        return TOPIC_DENIED if resource.resource_type == TOPIC_RESOURCE else DENIED
+
+    return withhold(request, "resources", may, code_of, message=WHY)
 
 
 def describe_configs(request: DescribeConfigsRequest, access: Access) -> Verdict:
     """DESCRIBE_CONFIGS on topics, on the cluster for the broker's."""
-    operation = Operation.DESCRIBE_CONFIGS
-    request.resources, refused = split(
-        request.resources,
-        lambda each: _may_configure(operation, access, each.resource_type, each.resource_name),
-    )
-    answers = [
-        DescribeConfigsResult(
-            error_code=TOPIC_DENIED if each.resource_type == TOPIC_RESOURCE else DENIED,
-            error_message=WHY,
-            resource_type=each.resource_type,
-            resource_name=each.resource_name,
-        )
-        for each in refused
-    ]
-
-    def finish(response: DescribeConfigsResponse) -> None:
-        response.results = [*response.results, *answers]
-
-    return Verdict(finish=finish) if answers else GO_ON
+    return _configure(Operation.DESCRIBE_CONFIGS, request, access)
 
 
 def alter_configs(
     request: AlterConfigsRequest | IncrementalAlterConfigsRequest, access: Access
 ) -> Verdict:
     """ALTER_CONFIGS on topics, on the cluster for the broker's."""
-    operation = Operation.ALTER_CONFIGS
-    resources: list[Any] = [*request.resources]
-    kept, refused = split(
-        resources,
-        lambda each: _may_configure(operation, access, each.resource_type, each.resource_name),
-    )
-    request.resources = kept
-    answers = [
-        AlterConfigsResourceResponse(
-            error_code=TOPIC_DENIED if each.resource_type == TOPIC_RESOURCE else DENIED,
-            error_message=WHY,
-            resource_type=each.resource_type,
-            resource_name=each.resource_name,
-        )
-        for each in refused
-    ]
-
-    def finish(response: AlterConfigsResponse | IncrementalAlterConfigsResponse) -> None:
-        response.responses = [*response.responses, *answers]
-
-    return Verdict(finish=finish) if answers else GO_ON
-
-
-# ---- refusals ----
-
-
-def _no_quotas_altered(request: AlterClientQuotasRequest) -> Message:
-    return AlterClientQuotasResponse(
-        entries=[
-            AlteredQuota(error_code=DENIED, error_message=WHY, entity=each.entity)
-            for each in request.entries
-        ]
-    )
-
-
-def _no_users_altered(request: AlterUserScramCredentialsRequest) -> Message:
-    names = [each.name for each in request.deletions]
-    names += [each.name for each in request.upsertions]
-    return AlterUserScramCredentialsResponse(
-        results=[
-            AlterUserScramCredentialsResult(user=name, error_code=DENIED, error_message=WHY)
-            for name in dict.fromkeys(names)
-        ]
-    )
-
-
-def _no_acls_created(request: CreateAclsRequest) -> Message:
-    results = [AclCreationResult(error_code=DENIED, error_message=WHY) for _ in request.creations]
-    return CreateAclsResponse(results=results)
-
-
-def _no_acls_deleted(request: DeleteAclsRequest) -> Message:
-    results = [
-        DeleteAclsFilterResult(error_code=DENIED, error_message=WHY) for _ in request.filters
-    ]
-    return DeleteAclsResponse(filter_results=results)
-
-
-def not_elected(
-    request: ElectLeadersRequest, code: ErrorCode = DENIED, message: str = WHY
-) -> ElectLeadersResponse:
-    """The same refusal for every partition that is named."""
-    return ElectLeadersResponse(
-        error_code=code,
-        replica_election_results=[
-            ReplicaElectionResult(
-                topic=asked.topic,
-                partition_result=[
-                    PartitionResult(partition_id=number, error_code=code, error_message=message)
-                    for number in asked.partitions
-                ],
-            )
-            for asked in request.topic_partitions or ()
-        ],
-    )
+    return _configure(Operation.ALTER_CONFIGS, request, access)
 
 
 RULES: Final[Mapping[type[Message], Rule]] = {
@@ -336,67 +230,39 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     DescribeProducersRequest: transaction_rules.describe_producers,
     DescribeTransactionsRequest: transaction_rules.describe_transactions,
     ListTransactionsRequest: transaction_rules.list_transactions,
-    DescribeAclsRequest: on_cluster(
-        Operation.DESCRIBE, lambda _: DescribeAclsResponse(error_code=DENIED, error_message=WHY)
-    ),
-    CreateAclsRequest: on_cluster(Operation.ALTER, _no_acls_created),
-    DeleteAclsRequest: on_cluster(Operation.ALTER, _no_acls_deleted),
+    DescribeAclsRequest: on_cluster(Operation.DESCRIBE),
+    CreateAclsRequest: on_cluster(Operation.ALTER),
+    DeleteAclsRequest: on_cluster(Operation.ALTER),
     DescribeConfigsRequest: describe_configs,
     AlterConfigsRequest: alter_configs,
-    DescribeLogDirsRequest: on_cluster(
-        Operation.DESCRIBE, lambda _: DescribeLogDirsResponse(error_code=DENIED)
-    ),
+    DescribeLogDirsRequest: on_cluster(Operation.DESCRIBE),
     SaslAuthenticateRequest: for_everybody,
     CreatePartitionsRequest: create_partitions,
     DeleteGroupsRequest: group_rules.delete_groups,
     IncrementalAlterConfigsRequest: alter_configs,
     OffsetDeleteRequest: group_rules.offset_delete,
-    DescribeClientQuotasRequest: on_cluster(
-        Operation.DESCRIBE_CONFIGS,
-        lambda _: DescribeClientQuotasResponse(error_code=DENIED, error_message=WHY, entries=None),
-    ),
-    AlterClientQuotasRequest: on_cluster(Operation.ALTER_CONFIGS, _no_quotas_altered),
-    DescribeUserScramCredentialsRequest: on_cluster(
-        Operation.DESCRIBE,
-        lambda _: DescribeUserScramCredentialsResponse(error_code=DENIED, error_message=WHY),
-    ),
-    AlterUserScramCredentialsRequest: on_cluster(Operation.ALTER, _no_users_altered),
+    DescribeClientQuotasRequest: on_cluster(Operation.DESCRIBE_CONFIGS),
+    AlterClientQuotasRequest: on_cluster(Operation.ALTER_CONFIGS),
+    DescribeUserScramCredentialsRequest: on_cluster(Operation.DESCRIBE),
+    AlterUserScramCredentialsRequest: on_cluster(Operation.ALTER),
     DescribeClusterRequest: topic_rules.describe_cluster,
     ConsumerGroupHeartbeatRequest: group_rules.heartbeat,
     ConsumerGroupDescribeRequest: group_rules.describe_consumer_groups,
-    ElectLeadersRequest: on_cluster(Operation.ALTER, not_elected),
-    UnregisterBrokerRequest: on_cluster(
-        Operation.ALTER, lambda _: UnregisterBrokerResponse(error_code=DENIED, error_message=WHY)
-    ),
+    ElectLeadersRequest: on_cluster(Operation.ALTER),
+    UnregisterBrokerRequest: on_cluster(Operation.ALTER),
     DescribeQuorumRequest: quorum_rules.describe,
     # What only brokers of the cluster send to each other.
     VoteRequest: quorum_rules.act,
     BeginQuorumEpochRequest: quorum_rules.act,
     EndQuorumEpochRequest: quorum_rules.act,
     FetchSnapshotRequest: quorum_rules.act,
-    BrokerRegistrationRequest: on_cluster(
-        Operation.CLUSTER_ACTION, lambda _: BrokerRegistrationResponse(error_code=DENIED)
-    ),
-    BrokerHeartbeatRequest: on_cluster(
-        Operation.CLUSTER_ACTION, lambda _: BrokerHeartbeatResponse(error_code=DENIED)
-    ),
-    AlterPartitionRequest: on_cluster(
-        Operation.CLUSTER_ACTION, lambda _: AlterPartitionResponse(error_code=DENIED)
-    ),
-    AllocateProducerIdsRequest: on_cluster(
-        Operation.CLUSTER_ACTION, lambda _: AllocateProducerIdsResponse(error_code=DENIED)
-    ),
-    AlterPartitionReassignmentsRequest: on_cluster(
-        Operation.ALTER,
-        lambda _: AlterPartitionReassignmentsResponse(error_code=DENIED, error_message=WHY),
-    ),
-    ListPartitionReassignmentsRequest: on_cluster(
-        Operation.DESCRIBE,
-        lambda _: ListPartitionReassignmentsResponse(error_code=DENIED, error_message=WHY),
-    ),
-    ListConfigResourcesRequest: on_cluster(
-        Operation.DESCRIBE_CONFIGS, lambda _: ListConfigResourcesResponse(error_code=DENIED)
-    ),
+    BrokerRegistrationRequest: on_cluster(Operation.CLUSTER_ACTION),
+    BrokerHeartbeatRequest: on_cluster(Operation.CLUSTER_ACTION),
+    AlterPartitionRequest: on_cluster(Operation.CLUSTER_ACTION),
+    AllocateProducerIdsRequest: on_cluster(Operation.CLUSTER_ACTION),
+    AlterPartitionReassignmentsRequest: on_cluster(Operation.ALTER),
+    ListPartitionReassignmentsRequest: on_cluster(Operation.DESCRIBE),
+    ListConfigResourcesRequest: on_cluster(Operation.DESCRIBE_CONFIGS),
     DescribeTopicPartitionsRequest: page_rules.describe_topic_partitions,
     PublishRequest: publishing_rules.publish,
     StageRequest: publishing_rules.stage,

@@ -8,52 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamlog.broker.security.access import GO_ON, Access, Verdict, split
+from streamlog.broker.security.access import GO_ON, Access, Verdict, item_errors, split, withhold
 from streamlog.errors import NotAuthorized
 from streamlog.protocol.acls import CLUSTER, Operation, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import response_by_item
 from streamlog.protocol.messages.admin import (
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
-    DeletableTopicResult,
-    DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
-    DeleteRecordsResponse,
     DeleteRecordsTopic,
-    DeleteRecordsTopicResult,
     DeleteTopicsRequest,
-    DeleteTopicsResponse,
+    DeleteTopicState,
 )
 from streamlog.protocol.messages.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
-    EpochEndOffset,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
     OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
     OffsetForLeaderTopic,
-    OffsetForLeaderTopicResult,
 )
 from streamlog.protocol.messages.data import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     FetchTopic,
-    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     ListOffsetsTopic,
-    ListOffsetsTopicResponse,
-    PartitionData,
-    PartitionProduceResponse,
     ProduceRequest,
-    ProduceResponse,
     TopicProduceData,
-    TopicProduceResponse,
 )
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.records.control import group_of
@@ -71,36 +58,21 @@ def produce(request: ProduceRequest, access: Access) -> Verdict:
     name = request.transactional_id
     if name is not None and not access.transactional_id(Operation.WRITE, name):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return Verdict(ProduceResponse(responses=_not_written(request.topic_data, code)))
-    kept, refused = split(request.topic_data, lambda each: access.topic(Operation.WRITE, each.name))
+        return Verdict(item_errors(request, code))
+
+    def may(topic: TopicProduceData) -> bool:
+        return access.topic(Operation.WRITE, topic.name)
+
+    refused = [each.name for each in request.topic_data if not may(each)]
     if not refused:
         return GO_ON
     if request.acks == 0:
         # Nobody reads an answer: the connection is closed, as in Kafka.
-        names = ", ".join(each.name for each in refused)
+        names = ", ".join(refused)
         raise NotAuthorized(f"{access.principal} may not write to {names}", code=DENIED)
-    answers = _not_written(refused, DENIED)
-    if not kept:
-        return Verdict(ProduceResponse(responses=answers))
-    request.topic_data = kept
-
-    def finish(response: ProduceResponse) -> None:
-        response.responses = [*response.responses, *answers]
-
-    return Verdict(finish=finish)
-
-
-def _not_written(topics: list[TopicProduceData], code: int) -> list[TopicProduceResponse]:
-    return [
-        TopicProduceResponse(
-            name=topic.name,
-            partition_responses=[
-                PartitionProduceResponse(index=each.index, error_code=code, base_offset=-1)
-                for each in topic.partition_data
-            ],
-        )
-        for topic in topics
-    ]
+    if len(refused) == len(request.topic_data):
+        return Verdict(item_errors(request, DENIED))
+    return withhold(request, "topic_data", may, DENIED)
 
 
 def fetch(request: FetchRequest, access: Access) -> Verdict:
@@ -111,7 +83,7 @@ def fetch(request: FetchRequest, access: Access) -> Verdict:
     state = request.replica_state
     claimed = request.replica_id if state is None else max(request.replica_id, state.replica_id)
     if claimed >= FOLLOWER_ID_MIN and not access.cluster(Operation.CLUSTER_ACTION):
-        return Verdict(FetchResponse(responses=_not_read(request.topics)))
+        return Verdict(_unreadable(request.topics))
 
     for wanted in (each for topic in request.topics for each in topic.partitions):
         if wanted.mark_clock and not access.group(Operation.READ, group_of(wanted.mark_clock)):
@@ -126,28 +98,13 @@ def fetch(request: FetchRequest, access: Access) -> Verdict:
         topics: Iterable[FetchTopic],
     ) -> tuple[list[FetchTopic], list[FetchableTopicResponse]]:
         kept, refused = split(topics, may)
-        return kept, _not_read(refused)
+        return kept, _unreadable(refused).responses
 
     return Verdict(readable=readable)
 
 
-def _not_read(topics: list[FetchTopic]) -> list[FetchableTopicResponse]:
-    return [
-        FetchableTopicResponse(
-            topic=topic.topic,
-            topic_id=topic.topic_id,
-            partitions=[
-                PartitionData(
-                    partition_index=each.partition,
-                    error_code=DENIED,
-                    high_watermark=-1,
-                    records=b"",
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
+def _unreadable(topics: list[FetchTopic]) -> FetchResponse:
+    return response_by_item(FetchRequest(topics=topics), FetchResponse, lambda *_: DENIED)
 
 
 def list_offsets(request: ListOffsetsRequest, access: Access) -> Verdict:
@@ -156,24 +113,7 @@ def list_offsets(request: ListOffsetsRequest, access: Access) -> Verdict:
     def may(topic: ListOffsetsTopic) -> bool:
         return access.topic(Operation.DESCRIBE, topic.name)
 
-    request.topics, refused = split(request.topics, may)
-    answers = [
-        ListOffsetsTopicResponse(
-            name=topic.name,
-            partitions=[
-                ListOffsetsPartitionResponse(
-                    partition_index=each.partition_index, error_code=DENIED
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic in refused
-    ]
-
-    def finish(response: ListOffsetsResponse) -> None:
-        response.topics = [*response.topics, *answers]
-
-    return Verdict(finish=finish) if refused else GO_ON
+    return withhold(request, "topics", may, DENIED)
 
 
 def epoch_ends(request: OffsetForLeaderEpochRequest, access: Access) -> Verdict:
@@ -182,22 +122,7 @@ def epoch_ends(request: OffsetForLeaderEpochRequest, access: Access) -> Verdict:
     def may(topic: OffsetForLeaderTopic) -> bool:
         return access.topic(Operation.DESCRIBE, topic.topic)
 
-    request.topics, refused = split(request.topics, may)
-    answers = [
-        OffsetForLeaderTopicResult(
-            topic=topic.topic,
-            partitions=[
-                EpochEndOffset(partition=each.partition, error_code=DENIED)
-                for each in topic.partitions
-            ],
-        )
-        for topic in refused
-    ]
-
-    def finish(response: OffsetForLeaderEpochResponse) -> None:
-        response.topics = [*response.topics, *answers]
-
-    return Verdict(finish=finish) if refused else GO_ON
+    return withhold(request, "topics", may, DENIED)
 
 
 def metadata(request: MetadataRequest, access: Access) -> Verdict:
@@ -299,33 +224,16 @@ def create_topics(request: CreateTopicsRequest, access: Access) -> Verdict:
 
 def delete_topics(request: DeleteTopicsRequest, access: Access) -> Verdict:
     """DELETE on topics; of one that may not be described, not even its name is told."""
-    answers: list[DeletableTopicResult]
     if access.version < BY_STATE_VERSION:
-        request.topic_names, refused_names = split(
-            request.topic_names, lambda name: access.topic(Operation.DELETE, name)
+        return withhold(
+            request, "topic_names", lambda name: access.topic(Operation.DELETE, name), DENIED
         )
-        answers = [DeletableTopicResult(name=name, error_code=DENIED) for name in refused_names]
-    else:
 
-        def name_of(name: str | None, topic_id: bytes) -> str | None:
-            return access.name_of(topic_id) if name is None else name
+    def may(topic: DeleteTopicState) -> bool:
+        name = access.name_of(topic.topic_id) if topic.name is None else topic.name
+        return name is None or access.topic(Operation.DELETE, name)
 
-        request.topics, refused = split(
-            request.topics,
-            lambda each: (
-                (name := name_of(each.name, each.topic_id)) is None
-                or access.topic(Operation.DELETE, name)
-            ),
-        )
-        answers = [
-            DeletableTopicResult(name=each.name, topic_id=each.topic_id, error_code=DENIED)
-            for each in refused
-        ]
-
-    def finish(response: DeleteTopicsResponse) -> None:
-        response.responses = [*response.responses, *answers]
-
-    return Verdict(finish=finish) if answers else GO_ON
+    return withhold(request, "topics", may, DENIED)
 
 
 def delete_records(request: DeleteRecordsRequest, access: Access) -> Verdict:
@@ -334,21 +242,4 @@ def delete_records(request: DeleteRecordsRequest, access: Access) -> Verdict:
     def may(topic: DeleteRecordsTopic) -> bool:
         return access.topic(Operation.DELETE, topic.name)
 
-    request.topics, refused = split(request.topics, may)
-    answers = [
-        DeleteRecordsTopicResult(
-            name=topic.name,
-            partitions=[
-                DeleteRecordsPartitionResult(
-                    partition_index=each.partition_index, low_watermark=-1, error_code=DENIED
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic in refused
-    ]
-
-    def finish(response: DeleteRecordsResponse) -> None:
-        response.topics = [*response.topics, *answers]
-
-    return Verdict(finish=finish) if refused else GO_ON
+    return withhold(request, "topics", may, DENIED)

@@ -16,11 +16,6 @@ from tests.broker.replication.cluster import Cluster, ReplicatingNode
 THERE = HeartbeatResponse(throttle_time_ms=1)
 
 
-def refusal(request: Message, version: int, code: ErrorCode) -> Message:
-    assert (request, version) == (HeartbeatRequest(), 3)
-    return HeartbeatResponse(error_code=code)
-
-
 def code_of(response: Message) -> int:
     assert isinstance(response, HeartbeatResponse)
     return response.error_code
@@ -31,7 +26,7 @@ class Coordinating:
 
     def __init__(self, node: ReplicatingNode) -> None:
         self._partition = node.partition
-        self.answering = Answering(refusal)
+        self.answering = Answering()
 
     def ask(self, now_ms: int = 0) -> asyncio.Future[Message]:
         """A request that leads to a record."""

@@ -27,7 +27,7 @@ class Coordinating:
     def __init__(self, node: ReplicatingNode) -> None:
         self.now_ms = 0
         self.log = node.partition
-        self.answering = Answering(lambda _, __, code: HeartbeatResponse(error_code=code))
+        self.answering = Answering()
         self.proofs = Proofs(self.answering, NOTHING, lambda: Instant(self.now_ms, 0))
 
     def ask(self) -> asyncio.Future[Message]:

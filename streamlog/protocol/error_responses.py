@@ -1,0 +1,273 @@
+"""Error responses: what answers a request that is refused, derived from the declarations.
+
+A response has one error code for all of it, or one for each item that the request names. Where it
+has one for all, that one is set, and nothing else is said. Otherwise the response lists the items
+of the request, level by level (topics, partitions), each under its identity and with the code.
+The tables below hold what the declarations do not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final, TypeAlias, TypeVar, cast
+
+from streamlog.protocol.apis import api_of
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.admin import CreatableTopicResult, DeleteRecordsPartitionResult
+from streamlog.protocol.messages.coordination import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponsePartition,
+)
+from streamlog.protocol.messages.data import PartitionData, PartitionProduceResponse
+from streamlog.protocol.messages.quotas import DescribeClientQuotasResponse
+from streamlog.protocol.messages.replicas import ElectLeadersRequest
+from streamlog.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+)
+from streamlog.protocol.schema import Field, Message, Struct, StructType
+
+M = TypeVar("M", bound=Message)
+CodeOf: TypeAlias = Callable[..., int]
+"""The code of an item, given the items of the request that lead to it, the outermost first."""
+
+_CODES: Final = frozenset({"error_code", "partition_error_code"})
+_MESSAGE: Final = "error_message"
+_NAMES: Final = frozenset({"name", "topic", "user", "key", "group_id", "transactional_id"})
+_NUMBERS: Final = frozenset({"partition_index", "partition", "partition_id", "index"})
+_IDENTITY: Final = frozenset(
+    {*_NAMES, *_NUMBERS, "topic_id", "producer_id", "resource_type", "resource_name", "entity"}
+)
+"""Fields that say which item a struct is about. Names stand for names, and numbers for numbers,
+whatever either is called in the request."""
+_NOT_ANSWERED: Final = frozenset({"forgotten_topics_data"})
+"""Lists of requests whose items have no answer."""
+
+_ITEMS_TOO: Final = frozenset({FindCoordinatorRequest, OffsetFetchRequest, ElectLeadersRequest})
+"""Requests whose response has one code for all in some versions only."""
+_ITEMS_ALONE: Final = frozenset({AddPartitionsToTxnRequest})
+"""Requests of brokers about several transactions, whose answers are put together from those about
+single ones: a code for all would hold for the other transactions too."""
+_ABSENT: Final[Mapping[StructType, Mapping[str, object]]] = {
+    FindCoordinatorResponse: {"node_id": -1, "port": -1},
+    Coordinator: {"node_id": -1, "port": -1},
+    InitProducerIdResponse: {"producer_epoch": -1},
+    DescribeClientQuotasResponse: {"entries": None},
+    CreatableTopicResult: {"configs": None},
+    PartitionProduceResponse: {"base_offset": -1},
+    PartitionData: {"high_watermark": -1, "records": b""},
+    OffsetFetchResponsePartition: {"committed_offset": -1},
+    DeleteRecordsPartitionResult: {"low_watermark": -1},
+}
+"""How Kafka says that there is no such value, where that is not the declared default."""
+
+_FENCED_SINCE: Final[Mapping[type[Message], int]] = {
+    InitProducerIdRequest: 4,
+    AddPartitionsToTxnRequest: 2,
+    AddOffsetsToTxnRequest: 2,
+    EndTxnRequest: 2,
+}
+"""The versions from which on clients know PRODUCER_FENCED (KIP-588)."""
+
+
+def error_response(request: Message, code: int, message: str | None = None) -> Message:
+    """Return the response to `request` that carries nothing but an error.
+
+    Args:
+        request: what is refused.
+        code: the error code of all of it.
+        message: why, for responses that have room for it.
+    """
+    kind = type(request)
+    plan = _plan(kind, api_of(kind).response)
+    if kind in _ITEMS_ALONE:
+        plan = plan.without_code()
+    elif plan.code and kind not in _ITEMS_TOO:
+        plan = plan.without_items()
+    return cast("Message", plan.make(request, (), lambda *_: code, message))
+
+
+def response_by_item(
+    request: Message, response: type[M], code_of: CodeOf, message: str | None = None
+) -> M:
+    """Return the response in which every item of `request` has its own code.
+
+    Args:
+        request: what is answered.
+        response: the class of its response.
+        code_of: returns the code of an item; 0 for none.
+        message: why, for items that have room for it.
+    """
+    plan = _plan(type(request), response).without_code()
+    return cast("M", plan.make(request, (), code_of, message))
+
+
+def add_items(response: Message, other: Message, request: type[Message]) -> None:
+    """Add the items that `other` answers to those of `response`; both answer such a `request`."""
+    for items in _plan(request, type(response)).lists:
+        there, more = getattr(response, items.name), getattr(other, items.name)
+        setattr(response, items.name, [*there, *more])
+
+
+def by_partition(code_of: Callable[[str, int], int]) -> CodeOf:
+    """Return the same for items that end in a topic and a partition, or its number."""
+    return lambda *path: code_of(path[-2].name, getattr(path[-1], "partition_index", path[-1]))
+
+
+def code_for(request: Message, version: int, code: int) -> int:
+    """Return the code by which clients that speak this version understand an error.
+
+    Kafka's consumers before 3.9 give up at COORDINATOR_NOT_AVAILABLE in an OffsetFetch;
+    NOT_COORDINATOR makes all of them look for the coordinator and ask again.
+    """
+    kind = type(request)
+    if code == ErrorCode.PRODUCER_FENCED and version < _FENCED_SINCE.get(kind, 0):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code == ErrorCode.COORDINATOR_NOT_AVAILABLE and kind is OffsetFetchRequest:
+        return ErrorCode.NOT_COORDINATOR
+    return code
+
+
+# ---- plans ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How to make a struct of a response from the struct, or the scalar, that it answers."""
+
+    struct: StructType
+    absent: Mapping[str, object]
+    code: str | None
+    """The field of its error code; None if it has none."""
+    has_message: bool
+    identity: tuple[tuple[str, str | None], ...]
+    """Its fields with those of the request; None: what is answered is a scalar itself."""
+    lists: tuple[_List, ...]
+
+    def make(
+        self, asked: object, path: tuple[object, ...], code_of: CodeOf, message: str | None
+    ) -> Struct:
+        values = dict(self.absent)
+        for name, source in self.identity:
+            values[name] = asked if source is None else getattr(asked, source)
+        if self.code is not None:
+            values[self.code] = code_of(*path)
+            if self.has_message and message is not None:
+                values[_MESSAGE] = message
+        for items in self.lists:
+            values[items.name] = items.make(asked, path, code_of, message)
+        made: Struct = self.struct(**values)
+        return made
+
+    def without_code(self) -> _Plan:
+        return replace(self, absent={}, code=None)
+
+    def without_items(self) -> _Plan:
+        return replace(self, lists=())
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list of a response, and the lists of the request whose items it answers."""
+
+    name: str
+    sources: tuple[tuple[str, _Plan], ...]
+    is_merged: bool
+    """Whether an item that several lists of one request name is answered once."""
+
+    def make(
+        self, asked: object, path: tuple[object, ...], code_of: CodeOf, message: str | None
+    ) -> list[Struct]:
+        made = [
+            plan.make(each, (*path, each), code_of, message)
+            for source, plan in self.sources
+            for each in getattr(asked, source) or ()
+        ]
+        if not self.is_merged:
+            return made
+        (_, plan), *_ = self.sources
+        names = [name for name, _ in plan.identity]
+        return [*{tuple(getattr(each, name) for name in names): each for each in made}.values()]
+
+
+@cache
+def _plan(request: StructType, response: StructType) -> _Plan:
+    return _plan_of(response, request.__fields__, is_item=False)
+
+
+def _plan_of(struct: StructType, asked: Sequence[Field] | str, *, is_item: bool) -> _Plan:
+    """Plan `struct` for what has the fields `asked`, or is a scalar of that kind."""
+    code = next((field.name for field in struct.__fields__ if field.name in _CODES), None)
+    return _Plan(
+        struct=struct,
+        absent=_ABSENT.get(struct, {}),
+        code=code,
+        has_message=any(field.name == _MESSAGE for field in struct.__fields__),
+        identity=_identity(struct, asked) if is_item else (),
+        lists=() if isinstance(asked, str) or (is_item and code) else _lists(struct, asked),
+    )
+
+
+def _identity(
+    struct: StructType, asked: Sequence[Field] | str
+) -> tuple[tuple[str, str | None], ...]:
+    fields = [field for field in struct.__fields__ if field.name in _IDENTITY]
+    if isinstance(asked, str):
+        return tuple((field.name, None) for field in fields if field.kind == asked)[:1]
+    found: list[tuple[str, str | None]] = []
+    names = [field.name for field in asked if field.name in _IDENTITY]
+    for field in fields:
+        alike = next((each for each in (_NAMES, _NUMBERS) if field.name in each), frozenset())
+        others = (name for name in names if name in alike)
+        source = field.name if field.name in names else next(others, None)
+        if source is not None:
+            found.append((field.name, source))
+    return tuple(found)
+
+
+def _lists(struct: StructType, asked: Sequence[Field]) -> tuple[_List, ...]:
+    """Pair the lists of a response with those of its request, in the order of both."""
+    answered = [field for field in struct.__fields__ if _has_codes(field)]
+    sources = [
+        field for field in asked if field.kind == "array" and field.name not in _NOT_ANSWERED
+    ]
+    if len(answered) == len(sources):
+        return tuple(
+            _list(field, [source]) for field, source in zip(answered, sources, strict=True)
+        )
+    return tuple(_list(field, sources) for field in answered[:1] if sources)
+
+
+def _list(field: Field, sources: Sequence[Field]) -> _List:
+    item = cast("StructType", field.item)
+    plans = [
+        (
+            each.name,
+            _plan_of(
+                item,
+                each.item.__fields__ if isinstance(each.item, StructType) else str(each.item),
+                is_item=True,
+            ),
+        )
+        for each in sources
+    ]
+    # Lists of different versions are never both there.
+    first, *others = (each.versions for each in sources)
+    is_merged = any((first & other).first <= (first & other).last for other in others)
+    return _List(field.name, tuple(plans), is_merged)
+
+
+def _has_codes(field: Field) -> bool:
+    """Whether a list has items with error codes, at any depth."""
+    if field.kind != "array" or not isinstance(field.item, StructType):
+        return False
+    inner = field.item.__fields__
+    return any(each.name in _CODES or _has_codes(each) for each in inner)

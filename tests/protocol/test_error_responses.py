@@ -1,0 +1,90 @@
+"""Error responses: of every request that is served, and what Kafka's clients find in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlog.protocol import codec
+from streamlog.protocol.apis import APIS, Api
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import code_for, error_response, response_by_item
+from streamlog.protocol.messages import (
+    coordination,
+    security,
+    transactions,
+)
+from streamlog.protocol.schema import Message
+from tests.protocol.refused_requests import BY_ITEM, CODE, RESPONSES
+
+
+def name(message: object) -> str:
+    return type(message).__name__
+
+
+@pytest.mark.parametrize(("request_", "response"), RESPONSES, ids=name)
+def test_a_response_says_the_error(request_: Message, response: Message) -> None:
+    assert error_response(request_, CODE, "why") == response
+
+
+def test_every_request_that_is_served_is_in_the_table() -> None:
+    assert {type(request) for request, _ in RESPONSES} == {api.request for api in APIS.values()}
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_it_can_be_written_in_every_version(api: Api) -> None:
+    for request, response in RESPONSES:
+        for version in range(api.min_version, api.max_version + 1):
+            if type(request) is api.request and api.is_served(version):
+                codec.encode(response, version)
+
+
+@pytest.mark.parametrize(("request_", "response"), BY_ITEM, ids=name)
+def test_a_response_says_the_error_of_each_item(request_: Message, response: Message) -> None:
+    assert response_by_item(request_, type(response), lambda *_: CODE) == response
+
+
+def test_items_have_codes_of_their_own() -> None:
+    topics = [transactions.AddPartitionsToTxnTopic(name=each, partitions=[1, 2]) for each in "ab"]
+    request = transactions.AddPartitionsToTxnRequest(v3_and_below_topics=topics)
+    response = response_by_item(
+        request,
+        transactions.AddPartitionsToTxnResponse,
+        lambda topic, number: number if topic.name == "a" else 0,
+    )
+    codes = [
+        [each.partition_error_code for each in topic.results_by_partition]
+        for topic in response.results_by_topic_v3_and_below
+    ]
+    assert codes == [[1, 2], [0, 0]]
+
+
+def test_a_user_who_is_named_twice_is_answered_once() -> None:
+    request = security.AlterUserScramCredentialsRequest(
+        deletions=[security.ScramCredentialDeletion(name="a")],
+        upsertions=[security.ScramCredentialUpsertion(name=each) for each in "ba"],
+    )
+    response = error_response(request, CODE)
+    assert isinstance(response, security.AlterUserScramCredentialsResponse)
+    assert [each.user for each in response.results] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "code", "known"),
+    [
+        (transactions.EndTxnRequest(), 1, "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"),
+        (transactions.EndTxnRequest(), 2, "PRODUCER_FENCED", "PRODUCER_FENCED"),
+        (coordination.InitProducerIdRequest(), 3, "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"),
+        (coordination.InitProducerIdRequest(), 4, "PRODUCER_FENCED", "PRODUCER_FENCED"),
+        (coordination.OffsetFetchRequest(), 9, "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
+        (
+            coordination.OffsetCommitRequest(),
+            9,
+            "COORDINATOR_NOT_AVAILABLE",
+            "COORDINATOR_NOT_AVAILABLE",
+        ),
+    ],
+)
+def test_clients_get_codes_that_they_know(
+    request_: Message, version: int, code: str, known: str
+) -> None:
+    assert code_for(request_, version, ErrorCode[code]) is ErrorCode[known]
