@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos procedures soak attack properties fuzz equality equality-live oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test test-changed quick lint bench simulate simulate-coverage chaos procedures soak attack properties fuzz equality equality-live oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -43,6 +43,15 @@ questions: $(VENV)/.examples ## five more questions about the flights, one for e
 
 test: $(VENV)/.dev ## every test that needs nothing but this machine
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+quick: $(VENV)/.dev ## lint, types, and the tests of the pure rooms, in less than a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	STREAMLOG_PROFILE=quick $(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(ARGS) $$($(BIN)/python -m tools.pure_tests)
+
+test-changed: $(VENV)/.dev ## the tests of the rooms that a change touches (BASE=commit to compare with; ARGS=--list prints them)
+	@$(BIN)/python -m tools.test_changed $(if $(BASE),--base $(BASE)) -n $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Two hypothesis profiles: the same examples on every machine, or many more of them.
+"""Three hypothesis profiles: the same examples on every machine, a few of them, or many more.
 
 And the rooms whose tests one worker runs, since they share something costly.
 """
@@ -28,6 +28,7 @@ settings.register_profile(
     max_examples=60,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("quick", settings.get_profile("default"), max_examples=10)
 settings.register_profile(
     "thorough",
     deadline=None,

@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,11 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 every_source = pytest.mark.parametrize("path", SOURCES, ids=name)
 
 
@@ -40,13 +46,15 @@ def docstring_lines(tree: ast.Module) -> set[int]:
     return lines
 
 
-def code_lines(text: str) -> set[int]:
+@cache
+def code_lines(path: Path) -> set[int]:
+    text = path.read_text()
     skip = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT}
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in skip and token.type != tokenize.ENDMARKER:
             lines.update(range(token.start[0], token.end[0] + 1))
-    return lines - docstring_lines(ast.parse(text))
+    return lines - docstring_lines(parsed(path))
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
@@ -75,20 +83,19 @@ def nesting(body: list[ast.stmt], level: int = 0) -> int:
 
 @every_source
 def test_a_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text())), "no module docstring"
+    assert ast.get_docstring(parsed(path)), "no module docstring"
 
 
 @every_source
 def test_a_file_fits_its_room(path: Path) -> None:
     if name(path.parent) not in TABLES:
-        assert len(code_lines(path.read_text())) <= CODE_LINES_MAX
+        assert len(code_lines(path)) <= CODE_LINES_MAX
 
 
 @every_source
 def test_a_function_fits_a_screen(path: Path) -> None:
-    text = path.read_text()
-    code = code_lines(text)
-    for function in functions(ast.parse(text)):
+    code = code_lines(path)
+    for function in functions(parsed(path)):
         lines = {*range(function.lineno, (function.end_lineno or 0) + 1)} & code
         assert len(lines) <= FUNCTION_LINES_MAX, f"{function.name}: {len(lines)} lines"
         assert nesting(function.body) <= NESTING_MAX, f"{function.name} is nested too deep"
@@ -100,7 +107,7 @@ def test_a_function_fits_a_screen(path: Path) -> None:
 @every_source
 def test_names_are_nouns_of_the_field(path: Path) -> None:
     assert path.stem not in VAGUE
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ClassDef):
             assert not re.search(r"(Impl|Manager|Helper|Utils?)$", node.name), node.name
 
@@ -113,9 +120,8 @@ def test_nothing_is_left_open(path: Path) -> None:
 
 @every_source
 def test_a_broad_except_passes_the_error_on_or_says_why_not(path: Path) -> None:
-    text = path.read_text()
-    lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
+    lines = path.read_text().splitlines()
+    for node in ast.walk(parsed(path)):
         if not isinstance(node, ast.ExceptHandler):
             continue
         broad = node.type is None or re.search(r"\b(Base)?Exception\b", ast.unparse(node.type))
@@ -164,6 +170,7 @@ def test_tests_mirror_the_package() -> None:
             "simulation",
             "spark_bridge",
             "docs",
+            "tools",
             "typed",
         }
         assert room in rooms or room.split("/")[0] in apart, f"{name(test)} mirrors no room"

@@ -54,6 +54,7 @@ from streamlog.protocol.schema import Buffer, Message
 from tests.protocol.strategies import VERSIONED, every_version, few, many, messages
 
 
+@pytest.mark.slow
 @every_version
 @few
 @given(drawn=st.data())
@@ -73,6 +74,7 @@ def test_what_is_written_is_read(
         decode(message_type, version, data + b"\0")
 
 
+@pytest.mark.slow
 @every_version
 @few
 @given(data=st.binary(max_size=60))

@@ -155,6 +155,7 @@ def test_bytes_after_a_request_are_borne() -> None:
     assert request.message.topics is None
 
 
+@pytest.mark.slow
 @every_served
 @few
 @given(drawn=st.data())
@@ -172,6 +173,7 @@ def test_a_request_comes_back_with_its_header(api: Api, version: int, drawn: st.
         decode_request(frame[:cut])
 
 
+@pytest.mark.slow
 @every_served
 @few
 @given(drawn=st.data())

@@ -83,6 +83,7 @@ def comparable(value: Any) -> Any:
             return value
 
 
+@pytest.mark.slow
 @every_version
 @few
 @given(drawn=st.data())

@@ -1,0 +1,1 @@
+"""Scripts for contributors: what a change has to test, and the figures of the tree."""
