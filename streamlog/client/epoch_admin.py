@@ -11,27 +11,18 @@ from typing import TypeVar
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin_room import AdminRoom
-from streamlog.client.offset_metadata import NO_EPOCH
-from streamlog.client.offsets import EARLIEST, by_leader, list_offsets
+from streamlog.client.epoch_ends import epoch_ends
+from streamlog.client.offsets import EARLIEST, list_offsets
 from streamlog.errors import UnsupportedVersion
-from streamlog.protocol.error_codes import error_for
-from streamlog.protocol.messages.cluster import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from streamlog.records.epoch_chains import (
     Asking,
     EpochChain,
-    EpochEnd,
     divergence,
     learnt,
     questions,
 )
 
 T = TypeVar("T")
-REPLICA_ID_OF_A_CONSUMER = -1
 
 
 class EpochAdmin(AdminRoom):
@@ -92,47 +83,9 @@ class EpochAdmin(AdminRoom):
         try:
             wanted = next(rounds)
             while True:
-                wanted = rounds.send(await self._ends(wanted))
+                wanted = rounds.send(await epoch_ends(self._cluster, wanted))
         except StopIteration as end:
             found: dict[TopicPartition, T] = end.value
             return found
         except UnsupportedVersion:
             return dict.fromkeys(askings, unknown)
-
-    async def _ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        async def attempt() -> dict[TopicPartition, EpochEnd]:
-            found: dict[TopicPartition, EpochEnd] = {}
-            for leader, wanted in (await by_leader(self._cluster, epochs)).items():
-                response = await self._cluster.call(
-                    leader, _request(wanted), OffsetForLeaderEpochResponse
-                )
-                found |= self._found(response)
-            return found
-
-        return await self._cluster.retrying(attempt)
-
-    def _found(self, response: OffsetForLeaderEpochResponse) -> dict[TopicPartition, EpochEnd]:
-        found: dict[TopicPartition, EpochEnd] = {}
-        for topic in response.topics:
-            for each in topic.partitions:
-                at = TopicPartition(topic.topic, each.partition)
-                if each.error_code:
-                    self._cluster.forget([topic.topic])
-                    where = f"leader epochs of {at.topic}-{at.partition}"
-                    raise error_for(each.error_code, where)
-                found[at] = EpochEnd(each.leader_epoch, each.end_offset)
-        return found
-
-
-def _request(epochs: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
-    topics: dict[str, list[OffsetForLeaderPartition]] = {}
-    for at, epoch in epochs.items():
-        topics.setdefault(at.topic, []).append(
-            OffsetForLeaderPartition(
-                partition=at.partition, current_leader_epoch=NO_EPOCH, leader_epoch=epoch
-            )
-        )
-    return OffsetForLeaderEpochRequest(
-        replica_id=REPLICA_ID_OF_A_CONSUMER,
-        topics=[OffsetForLeaderTopic(topic=name, partitions=many) for name, many in topics.items()],
-    )

@@ -5,6 +5,11 @@ back) and has grown again holds other records at the same offsets. Leader epochs
 reader keeps the last epochs before its offset, each with its first offset, and asks later where
 each epoch ends. Pure: questions are yielded, and answers are those of OffsetsForLeaderEpoch; who
 has many partitions asks for all of them at a time (`answered`).
+
+Compaction: our brokers fill the gaps that it leaves with empty batches of the same epochs, so
+that an epoch that is missing, or begins elsewhere, proves another log. Kafka's brokers don't: a
+replica that has copied a compacted log knows an epoch only from the first batch of it that is
+left, or not at all. Of such a log only the end of an epoch counts, as for Kafka's consumers.
 """
 
 from __future__ import annotations
@@ -28,6 +33,21 @@ class EpochEnd(NamedTuple):
 
     epoch: int
     end_offset: int
+    keeps_epochs: bool = True
+    """Whether the log keeps every epoch and its first offset when compaction removes records."""
+
+
+def contains(found: EpochEnd, epoch: int, offset: int) -> bool:
+    """Whether a log has what was read up to `offset`, the last record in `epoch`.
+
+    `found` is its answer for this epoch. An earlier end than the offset is a truncation (KIP-320).
+    An earlier epoch is one as well (KIP-595), unless compaction may have removed the epoch:
+
+    1. A log has epoch 1 up to offset 6, epoch 2 up to 9, and epoch 3 since. A reader is at 8.
+    2. Compaction removes all records of epoch 2, and a replica copies what is left.
+    3. This replica leads and answers for epoch 2: epoch 1, which ends at 9. Nothing is lost.
+    """
+    return found.end_offset >= offset and (found.epoch == epoch or not found.keeps_epochs)
 
 
 K = TypeVar("K")
@@ -80,12 +100,14 @@ def divergence(offset: int, chain: EpochChain, begin: int) -> Asking[int | None]
     end = offset
     for epoch, start in reversed(chain):
         found = yield epoch
-        if found.epoch == epoch:
+        is_common = found.epoch == epoch or contains(found, epoch, end)
+        if is_common and found.keeps_epochs:
             before = EpochEnd(-1, 0) if epoch == 0 else (yield epoch - 1)
             # What lies before the log's beginning is forgotten.
-            if before.end_offset == start or max(before.end_offset, start) <= begin:
-                common = min(end, found.end_offset)
-                return None if common >= offset else common
+            is_common = before.end_offset == start or max(before.end_offset, start) <= begin
+        if is_common:
+            common = min(end, found.end_offset)
+            return None if common >= offset else common
         end = min(end, start)
     if not chain:
         return None

@@ -14,6 +14,7 @@ from streamlog.records.epoch_chains import (
     EpochChain,
     EpochEnd,
     answered,
+    contains,
     divergence,
     learnt,
 )
@@ -168,3 +169,75 @@ def test_a_beginning_that_moves_is_no_cut(seed: int) -> None:
     log.begin = chance.randint(log.begin, offset)
     log.grow(chance, log.current + 1, 1_000)
     assert log.divergence(offset, chain) is None
+
+
+@dataclass
+class CompactedCopy(ListedLog):
+    """A Kafka replica that has copied a compacted log: epochs are those of the records left."""
+
+    gone: frozenset[int] = frozenset()
+
+    def end_of(self, epoch: int) -> EpochEnd:
+        if epoch > self.current:
+            return EpochEnd(-1, -1, keeps_epochs=False)
+        if epoch == self.current:
+            return EpochEnd(epoch, len(self.records), keeps_epochs=False)
+        left = [(at, e) for at, (e, _) in enumerate(self.records) if at not in self.gone]
+        later = (at for at, e in left if e > epoch)
+        found = max((e for _, e in left if e <= epoch), default=epoch)
+        return EpochEnd(found, min(later, default=len(self.records)), keeps_epochs=False)
+
+
+@pytest.mark.parametrize("seed", range(1_000))
+def test_what_compaction_removed_is_no_truncation(seed: int) -> None:
+    chance = Random(seed)
+    log = grown(chance, chance.randint(1, 8))
+    offset = chance.randint(0, len(log.records))
+    chain = log.chain(offset)
+    log.grow(chance, log.current + 1, 1_000)
+    gone = frozenset(at for at in range(len(log.records)) if chance.random() < 0.7)
+    copy = CompactedCopy(log.records, log.current, gone=gone)
+    assert copy.divergence(offset, chain) is None
+    # A reader that got the record before its offset from the copy asks a replica that has all.
+    copy.gone -= {offset - 1}
+    assert CompactedCopy(log.records, log.current).divergence(offset, copy.chain(offset)) is None
+
+
+@pytest.mark.parametrize("seed", range(1_000))
+def test_a_compacted_log_that_was_cut_is_found(seed: int) -> None:
+    chance = Random(seed)
+    old = grown(chance, chance.randint(1, 8))
+    offset = chance.randint(0, len(old.records))
+    chain = old.chain(offset)
+    size = chance.randint(0, len(old.records))
+    new = CompactedCopy(old.records[:size], old.current)
+    for leader in range(1_000, 1_000 + chance.randint(0, 3)):
+        new.grow(chance, new.current + chance.randint(1, 2), leader, most=12)
+    gone = frozenset(at for at in range(size) if chance.random() < 0.7)
+    new.gone = gone
+    found = new.divergence(offset, chain)
+    if same_until(old, new) >= offset:
+        assert found is None
+    elif len(new.records) > size:
+        # Where exactly is not known: what was removed there could have been anybody's.
+        assert found is not None
+
+
+@pytest.mark.parametrize(
+    ("found", "is_contained"),
+    [
+        (EpochEnd(2, 8), True),
+        (EpochEnd(2, 9, keeps_epochs=False), True),
+        (EpochEnd(2, 7), False),
+        (EpochEnd(2, 7, keeps_epochs=False), False),
+        (EpochEnd(1, 9), False),
+        (EpochEnd(1, 9, keeps_epochs=False), True),
+        (EpochEnd(1, 7, keeps_epochs=False), False),
+        (EpochEnd(-1, -1), False),
+        (EpochEnd(-1, -1, keeps_epochs=False), False),
+    ],
+)
+def test_a_log_contains_a_position_by_the_end_of_its_epoch(
+    found: EpochEnd, is_contained: bool
+) -> None:
+    assert contains(found, 2, 8) is is_contained
