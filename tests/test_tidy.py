@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import shape
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted([*ROOT.glob("streamlog/**/*.py"), *ROOT.glob("spark_bridge/**/*.py")])
 CODE_LINES_MAX = 500
@@ -141,6 +143,19 @@ def test_every_path_in_the_documents_exists() -> None:
         if not (ROOT / path).exists()
     ]
     assert missing == []
+
+
+@pytest.fixture(scope="module")
+def tree() -> shape.Tree:
+    return shape.Tree(ROOT)
+
+
+@pytest.mark.parametrize("figure", shape.FIGURES)
+def test_the_tree_is_in_shape(figure: str, tree: shape.Tree) -> None:
+    """`make shape` prints all figures, and `python -m tools.shape -v FIGURE` what counts."""
+    found = shape.FIGURES[figure].measure(tree)
+    value, bar = shape.rated(found), shape.BARS[figure]
+    assert shape.FIGURES[figure].reaches(value, bar), f"{value}, the bar is at {bar}: {found}"
 
 
 def test_changelog_fragments_have_names_that_a_release_collects() -> None:

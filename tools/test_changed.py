@@ -24,11 +24,16 @@ def git(*words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def fork_of(branch: str) -> str:
+    """Return the commit where this branch left another one."""
+    return git("merge-base", branch, "HEAD")[0]
+
+
 def find_base() -> str:
     """Return the commit that a change is compared with."""
-    head, fork = git("rev-parse", "HEAD"), git("merge-base", "main", "HEAD")
-    if head != fork:
-        return fork[0]
+    fork = fork_of("main")
+    if git("rev-parse", "HEAD") != [fork]:
+        return fork
     return "HEAD" if git("status", "--porcelain") else "HEAD~1"
 
 
@@ -89,7 +94,7 @@ def main() -> int:
     parser.add_argument("--base", help="the commit to compare with (default: where main was left)")
     parser.add_argument("--list", action="store_true", help="print the tests, run none")
     options, rest = parser.parse_known_args()
-    paths = changed_paths(options.base or find_base())
+    paths = changed_paths(fork_of(options.base) if options.base else find_base())
     tests = select(paths, all_tests())
     if options.list or not tests:
         print("\n".join(tests) or "no change that has tests")

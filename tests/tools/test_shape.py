@@ -1,0 +1,83 @@
+"""The figures of a small tree, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools import shape
+
+FILES = {
+    "streamlog/__init__.py": '"""The package."""\n',
+    "streamlog/a.py": '''"""A module."""
+
+from typing import Any
+
+from streamlog import b
+from streamlog.room import inner
+
+
+class Twice:
+    """A class."""
+
+    first: Any = b.value  # a comment
+    second: Any = inner.value  # noqa: ERA001
+''',
+    "streamlog/b.py": "from streamlog.a import Twice\n\nvalue = Twice\n",
+    "streamlog/room/__init__.py": "",
+    "streamlog/room/inner.py": "class Twice:\n    pass\n\n\nvalue = 1\n",
+    "streamlog/room/b.py": "class _Hidden:\n    pass\n",
+}
+SETTINGS = """
+[[tool.importlinter.contracts]]
+containers = ["streamlog.broker"]
+layers = ["server", "storage"]
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> shape.Tree:
+    root = tmp_path_factory.mktemp("tree")
+    for path, text in FILES.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    (root / "pyproject.toml").write_text(SETTINGS)
+    return shape.Tree(root)
+
+
+def test_lines_are_counted_by_kind(tree: shape.Tree) -> None:
+    assert tree.lines["streamlog.a"] == shape.Lines(code=6, body=3, comments=1)
+    assert tree.code == 6 + 2 + 3 + 2
+
+
+def test_names_that_two_modules_have(tree: shape.Tree) -> None:
+    assert shape.classes_twice(tree) == ["Twice: streamlog.a, streamlog.room.inner"]
+    assert shape.basenames_twice(tree) == ["b: streamlog.b, streamlog.room.b"]
+
+
+def test_a_small_module_with_one_importer(tree: shape.Tree) -> None:
+    assert shape.small_modules(tree) == [
+        "streamlog.a (3) -> streamlog.b",
+        "streamlog.b (1) -> streamlog.a",
+        "streamlog.room.inner (3) -> streamlog.a",
+    ]
+
+
+def test_siblings_that_import_each_other(tree: shape.Tree) -> None:
+    assert shape.circles(tree) == ["streamlog: a, b"]
+    assert shape.find_circles({"a": "b", "b": "ca", "c": "d", "d": ""}) == [["a", "b"]]
+
+
+def test_layers_and_folders(tree: shape.Tree) -> None:
+    assert shape.broker_floors(tree) == ["server", "storage"]
+    assert shape.large_folders(tree) == []
+
+
+def test_rates(tree: shape.Tree) -> None:
+    assert shape.comment_rate(tree) == pytest.approx(100 / 13)
+    assert shape.any_rate(tree) == pytest.approx(2 * 250 / 13)
+
+
+def test_every_figure_has_a_bar_and_no_bar_is_beyond_its_goal() -> None:
+    assert shape.BARS.keys() == shape.FIGURES.keys()
+    for name, figure in shape.FIGURES.items():
+        assert figure.reaches(figure.goal, shape.BARS[name]), f"{name}: the goal is enough"
