@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from streamlog.assignors import TopicPartition as Partition
+from streamlog.assignors import TopicPartition
 from streamlog.history.finished import FinishedTask
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.readers import LogReader
@@ -23,7 +23,7 @@ from streamlog.history.staging import Shuffle, ShuffleWriter
 from streamlog.history.task_run import Arrival, Arrivals, Feed, OnRead, PartitionReader, unheard
 from streamlog.processing.damaged_inputs import DamagedInputs
 from streamlog.processing.global_tables import GlobalTables
-from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.record_queue import TopicPartition as PartitionKey
 from streamlog.snapshots import SnapshotPlace
 from streamlog.windows.emit import UNKNOWN_MS
 
@@ -115,12 +115,12 @@ class LocalRun:
                 yield Feed({place: (0, shuffle.end(partition))}, arrivals, is_staged=True)
             else:
                 start, end = self._plan.ends[place]
-                at = Partition(topic, partition)
+                at = TopicPartition(topic, partition)
                 found = self._with.reader.read(at, start, end, self._damaged)
                 yield Feed({place: (start, end)}, one_by_one(place, found))
 
 
-def one_by_one(place: TopicPartition, arrivals: Iterable[Arrival]) -> Arrivals:
+def one_by_one(place: PartitionKey, arrivals: Iterable[Arrival]) -> Arrivals:
     """Those of one partition, as a feed has them."""
     for arrival in arrivals:
         yield {place: arrival}
@@ -138,7 +138,7 @@ def load_global_tables(tables: GlobalTables, plan: Plan, reader: PartitionReader
     for topic in tables.topics:
         for number in range(plan.counts[topic]):
             start, end = plan.ends[topic, number]
-            for arrival in reader.read(Partition(topic, number), start, end, damaged):
+            for arrival in reader.read(TopicPartition(topic, number), start, end, damaged):
                 tables.apply(topic, arrival.records.keys, arrival.records.values)
 
 
@@ -150,7 +150,7 @@ def with_ends(plan: Plan, reader: LogReader) -> Plan:
     """
     looked_up = (table.topic.name for table in plan.topology.global_tables)
     places = [
-        Partition(topic, number)
+        TopicPartition(topic, number)
         for topic in dict.fromkeys([*plan.spans, *looked_up])
         for number in range(plan.counts[topic])
     ]

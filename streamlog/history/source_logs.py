@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import msgspec
 
-from streamlog.assignors import TopicPartition as Partition
+from streamlog.assignors import TopicPartition
 from streamlog.errors import SourceLost
 from streamlog.history.plan import Plan, PlannedLog
 from streamlog.history.readers import LogReader
-from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.record_queue import TopicPartition as PartitionKey
 from streamlog.snapshots import SourceEntry, TaskEntry
 
 
@@ -27,8 +27,10 @@ def with_logs(plan: Plan, reader: LogReader, ids: Mapping[str, bytes]) -> Plan:
     Raises:
         StreamlogError: the log can't be asked.
     """
-    epochs = reader.leader_epochs({Partition(*at): end for at, (_, end) in plan.ends.items()})
-    logs = {at: PlannedLog(ids.get(at[0], b"").hex(), epochs[Partition(*at)]) for at in plan.ends}
+    epochs = reader.leader_epochs({TopicPartition(*at): end for at, (_, end) in plan.ends.items()})
+    logs = {
+        at: PlannedLog(ids.get(at[0], b"").hex(), epochs[TopicPartition(*at)]) for at in plan.ends
+    }
     return replace(plan, logs=logs)
 
 
@@ -41,7 +43,7 @@ def sourced(entries: Iterable[TaskEntry], plan: Plan, reader: LogReader) -> list
     """
     tasks = [*entries]
     wanted = {
-        (entry.task, Partition(topic, number)): offset
+        (entry.task, TopicPartition(topic, number)): offset
         for entry in tasks
         for topic, number, offset in entry.offsets
         if (topic, number) in plan.logs
@@ -76,8 +78,8 @@ def sourced(entries: Iterable[TaskEntry], plan: Plan, reader: LogReader) -> list
 
 
 def check_logs(
-    logs: Mapping[TopicPartition, PlannedLog],
-    ends: Mapping[TopicPartition, tuple[int, int]],
+    logs: Mapping[PartitionKey, PlannedLog],
+    ends: Mapping[PartitionKey, tuple[int, int]],
     reader: LogReader,
 ) -> None:
     """Make sure that a history was read from the logs that it was planned in.
@@ -97,7 +99,7 @@ def check_logs(
                 partition=number,
                 ids=(bytes.fromhex(log.topic_id), now or b""),
             )
-    marks = {Partition(*at): (ends[at][1], log.epochs) for at, log in logs.items()}
+    marks = {TopicPartition(*at): (ends[at][1], log.epochs) for at, log in logs.items()}
     for at, offset in sorted(reader.divergences(marks).items()):
         raise SourceLost(
             f"{at.topic}-{at.partition}: the log was truncated after its history was planned: from"
@@ -111,5 +113,5 @@ def check_logs(
         )
 
 
-def _topics(logs: Collection[TopicPartition]) -> list[str]:
+def _topics(logs: Collection[PartitionKey]) -> list[str]:
     return sorted({topic for topic, _ in logs})

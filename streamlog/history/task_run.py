@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias
 
-from streamlog.assignors import TopicPartition as Partition
+from streamlog.assignors import TopicPartition
 from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.damaged_inputs import DamagedInputs
 from streamlog.processing.outbox import Outbox, SinkBatch
 from streamlog.processing.provenance import BUSY_MS, Mark
-from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.record_queue import TopicPartition as PartitionKey
 from streamlog.processing.task import Task
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark
@@ -41,14 +41,14 @@ class Arrival(NamedTuple):
     """What comes of a batch that can't be read and was passed by `on_error`."""
 
 
-Arrivals: TypeAlias = Generator[Mapping[TopicPartition, Arrival], None, None]
+Arrivals: TypeAlias = Generator[Mapping[PartitionKey, Arrival], None, None]
 
 
 class PartitionReader(Protocol):
     """Port: reads partitions of a log, committed records and time marks."""
 
     def read(
-        self, partition: Partition, start: int, end: int, damaged: DamagedInputs | None = None
+        self, partition: TopicPartition, start: int, end: int, damaged: DamagedInputs | None = None
     ) -> Generator[Arrival, None, None]:
         """What the partition holds from one offset up to another.
 
@@ -60,7 +60,7 @@ class PartitionReader(Protocol):
 class Feed:
     """What gives a task the records of some of its inputs, in order."""
 
-    bounds: Mapping[TopicPartition, tuple[int, int | None]]
+    bounds: Mapping[PartitionKey, tuple[int, int | None]]
     """By partition where it begins, and where it ends; None: an arrival will say so."""
     arrivals: Arrivals
     is_staged: bool = False
@@ -87,7 +87,7 @@ class Effects(Protocol):
 class Read:
     """Records of a partition have been read."""
 
-    place: TopicPartition
+    place: PartitionKey
     records: int
     total: int
     """That there are in the partition, at most."""
@@ -151,11 +151,11 @@ class TaskRun:
         self._ends = {
             at: end for f in feeds for at, (_, end) in f.bounds.items() if end is not None
         }
-        self._waiting: dict[TopicPartition, deque[RecordColumns]] = {
+        self._waiting: dict[PartitionKey, deque[RecordColumns]] = {
             at: deque() for feed in feeds if feed.is_staged for at in feed.bounds
         }
         """What was staged and may not have been taken."""
-        self._fed: dict[TopicPartition, int] = {}
+        self._fed: dict[PartitionKey, int] = {}
         """Of what was staged, the offset behind what has come."""
         self._results: list[CallResult] = []
 
@@ -190,9 +190,9 @@ class TaskRun:
         self._commit()
         yield
 
-    def pending(self) -> dict[TopicPartition, tuple[int, list[RecordColumns]]]:
+    def pending(self) -> dict[PartitionKey, tuple[int, list[RecordColumns]]]:
         """Of what was staged, what was not taken: from which position on, and the records."""
-        found: dict[TopicPartition, tuple[int, list[RecordColumns]]] = {}
+        found: dict[PartitionKey, tuple[int, list[RecordColumns]]] = {}
         self._drain()
         positions = self._task.positions
         for place, pieces in self._waiting.items():
@@ -215,9 +215,9 @@ class TaskRun:
         for feed in self._left:
             feed.arrivals.close()
 
-    def _arrivals(self) -> dict[TopicPartition, Arrival]:
+    def _arrivals(self) -> dict[PartitionKey, Arrival]:
         """More of each input of which nothing is left to take."""
-        found: dict[TopicPartition, Arrival] = {}
+        found: dict[PartitionKey, Arrival] = {}
         buffered, cuts = self._task.buffered, self._task.cuts
         for feed in [*self._left]:
             open_places = [place for place in feed.bounds if place not in cuts]
@@ -234,13 +234,13 @@ class TaskRun:
                 self._read(feed, place, arrival)
         return found
 
-    def _at_end(self, feed: Feed, place: TopicPartition) -> Arrival:
+    def _at_end(self, feed: Feed, place: PartitionKey) -> Arrival:
         """There is no more of it; behind the last record may be what ends transactions."""
         if not feed.is_staged:
             self._task.start_at({place: self._ends[place]})
         return Arrival(RecordColumns())
 
-    def _read(self, feed: Feed, place: TopicPartition, arrival: Arrival) -> None:
+    def _read(self, feed: Feed, place: PartitionKey, arrival: Arrival) -> None:
         start, end = feed.bounds[place]
         if arrival.passed is not None:
             self._took(arrival.passed)
@@ -260,7 +260,7 @@ class TaskRun:
             while pieces and pieces[0].offsets[-1] < positions.get(place, 0):
                 pieces.popleft()
 
-    def _process(self, arrived: Mapping[TopicPartition, Arrival]) -> None:
+    def _process(self, arrived: Mapping[PartitionKey, Arrival]) -> None:
         results, self._results = self._results, []
         outbox = self._task.process(
             {place: each.records for place, each in arrived.items()},
