@@ -28,7 +28,7 @@ ZOMBIE_SHARE: Final = 0.3
 """Of loads have two producers of one transactional id, which shut each other out."""
 SEGMENT_BYTES: Final = (2_000, 20_000, 1_000_000)
 EVERY_TIME: Final = {"message.timestamp.after.max.ms": str(2**63 - 1)}
-"""Clocks of brokers are set back, and nothing is to be refused for it."""
+"""The clocks of brokers are set back by hours, and no record may be refused for it."""
 Program: TypeAlias = Coroutine[Any, Any, None]
 
 
@@ -39,7 +39,7 @@ def places(*topics: str) -> list[Place]:
 
 async def create(room: Room, *, replication_factor: int = 1) -> None:
     """The topics, however often that has to be tried."""
-    configs = {"segment.bytes": str(room.chance.choice(SEGMENT_BYTES))}
+    configs = {"segment.bytes": str(room.chance.choice(SEGMENT_BYTES)), **EVERY_TIME}
     for topic, partitions in PARTITIONS.items():
         wanted = NewTopic(topic, partitions, replication_factor, configs)
         while True:
