@@ -216,5 +216,8 @@ async def _remove_members(admin: Admin, group_id: str) -> None:
         for each in found.members
     ]
     await admin._ask(
-        group_id, LeaveGroupRequest(group_id=group_id, members=members), LeaveGroupResponse
+        group_id,
+        LeaveGroupRequest(group_id=group_id, members=members),
+        LeaveGroupResponse,
+        lambda response: [response.error_code],
     )
