@@ -1,0 +1,30 @@
+"""The `streamlog` commands of a document, and whether there are such, with options they take."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from streamlog.cli.loading import loaded
+
+BLOCK = re.compile(r"^ *```\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"streamlog ([a-z].*?)(?: &| \||;|$)", re.MULTILINE)
+
+
+def commands(text: str) -> list[str]:
+    """The commands in a document's blocks for the shell, without `streamlog`."""
+    blocks = [block.replace("\\\n", "") for block in BLOCK.findall(text)]
+    return sorted({found for block in blocks for found in COMMAND.findall(block)})
+
+
+def check(line: str) -> None:
+    """Fail if there is no such command, or it does not take these options."""
+    words = shlex.split(line, comments=True)
+    command: Any = loaded(words.pop(0))
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    assert not hasattr(command, "commands"), f"{line}: which command of {command.name}?"
+    known = {option for each in command.params for option in each.opts}
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert given <= known, line

@@ -1,0 +1,52 @@
+"""docs/debugging.md: its programs are apps, its commands exist, its log lines are the worker's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from streamlog import App
+from tests.docs.commands import check, commands
+
+ROOT = Path(__file__).parent.parent.parent
+TEXT = (ROOT / "docs/debugging.md").read_text()
+PROGRAMS = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", TEXT, re.DOTALL)
+SOURCES = re.sub(
+    r'"\n\s+f?"', "", "".join(path.read_text() for path in ROOT.glob("streamlog/**/*.py"))
+)
+"""With the texts that go on in the next line as one."""
+
+
+@pytest.mark.parametrize(("name", "text"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
+def test_a_program_is_an_app(name: str, text: str) -> None:
+    space: dict[str, object] = {"__name__": name}
+    exec(compile(text, f"{name}.py", "exec"), space)  # noqa: S102 - our own documentation
+    assert isinstance(space["app"], App)
+
+
+@pytest.mark.parametrize("line", commands(TEXT))
+def test_there_is_such_a_command_with_such_options(line: str) -> None:
+    check(line)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "has not moved for",
+        "at work in",
+        "the event loop has been blocked for",
+        "holds back",
+        "is due once event time reaches",
+        "a task is still at work: states are left as they are, not closed",
+        "the worker ends, so that another one may try",
+        "streamlog_held_back_seconds",
+        "streamlog_stalled_seconds",
+        "streamlog-engine",
+    ],
+)
+def test_what_is_shown_is_what_the_worker_says(words: str) -> None:
+    is_said = words in SOURCES
+    assert words in TEXT
+    assert is_said, "no module says so: run the example again, and show what it says now"

@@ -1,0 +1,41 @@
+"""docs/index.md lists every page, and every link between documents leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.glob("**/*.md"), *ROOT.glob("changelog.d/*.md")])
+BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def bare(text: str) -> str:
+    """The text without its blocks and code."""
+    return re.sub(r"`[^`\n]*`", "", BLOCK.sub("", text))
+
+
+def anchors(path: Path) -> set[str]:
+    """What headings can be linked by, as GitHub names them."""
+    titles = re.findall(r"^#+ (.*)$", BLOCK.sub("", path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_listed() -> None:
+    listed = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "index.md").read_text())}
+    assert {*DOCS.glob("**/*.md")} - {DOCS / "index.md"} <= listed
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for link in LINK.findall(bare(document.read_text())):
+        path, _, anchor = link.partition("#")
+        if "://" in path:
+            continue
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), link
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), link
