@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The modules that setup.py compiles: a compiled module hides its source, so a changed source means a new build.
-TYPES := $(wildcard streamlog/*/*.pxd streamlog/*/*/*.pxd)
+TYPES := $(shell find streamlog -name "*.pxd")
 HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 

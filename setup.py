@@ -10,7 +10,7 @@ from setuptools import Extension, setup
 
 HOT_MODULES = (
     "streamlog/records/varint",
-    "streamlog/records/columns",
+    "streamlog/records/record_columns",
     "streamlog/records/murmur2",
     "streamlog/records/arrow_rows",
     "streamlog/records/builder",
@@ -18,12 +18,12 @@ HOT_MODULES = (
     "streamlog/records/record_scan",
     "streamlog/records/arrow",
     "streamlog/protocol/produce_runs",
-    "streamlog/broker/storage/runs",
-    "streamlog/tables/folding",
-    "streamlog/tables/plain_values",
-    "streamlog/tables/waiting",
-    "streamlog/processing/window_fold",
-    "streamlog/worker/arenas",
+    "streamlog/broker/storage/log/batch_run",
+    "streamlog/tables/folds/folding",
+    "streamlog/tables/folds/plain_values",
+    "streamlog/tables/state/write_buffer",
+    "streamlog/processing/windows/window_fold",
+    "streamlog/worker/process/arenas",
 )
 DIRECTIVES = {
     "language_level": "3",

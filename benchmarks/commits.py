@@ -23,13 +23,13 @@ import msgspec
 
 from benchmarks.harness import Reading
 from streamlog import App, Emit, Windowed, agg, tumbling
-from streamlog.cli.running import collect_rarely
+from streamlog.cli.session import collect_rarely
 from streamlog.processing.task import Task, TaskId
-from streamlog.records.batch import Record, encode_columns
-from streamlog.records.columns import FieldColumns, RecordColumns
-from streamlog.tables.deferred import DeferredStore
-from streamlog.tables.rocksdb import RocksBudget, RocksStore
-from streamlog.tables.store import Change
+from streamlog.records.batch import LogRecord, encode_columns
+from streamlog.records.record_columns import FieldColumns, RecordColumns
+from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
+from streamlog.tables.state.store_transaction import DeferredStore
+from streamlog.tables.stores.store import Change
 
 START_MS = 1_700_000_000_000
 SECONDS = 12
@@ -150,13 +150,13 @@ class Bench:
         for task in self.tasks:
             task.close()
 
-    def _records(self, partition: int, start: int, stop: int) -> Iterator[Record]:
+    def _records(self, partition: int, start: int, stop: int) -> Iterator[LogRecord]:
         keys = self.size.keys // self.size.partitions
         for offset in range(start, stop):
             key = partition * keys + offset * 7_919 % keys
             window_ms = START_MS // 3_600_000 * 3_600_000 + offset % self.size.windows * 3_600_000
             self.totals[key, window_ms] = self.totals.get((key, window_ms), 0) + 1
-            yield Record(offset, window_ms + 1, b"%d" % key, b'{"amount":%d}' % (offset % 100))
+            yield LogRecord(offset, window_ms + 1, b"%d" % key, b'{"amount":%d}' % (offset % 100))
 
 
 def _rows(task: Task) -> Iterator[tuple[Windowed[str], Total]]:

@@ -18,14 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import Figure, Process, Stopwatch, broker
-from streamlog.assignors import TopicPartition
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.aside import Aside
-from streamlog.broker.storage.cleaner import Cleaner
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.storage.compaction.cleaner import Cleaner
+from streamlog.broker.storage.disk.offload import Offload
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import NewTopic
 from streamlog.clock import SystemClock
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
 
@@ -96,7 +96,7 @@ async def slices(path: Path, records: int, batch_records: int, codec: Compressio
     """Compact a log once; latencies are those of the slices, CPU and wall, and of ticks."""
     config = replace(BrokerConfig(), log_cleaner_backoff_ms=BACKOFF_MS)
     directory = LogDirectory.open(str(path), config=config, wall_ms=0)
-    thread, clock = Aside(), SystemClock()
+    thread, clock = Offload(), SystemClock()
     try:
         fill(directory, records, batch_records, codec)
         cpu_ms: list[float] = []

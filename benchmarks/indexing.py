@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
+from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.records.batch import encode_batch
 
 PARTITIONS = 1000

@@ -20,10 +20,10 @@ from benchmarks.engine import events
 from benchmarks.engine.events import START_MS, Loaded, Row
 from benchmarks.engine.participants import ours
 from benchmarks.harness import Figure, Process, Stopwatch, broker, running
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 JOB = "j2"
 EVENTS_PER_S = 1_000

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from benchmarks.harness import Figure, Process, Stopwatch, broker
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 VALUE_BYTES = 200
 TOPIC = "benchmark"

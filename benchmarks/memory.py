@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import confluent_kafka
 
 from benchmarks.harness import Process, Reading, broker
+from streamlog.broker.storage.disk.os_files import OsFile, OsFiles
+from streamlog.broker.storage.log.segment import LOG_SUFFIX
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.os_files import OsFile, OsFiles
-from streamlog.broker.storage.segment import LOG_SUFFIX
 from streamlog.client.admin import NewTopic
-from streamlog.client.sender import RecordMetadata
+from streamlog.client.producer.sender import RecordMetadata
 from streamlog.log import Log
 
 if TYPE_CHECKING:

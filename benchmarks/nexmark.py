@@ -27,10 +27,10 @@ from examples.nexmark.answers import ANSWERS
 from examples.nexmark.generator import Event, events
 from examples.nexmark.queries import QUERIES, Query
 from streamlog import Topic
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.durations import when_ms
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 SHARE = 10
 """One event for so many records of the other benchmarks: each is made by a generator in Python."""

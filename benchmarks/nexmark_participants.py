@@ -20,7 +20,7 @@ from benchmarks.engine.participants import FAUST, OURS, PEERS, QUIX, WAX
 from examples.nexmark.queries import QUERIES, Highest, Hottest, Query
 from streamlog import Windowed
 from streamlog.durations import when_ms
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 
 Row: TypeAlias = tuple[Any, Any]
 STATELESS = ("q0", "q1", "q2")
@@ -42,7 +42,7 @@ class Participant:
     command: tuple[str, ...]
     """"{state}" in it stands for the state directory."""
     queries: tuple[str, ...]
-    row: Callable[[str, Query, Record], Row]
+    row: Callable[[str, Query, LogRecord], Row]
     """A record of a query's output as the answers have it."""
     prepare: tuple[str, ...] = ()
     """To be run before, if anything."""
@@ -72,7 +72,7 @@ def in_place(command: tuple[str, ...], state: Path) -> list[str]:
     return [part.replace("{state}", str(state)) for part in command]
 
 
-def _ours(_name: str, query: Query, record: Record) -> Row:
+def _ours(_name: str, query: Query, record: LogRecord) -> Row:
     row = query.output.decoded(record, 0)
     key, value = row.key, row.value
     if isinstance(key, Windowed):
@@ -82,7 +82,7 @@ def _ours(_name: str, query: Query, record: Record) -> Row:
     return key, value
 
 
-def _theirs(name: str, query: Query, record: Record) -> Row:
+def _theirs(name: str, query: Query, record: LogRecord) -> Row:
     """Windows stand in the value, everything is JSON."""
     if name in {"q7", "q12"}:
         found = msgspec.json.decode(record.value or b"")

@@ -17,11 +17,11 @@ from time import perf_counter, process_time
 from benchmarks.state import CHANGELOG
 from streamlog.clock import SystemClock
 from streamlog.log import Log
-from streamlog.tables.deferred import DeferredStore
-from streamlog.tables.directories import TaskDirectory
-from streamlog.tables.rocksdb import RocksBudget
-from streamlog.worker.following import Follower
-from streamlog.worker.restore import Fences
+from streamlog.tables.local_disk.rocksdb_store import RocksBudget
+from streamlog.tables.local_disk.task_directory import TaskDirectory
+from streamlog.tables.state.store_transaction import DeferredStore
+from streamlog.worker.state.changelog_reader import ChangelogReader
+from streamlog.worker.state.restore import Fences
 
 PREFIX = b"\x0busers-table"
 
@@ -41,7 +41,7 @@ async def main(url: str, path: str, end: str) -> None:
         budget = RocksBudget()
         store = directory.open(budget)
         front = DeferredStore(store, budget.waiting)
-        follower = Follower(
+        follower = ChangelogReader(
             log,
             store,
             changelog=CHANGELOG,

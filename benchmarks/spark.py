@@ -31,15 +31,14 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Reading, tree_cpu_watch
 from streamlog import App, Stream, Windowed, tumbling
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from streamlog.records.batch import RecordBatch
-from streamlog.records.columns import FieldColumns
 from streamlog.records.compression import Compression
+from streamlog.records.record_columns import FieldColumns
 from streamlog.stored_log import StoredLog
-from streamlog.tables.rocksdb import RocksStore
-from streamlog.tables.sorted_file import write_sorted
+from streamlog.tables.local_disk.rocksdb_store import RocksStore, write_sorted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -188,8 +187,8 @@ async def _fetched(path: Path) -> list[RecordBatch]:
 def _decoding(path: Path, fetched: Sequence[RecordBatch], rows: int) -> Iterator[Reading]:
     """Batches to Arrow, without Spark."""
     from spark_bridge.arrow_batches import ArrowBatches  # noqa: PLC0415 - an extra
-    from spark_bridge.offsets import OffsetRange  # noqa: PLC0415 - the same
-    from spark_bridge.options import parse_options  # noqa: PLC0415 - the same
+    from spark_bridge.offset_ranges import OffsetRange  # noqa: PLC0415 - the same
+    from spark_bridge.source_options import parse_options  # noqa: PLC0415 - the same
 
     arguments = {"path": str(path), "subscribe": "events", "columns": "key,value,offset,timestamp"}
     options = parse_options({**arguments, "verifyCrc": "false"})
@@ -294,7 +293,7 @@ def _staged(staging: Path, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
     """What a task does with its rows before anything is published; the files go."""
     import pyarrow as pa  # noqa: PLC0415 - an extra; other benchmarks do without
 
-    from spark_bridge.staging import TaskWriter  # noqa: PLC0415 - the same
+    from spark_bridge.log_writer import TaskWriter  # noqa: PLC0415 - the same
 
     with tempfile.TemporaryDirectory(dir=staging) as folder:
         counts = {"written": PARTITIONS}

@@ -28,9 +28,9 @@ from time import monotonic
 from benchmarks.harness import Process, Reading, broker, running
 from benchmarks.memory import resident_mib
 from streamlog import App
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 KEYS = 1_000_000
 VALUE_BYTES = 100

@@ -15,9 +15,9 @@ import msgspec
 
 from benchmarks.harness import Figure, Stopwatch, broker, running
 from streamlog import App, Windowed, agg, tumbling
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 PARTITIONS = 2
 USERS = 1_000

@@ -32,9 +32,9 @@ from benchmarks.engine import events
 from benchmarks.engine.events import Loaded, Row
 from benchmarks.engine.participants import ours
 from benchmarks.harness import Process, Reading, broker, cpu_of, running
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 JOB = "j2"
 PARTITIONS = 4

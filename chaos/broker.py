@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from chaos.power import Disk
-from streamlog.broker.storage.formatting import format_directory
+from streamlog.broker.storage.data_directory import format_directory
 
 LISTENING = re.compile(r"listening on [^ ]+:(\d+)")
 IN_OBJECTS = re.compile(r"bytes in allocated blocks\s*=\s*([\d,]+)")

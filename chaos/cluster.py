@@ -13,19 +13,19 @@ from typing import Final
 from chaos.broker import START_TIMEOUT_S, BrokerProcess, build_shim
 from chaos.network import Bridge, Loopback, Network
 from chaos.world import is_inside
-from streamlog.broker.quorum.wire import METADATA_TOPIC
+from streamlog.broker.quorum.raft.raft_wire import METADATA_TOPIC
 from streamlog.broker.storage.catalog import new_id
-from streamlog.cli.cluster_status import look
-from streamlog.client.cluster_descriptions import PartitionDescription
+from streamlog.cli.cluster_command import read_status
+from streamlog.client.admin.cluster_descriptions import PartitionDescription
 from streamlog.errors import StreamlogError
 from streamlog.log import Log
-from streamlog.protocol.messages.quorum import (
+from streamlog.protocol.messages.quorum_messages import (
     DescribeQuorumPartition,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     DescribeQuorumTopic,
 )
-from streamlog.transport.connection import TcpTransport
+from streamlog.transport.client_connection import TcpTransport
 
 LEADERS_SHARE: Final = 2 / 3
 """How often a fault is one of who leads something, or decides."""
@@ -170,7 +170,7 @@ class Cluster:
         """As `streamlog cluster status` tells them."""
         try:
             async with asyncio.timeout(STATUS_S), self.log.admin() as admin:
-                status = await look(admin)
+                status = await read_status(admin)
         except (StreamlogError, TimeoutError):
             return [UNKNOWN]
         missing = [f"broker {each} is missing" for each in status.missing]

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamlog.broker.storage.catalog import Catalog
-from streamlog.broker.storage.findings import Finding, Kind
-from streamlog.broker.storage.folders import partition_folder
-from streamlog.broker.storage.inspection import Inspection
-from streamlog.broker.storage.os_files import OsFiles
-from streamlog.broker.storage.segment import DELETED_SUFFIX
-from streamlog.broker.storage.stored import Placed
-from streamlog.records.batch import Record
+from streamlog.broker.storage.data_directory import partition_folder
+from streamlog.broker.storage.disk.os_files import OsFiles
+from streamlog.broker.storage.log.segment import DELETED_SUFFIX
+from streamlog.broker.storage.repair.findings import Finding, FindingKind
+from streamlog.broker.storage.repair.inspection import Inspection
+from streamlog.broker.storage.repair.raw_partition import PlacedBatch
+from streamlog.records.batch import LogRecord
 
 TOLD_MAX: Final = 3
 """Differences of a partition."""
@@ -58,7 +58,7 @@ def held_against(directories: Mapping[int, Path]) -> list[str]:
 
 def _is_to_be_removed(finding: Finding) -> bool:
     """Whether it was replaced lately (`file.delete.delay.ms`), by a compaction or a retention."""
-    return finding.kind is Kind.LEFTOVER and finding.path.endswith(DELETED_SUFFIX)
+    return finding.kind is FindingKind.LEFTOVER and finding.path.endswith(DELETED_SUFFIX)
 
 
 def _held(directory: Path) -> Iterator[tuple[Place, Held]]:
@@ -70,7 +70,7 @@ def _held(directory: Path) -> Iterator[tuple[Place, Held]]:
         for stored in inspection.partitions():
             records, end = {}, 0
             for each in inspection.batches(stored):
-                if isinstance(each, Placed):
+                if isinstance(each, PlacedBatch):
                     epoch = each.batch.leader_epoch
                     for record in each.batch.records():
                         records[record.offset] = (*_content(record), epoch)
@@ -79,7 +79,7 @@ def _held(directory: Path) -> Iterator[tuple[Place, Held]]:
             yield (stored.topic, stored.partition), Held(records, marks.get(folder, 0), end)
 
 
-def _content(record: Record) -> tuple[bytes | None, bytes | None]:
+def _content(record: LogRecord) -> tuple[bytes | None, bytes | None]:
     return record.key, record.value
 
 

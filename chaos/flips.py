@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from chaos.broker import BrokerProcess
 from chaos.cluster import Cluster
-from streamlog.broker.storage.inspection import Inspection
+from streamlog.broker.storage.repair.inspection import Inspection
 from streamlog.errors import StreamlogError
 
 FLIPS_MAX: Final = 5

@@ -11,8 +11,8 @@ from typing import Final
 from simulation.load.mix import ATOMIC, Program, places
 from simulation.load.room import Room
 from simulation.load.writers import write_transactions
-from streamlog.client.sender import RecordMetadata
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
+from streamlog.client.producer.sender import RecordMetadata
 from streamlog.errors import StreamlogError, TopicExists
 
 BULK: Final = "bulk"

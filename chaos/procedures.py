@@ -24,7 +24,7 @@ from chaos.ports import reserved_ports
 from chaos.site import PORTS, Site
 from chaos.writing import Writing, values, verdict
 from streamlog.broker.storage.catalog import new_id
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.log import Log
 
 TOPICS: Final = ("a", "b", "c")

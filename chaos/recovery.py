@@ -21,10 +21,10 @@ from typing import Final, NamedTuple
 
 from chaos.cluster import Cluster, running
 from simulation.report import conditions
-from streamlog.assignors import TopicPartition
-from streamlog.client.sender import RecordMetadata
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
+from streamlog.client.producer.sender import RecordMetadata
 from streamlog.clock import SystemClock
+from streamlog.record import TopicPartition
 
 TOPIC: Final = "much"
 PARTITIONS: Final = 4

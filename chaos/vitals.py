@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.broker import BrokerProcess
-from streamlog.broker.storage.folders import partition_folder
+from streamlog.broker.storage.data_directory import partition_folder
 
 HOUR_S: Final = 3_600
 RESIDENT: Final = "VmRSS:"

@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from chaos.cluster import Cluster
-from streamlog.assignors import TopicPartition
-from streamlog.client.sender import RecordMetadata
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
+from streamlog.client.producer.sender import RecordMetadata
 from streamlog.clock import SystemClock
 from streamlog.errors import StreamlogError
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 PACE_S: Final = 0.01
 UNDER_WAY_MAX: Final = 500

@@ -23,16 +23,16 @@ from conformance.client import PATIENCE_S
 from conformance.clusters import own_broker
 from conformance.kafka import Unavailable, apache_kafka
 from conformance.sample_requests import Surroundings, sample, set_value
-from streamlog.protocol.apis import APIS, OWN_KEY, Api, api_of
+from streamlog.protocol.api_table import APIS, OWN_KEY, Api, api_of
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.frame import decode_response, encode_request
-from streamlog.protocol.messages.admin import CreatableTopic, CreateTopicsRequest
-from streamlog.protocol.messages.cluster import (
+from streamlog.protocol.messages.classic_groups import FindCoordinatorRequest
+from streamlog.protocol.messages.cluster_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
 )
-from streamlog.protocol.messages.coordination import FindCoordinatorRequest
+from streamlog.protocol.messages.topics_and_configs import CreatableTopic, CreateTopicsRequest
 from streamlog.protocol.schema import ZERO_UUID, Field, Message, Struct, StructType
 
 TOPIC: Final = "there"

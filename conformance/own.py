@@ -25,14 +25,14 @@ from conformance.client import (
     Sent,
     Writer,
 )
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import Admin, NewTopic
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer_settings import ConsumerOptions
-from streamlog.client.group_metadata import GroupMetadata
+from streamlog.client.consumer.consumer_settings import ConsumerOptions
+from streamlog.client.offset_metadata import GroupMetadata
 from streamlog.client.producer import Producer, ProducerOptions
-from streamlog.client.transaction_session import Transaction
+from streamlog.client.producer.transaction_session import Transaction
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 POLL_MS = 100
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from streamlog.protocol.apis import Api
+from streamlog.protocol.api_table import Api
 from streamlog.protocol.codec import encode_versioned
-from streamlog.protocol.messages.coordination import ConsumerProtocolSubscription
+from streamlog.protocol.messages.classic_groups import ConsumerProtocolSubscription
 from streamlog.protocol.schema import Field, Message, Struct, StructType
 from streamlog.records.batch import encode_batch
 

@@ -17,14 +17,14 @@ from typing import TypeAlias, TypeVar
 from conformance.client import PATIENCE_S, Got, Headers, Sent
 from streamlog.errors import ConnectionLost
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.cluster import (
+from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
+from streamlog.protocol.messages.cluster_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
-from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -42,7 +42,7 @@ from streamlog.protocol.messages.data import (
 )
 from streamlog.protocol.schema import Message
 from streamlog.records.batch import RecordBatch, encode_batch, split_batches
-from streamlog.transport.connection import TcpTransport
+from streamlog.transport.client_connection import TcpTransport
 
 PARTITIONS = 4
 """What both clusters give to a topic that is made by asking for it."""

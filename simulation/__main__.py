@@ -14,7 +14,7 @@ from pathlib import Path
 from simulation.levels import LEVELS
 from simulation.life import Life
 from simulation.report import Summary, conditions
-from streamlog.cli.running import collect_rarely
+from streamlog.cli.session import collect_rarely
 
 CHUNK = 5
 """Seeds that a process takes at a time."""

@@ -15,8 +15,8 @@ from simulation.node import Node
 from simulation.story import Setting
 from simulation.story import simulate as simulate_story
 from simulation.trouble import OF_ONE
-from streamlog.broker.config import BrokerConfig, TopicConfig
-from streamlog.broker.group_config import GroupConfig
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
+from streamlog.broker.config.group import GroupConfig
 
 NAME: Final = "b1"
 

@@ -11,9 +11,9 @@ from simulation.node import PORT, SimulatedClock
 from streamlog.client.admin import Admin
 from streamlog.client.cluster import Cluster
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer_settings import ConsumerSettings
+from streamlog.client.consumer.consumer_settings import ConsumerSettings
 from streamlog.client.producer import Producer, ProducerSettings
-from streamlog.transport.connection import TcpTransport
+from streamlog.transport.client_connection import TcpTransport
 
 if TYPE_CHECKING:
     from simulation.loop import SimulatedLoop

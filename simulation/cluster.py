@@ -18,12 +18,12 @@ from simulation.node import DIRECTORY, PORT, Node
 from simulation.story import Setting
 from simulation.story import simulate as simulate_story
 from simulation.trouble import OF_MANY
-from streamlog.broker.cluster_config import ClusterConfig
-from streamlog.broker.config import BrokerConfig, TopicConfig
-from streamlog.broker.group_config import GroupConfig
-from streamlog.broker.quorum_config import QuorumConfig
-from streamlog.broker.replication_config import BY_RACK, ReplicationConfig
-from streamlog.broker.storage.formatting import format_directory
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
+from streamlog.broker.config.cluster import ClusterConfig
+from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.quorum import QuorumConfig
+from streamlog.broker.config.replication import BY_RACK, ReplicationConfig
+from streamlog.broker.storage.data_directory import format_directory
 
 BROKERS: Final = (1, 2, 3)
 RACKS: Final = ("a", "b", "c")

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from simulation.load.mix import PARTITIONS
 from simulation.node import DIRECTORY
-from streamlog.broker.storage.folders import partition_folder
+from streamlog.broker.storage.data_directory import partition_folder
 
 if TYPE_CHECKING:
     from simulation.history import Place
     from simulation.loop import SimulatedLoop
     from simulation.node import Node
     from streamlog.broker.broker import Broker
-    from streamlog.broker.membership import Membership
+    from streamlog.broker.cluster.node import ClusterNode
     from streamlog.broker.replication.partition_replica import PartitionReplica
 
 LOOK_S: Final = 0.2
@@ -263,5 +263,5 @@ def _replica(node: Node, place: Place) -> PartitionReplica | None:
     return None if broker is None else broker._replicas.get(*place)
 
 
-def _member(broker: Broker) -> Membership:
+def _member(broker: Broker) -> ClusterNode:
     return broker._member

@@ -18,9 +18,8 @@ from typing import Final
 
 from simulation.disk_entries import Directory, Regular
 from simulation.process import ProcessEnded
-from streamlog.broker.storage.files import Content, Mapping
-from streamlog.broker.storage.open_files import OpenFiles
-from streamlog.broker.storage.reserve import Reserve
+from streamlog.broker.storage.disk.descriptors import OpenFiles
+from streamlog.broker.storage.disk.files import Content, Mapping, Reserve
 
 OPEN_LOGS_MAX: Final = 2
 """Logs that keep their files open: so few that every life closes some and opens them again."""

@@ -374,10 +374,10 @@ def _lived(
                 tuple(loop.errors),
             )
         finally:
-            _bury(loop)
+            _delete_group(loop)
 
 
-def _bury(loop: SimulatedLoop) -> None:
+def _delete_group(loop: SimulatedLoop) -> None:
     """What is left of the programs goes."""
     loop.set_exception_handler(lambda _, __: None)
     for task in sorted(asyncio.all_tasks(loop), key=hash):

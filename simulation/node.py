@@ -15,11 +15,11 @@ from simulation.disk import SimulatedDisk
 from simulation.process import Machine, Process
 from simulation.threads import QUICK_S, SimulatedThread
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.listeners import Listener
-from streamlog.broker.listening import Listening
-from streamlog.broker.storage.inspection import Inspection
-from streamlog.broker.storage.mending import mend
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.listeners import Listener
+from streamlog.broker.server.socket_server import SocketServer
+from streamlog.broker.storage.repair.inspection import Inspection
+from streamlog.broker.storage.repair.partition_repair import repair_partition
 from streamlog.errors import LogDirectoryLost, StreamlogError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Node:
         try:
             with Inspection.open(DIRECTORY, files=self.disk) as inspection:
                 report = inspection.verify()
-                for done in mend(inspection, report):
+                for done in repair_partition(inspection, report):
                     self.counts["repaired"] += 1
                     self._loop.tell("repaired", done)
                 return [str(finding) for finding in inspection.verify().findings]
@@ -143,7 +143,7 @@ class Node:
                 DIRECTORY, config=self._config, clock=clock, files=self.disk, threads=self.thread
             ) as broker:
                 self.broker = broker
-                async with Listening(broker, [Listener(host=self.machine.name, port=PORT)]):
+                async with SocketServer(broker, [Listener(host=self.machine.name, port=PORT)]):
                     self.counts["serving"] += 1
                     await stop.wait()
         except StreamlogError as error:

@@ -31,7 +31,9 @@ def _isr(seed: int | None, *names: str, test: str = "") -> Switch:
 
 
 def _raft(name: str, seed: int | None, test: str = "") -> Switch:
-    return Switch("raft", (name,), seed, test and f"tests/broker/quorum/test_raft.py::{test}")
+    return Switch(
+        "raft", (name,), seed, test and f"tests/broker/quorum/raft/test_raft_machine.py::{test}"
+    )
 
 
 def _controller(name: str, seed: int | None, test: str = "") -> Switch:
@@ -151,7 +153,7 @@ BROKER: Final = "tests/broker/"
 STORAGE: Final = "tests/broker/storage/"
 GROUPS: Final = "tests/broker/coordinator/"
 WORKERS: Final = "tests/worker/"
-MEMBERS: Final = "tests/client/test_membership.py"
+MEMBERS: Final = "tests/client/group/test_classic_protocol.py"
 REPLICAS: Final = "tests/broker/replication/test_replicas.py::"
 GROUP_FLUSH: Final = "tests/broker/replication/test_group_flush.py::"
 QUORUM: Final = "tests/broker/quorum/"
@@ -349,7 +351,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a replaced disk that counts by what the one before had",
         (
-            "tests/client/test_cluster_evidence.py::test_each_gap_in_the_proof_is_a_doubt",
+            "tests/client/admin/test_cluster_descriptions.py::test_each_gap_in_the_proof_is_a_doubt",
             "tests/chaos/test_procedures.py::test_nothing_that_was_acknowledged_is_lost",
             QUORUM
             + "test_broker_control.py"

@@ -14,14 +14,14 @@ from random import Random
 from simulation.life import Life
 from simulation.loop import SimulatedLoop, live
 from simulation.threads import SimulatedThread
-from streamlog.broker.quorum.decision import Realm
-from streamlog.broker.quorum.member import QuorumMember
-from streamlog.broker.quorum.metadata import ClusterMetadata
-from streamlog.broker.quorum.raft_state import Timeouts
-from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.quorum.controller.decision import ControllerContext
+from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+from streamlog.broker.quorum.quorum_member import QuorumMember
+from streamlog.broker.quorum.raft.raft_state import Timeouts
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import ConnectionLost, RequestTimedOut, StreamlogError
 from streamlog.protocol.codec import decode, encode
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.topics_and_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
@@ -70,7 +70,7 @@ class Node:
     def start(self, *, rejoins: bool = False) -> QuorumMember:
         """Begin with what is on the disk."""
         loop = self.cluster.loop
-        realm = Realm(
+        realm = ControllerContext(
             metadata=ClusterMetadata(),
             cluster_id="cluster",
             node_id=self.node_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from streamlog.broker.quorum.raft_messages import Entry
+from streamlog.broker.quorum.raft.raft_messages import Entry
 
 Slot = tuple[int, int, bytes]
 """Base offset, epoch and payload: what makes two entries the same."""

@@ -18,11 +18,10 @@ from zlib import crc32
 
 from simulation.life import Life
 from simulation.quorum_checker import Log, QuorumChecker, Violation
-from streamlog.broker.quorum.epoch_chain import EpochChain
-from streamlog.broker.quorum.raft import Raft
-from streamlog.broker.quorum.raft_messages import (
+from streamlog.broker.quorum.raft.raft_machine import Raft
+from streamlog.broker.quorum.raft.raft_messages import (
     EMPTY,
-    Append,
+    AppendEntries,
     BecomeLeader,
     BeginEpochRequest,
     Commit,
@@ -30,30 +29,36 @@ from streamlog.broker.quorum.raft_messages import (
     EndEpochRequest,
     Entry,
     EpochResponse,
-    FetchRequest,
-    FetchResponse,
-    Flush,
+    FlushLog,
     Halt,
     InstallSnapshot,
     Persist,
     QuorumState,
-    Refusal,
+    RaftError,
+    RaftFetchRequest,
+    RaftFetchResponse,
+    RaftSnapshotId,
+    RaftVoteRequest,
+    RaftVoteResponse,
     Reply,
     ReplyEntries,
     ReplySnapshot,
     Request,
     Response,
-    Send,
-    SnapshotId,
+    SendMessage,
     SnapshotRequest,
     SnapshotResponse,
     TrimLog,
-    Truncate,
-    VoteRequest,
-    VoteResponse,
+    TruncateEntries,
     WriteSnapshot,
 )
-from streamlog.broker.quorum.raft_state import CORRECT, Role, Rules, Timeouts
+from streamlog.broker.quorum.raft.raft_state import (
+    CORRECT,
+    EpochChain,
+    RaftRole,
+    RaftRules,
+    Timeouts,
+)
 
 DURATION_MS = 15_000
 """Of the part with faults."""
@@ -76,9 +81,9 @@ class Disk:
 
     state: QuorumState = field(default_factory=QuorumState)
     entries: list[Entry] = field(default_factory=list)
-    start: SnapshotId = EMPTY
+    start: RaftSnapshotId = EMPTY
     synced_end: int = 0
-    snapshots: dict[SnapshotId, bytes] = field(default_factory=dict)
+    snapshots: dict[RaftSnapshotId, bytes] = field(default_factory=dict)
     partial: bytearray = field(default_factory=bytearray)
 
     @property
@@ -117,7 +122,7 @@ class Node:
         self._wake_ms: int | None = None
         self._pending: dict[int, int] = {}
         self._tickets: dict[int, Callable[[Response], None]] = {}
-        self._ballots: dict[int, VoteRequest] = {}
+        self._ballots: dict[int, RaftVoteRequest] = {}
         self._next_ticket = count(1)
         self.applied = 0
         self.image = 0
@@ -192,7 +197,7 @@ class Node:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case Send():
+            case SendMessage():
                 self._send(effect)
             case Reply():
                 self._reply(effect.ticket, effect.response)
@@ -217,11 +222,11 @@ class Node:
             case Persist():
                 disk.state = effect.state
                 self._check_state(effect.state)
-            case Append():
+            case AppendEntries():
                 disk.entries.extend(effect.entries)
-            case Flush():
+            case FlushLog():
                 self._flush(effect)
-            case Truncate():
+            case TruncateEntries():
                 self.world.counts["truncations"] += 1
                 self.world.checker.truncate(
                     self.node_id, effect.end_offset, self.raft.high_watermark
@@ -255,7 +260,7 @@ class Node:
         if state.voted_id == self.node_id:
             checker.vote(self.node_id, state.epoch, self.node_id)
 
-    def _flush(self, flush: Flush) -> None:
+    def _flush(self, flush: FlushLog) -> None:
         end_offset = self.disk.end_offset
         cuts = self.raft.generation
 
@@ -271,7 +276,7 @@ class Node:
 
         self.world.later(self, self.world.sync_ms(), done)
 
-    def _install(self, snapshot: SnapshotId) -> None:
+    def _install(self, snapshot: RaftSnapshotId) -> None:
         disk = self.disk
         self.world.counts["snapshots installed"] += 1
         disk.snapshots = {snapshot: bytes(disk.partial)}
@@ -309,7 +314,7 @@ class Node:
     def _snapshot(self) -> None:
         """Write down what the records amount to; the log begins at the one before."""
         disk = self.disk
-        snapshot = SnapshotId(self.applied, self.raft.chain.epoch_at(self.applied))
+        snapshot = RaftSnapshotId(self.applied, self.raft.chain.epoch_at(self.applied))
         if snapshot.end_offset <= disk.start.end_offset:
             return
         self.world.counts["snapshots"] += 1
@@ -328,7 +333,7 @@ class Node:
 
     # ---- messages ----
 
-    def _send(self, send: Send) -> None:
+    def _send(self, send: SendMessage) -> None:
         world = self.world
         life = self.life
         self._pending[send.request_id] = send.to
@@ -356,27 +361,27 @@ class Node:
         now_ms = self.world.now_ms
         raft = self.raft
         match request:
-            case VoteRequest():
+            case RaftVoteRequest():
                 effects = raft.on_vote_request(request, ticket, now_ms)
                 self._ballots[ticket] = request
             case BeginEpochRequest():
                 effects = raft.on_begin_epoch(request, ticket, now_ms)
             case EndEpochRequest():
                 effects = raft.on_end_epoch(request, ticket, now_ms)
-            case FetchRequest():
+            case RaftFetchRequest():
                 effects = raft.on_fetch(request, ticket, now_ms)
             case SnapshotRequest():
                 effects = raft.on_snapshot_request(request, ticket, now_ms)
         self.perform(effects)
 
-    def _on_response(self, send: Send, response: Response) -> None:
+    def _on_response(self, send: SendMessage, response: Response) -> None:
         raft, now_ms = self.raft, self.world.now_ms
         match response:
-            case VoteResponse():
+            case RaftVoteResponse():
                 effects = raft.on_vote_response(send.to, send.request_id, response, now_ms)
             case EpochResponse():
                 effects = raft.on_epoch_response(send.to, send.request_id, response, now_ms)
-            case FetchResponse():
+            case RaftFetchResponse():
                 effects = raft.on_fetched(send.to, send.request_id, response, now_ms)
             case SnapshotResponse():
                 effects = raft.on_snapshot_response(send.to, send.request_id, response, now_ms)
@@ -384,7 +389,7 @@ class Node:
 
     def _reply(self, ticket: int, response: Response) -> None:
         match response, self._ballots.pop(ticket, None):
-            case VoteResponse(granted=True), VoteRequest(pre_vote=False) as ballot:
+            case RaftVoteResponse(granted=True), RaftVoteRequest(pre_vote=False) as ballot:
                 self.world.checker.vote(self.node_id, ballot.epoch, ballot.candidate_id)
         self._tickets.pop(ticket)(response)
 
@@ -393,7 +398,7 @@ class Node:
         told = reply.response
         self._reply(
             reply.ticket,
-            FetchResponse(
+            RaftFetchResponse(
                 epoch=told.epoch,
                 leader_id=told.leader_id,
                 high_watermark=told.high_watermark,
@@ -410,7 +415,7 @@ class Node:
             SnapshotResponse(
                 epoch=told.epoch,
                 leader_id=told.leader_id,
-                refusal=Refusal.UNKNOWN_SNAPSHOT if data is None else None,
+                refusal=RaftError.UNKNOWN_SNAPSHOT if data is None else None,
                 snapshot=reply.snapshot,
                 size_bytes=len(data or b""),
                 position=reply.position,
@@ -422,7 +427,7 @@ class Node:
 class World:
     """One life of one cluster."""
 
-    def __init__(self, seed: int, rules: Rules = CORRECT) -> None:
+    def __init__(self, seed: int, rules: RaftRules = CORRECT) -> None:
         rng = self.rng = Random(seed)
         self.rules = rules
         self.now_ms = 0
@@ -658,12 +663,12 @@ class World:
             node.is_up
             and node.raft.high_watermark >= goal
             and not node.raft.is_rejoining
-            and node.raft.role in {Role.LEADER, Role.FOLLOWER}
+            and node.raft.role in {RaftRole.LEADER, RaftRole.FOLLOWER}
             for node in self.nodes
         )
 
 
-def simulate(seed: int, rules: Rules = CORRECT) -> Life:
+def simulate(seed: int, rules: RaftRules = CORRECT) -> Life:
     """One life."""
     world = World(seed, rules)
     violations: tuple[str, ...] = ()

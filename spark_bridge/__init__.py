@@ -12,8 +12,8 @@ The top-level name is the extra's: `pip install 'streamlog[spark]'`. It reads th
 
 from __future__ import annotations
 
-from spark_bridge.dataframes import StreamlogDataSource
+from spark_bridge.data_source import StreamlogDataSource
 from spark_bridge.java import ensure_java
-from spark_bridge.sessions import register, session
+from spark_bridge.spark_session import register, session
 
 __all__ = ["StreamlogDataSource", "ensure_java", "register", "session"]

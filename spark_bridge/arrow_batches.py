@@ -1,24 +1,57 @@
 """Records as Arrow batches in the columns and exact types of Spark's Kafka source.
 
-Arrow batches are bounded in rows and bytes: 10,000 to 50,000 rows measure best, and large values
-must not pile up in memory.
+A batch has 10,000 to 50,000 rows, which measures best, and a bound in bytes, so that large values
+do not accumulate in memory. A record batch that cannot be read ends the read, or with
+`ignoreCorruptBatches` is skipped with a warning, as Spark's file sources do with corrupt files.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from spark_bridge.corrupt_batches import CorruptBatches
-from spark_bridge.declared import declared_columns
-from spark_bridge.offsets import OffsetRange
-from spark_bridge.options import COLUMNS, ReadOptions
-from spark_bridge.values import TypedValues
-from streamlog.errors import CorruptData, SerdeError
+from spark_bridge.offset_ranges import OffsetRange
+from spark_bridge.source_options import COLUMNS, ReadOptions
+from spark_bridge.typed_values import TypedValues, declared_columns
+from streamlog.errors import CorruptData, DamagedBatch, SerdeError
 from streamlog.records.arrow import ArrowBuffers, BatchPayload, BinaryColumn
 from streamlog.records.batch import RecordBatch
+
+_log = logging.getLogger(__name__)
+
+
+class CorruptBatches:
+    """Those of one range."""
+
+    def __init__(self, offsets: OffsetRange, *, ignored: bool) -> None:
+        self._range = offsets
+        self._ignored = ignored
+
+    def meet(self, first: int, following: int, error: CorruptData) -> None:
+        """A batch with the offsets from `first` to before `following` can't be read.
+
+        Raises:
+            DamagedBatch: it is not to be ignored; says where it is and what to do.
+        """
+        topic, partition = self._range.place
+        told = (
+            f"{topic}-{partition}: the batch with offsets {first} to {following - 1} can't be read:"
+            f" {error}"
+        )
+        if self._ignored:
+            _log.warning("%s; it is left out, as ignoreCorruptBatches is true", told)
+            return
+        found = DamagedBatch(
+            f"{told}. With ignoreCorruptBatches=true the read leaves it out; `streamlog log verify`"
+            " shows it, and `streamlog log repair` removes it for every reader"
+        )
+        found.topic, found.partition = topic, partition
+        found.offset, found.next_offset = first, following
+        raise found from error
+
 
 ROWS_MAX = 10_000
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1_000
@@ -115,7 +148,7 @@ class ArrowBatches:
         buffers = ArrowBuffers(
             sum(payload.batch.record_count for payload in held),
             sum(payload.size_bytes for payload in held),
-            _allocated,
+            _allocate,
         )
         headers: list[Any] = []
         for payload in held:
@@ -194,7 +227,7 @@ class ArrowBatches:
             ) from error
 
 
-def _allocated(size_bytes: int) -> Any:  # noqa: ANN401 - Arrow's, untyped
+def _allocate(size_bytes: int) -> Any:  # noqa: ANN401 - Arrow's, untyped
     """Memory that is not made zero first.
 
     Of the system: its allocator keeps pieces of this size for the next batch, where Arrow's own

@@ -15,17 +15,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from spark_bridge.foldable import BEFORE_ALL_MS, FoldableRows
-from spark_bridge.lowering import numbers_of
+from spark_bridge.partial_aggregation import BEFORE_ALL_MS, FoldableRows, numbers_of
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.staging import source_in, sources_of
 from streamlog.history.task_run import Arrival, Arrivals
-from streamlog.processing.outbox import SinkBatch
-from streamlog.processing.parted import parted
-from streamlog.processing.provenance import MARK, PROVENANCE, Mark, identity, pack_mark
-from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.inputs.record_queue import PartitionKey
+from streamlog.processing.outbox import SinkBatch, assign_partitions
+from streamlog.processing.provenance import MARK, PROVENANCE, ProvenanceMark, identity, pack_mark
 from streamlog.record import Headers
-from streamlog.records.columns import RecordColumns
+from streamlog.records.record_columns import RecordColumns
 from streamlog.windows.emit import Source
 
 ROWS_MAX = 10_000
@@ -61,7 +59,7 @@ _decode = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]]).decode
 
 
 @dataclass(slots=True)
-class _Way:
+class _Route:
     """From a task of one stage to another one, through one topic."""
 
     stage: int
@@ -79,14 +77,14 @@ class ShuffleRows:
     def __init__(self, plan: Plan, stage: Stage, partition: int) -> None:
         sub = stage.subtopology
         self._counts = {topic: plan.counts[topic] for topic in sub.repartition_topics}
-        self._ways: dict[str, _Way] = {}
+        self._ways: dict[str, _Route] = {}
         for other in plan.stages:
             for at, topic in enumerate(other.subtopology.inputs):
                 if topic in self._counts:
                     sources = sources_of(other.subtopology, topic, plan.counts)
                     ranks = {identity(source): rank for rank, source in enumerate(sources)}
                     foldable = foldable_rows(plan, other, ranks)
-                    self._ways[topic] = _Way(other.number, at, ranks, foldable=foldable)
+                    self._ways[topic] = _Route(other.number, at, ranks, foldable=foldable)
         feeds = {name for node in sub.nodes for name in node.feeds}
         self._own = [identity((name, partition)) for name in sorted({*sub.inputs, *feeds})]
         self._rows: list[tuple[Any, ...]] = []
@@ -99,7 +97,7 @@ class ShuffleRows:
             way.foldable.write(batch)
             return
         rank = way.ranks[source_in(batch)]
-        for (_, partition), columns in parted([batch], self._counts).items():
+        for (_, partition), columns in assign_partitions([batch], self._counts).items():
             headers: list[Any] = columns.headers or []
             fields = zip(columns.timestamps, columns.keys, columns.values, headers, strict=True)
             for timestamp_ms, key, value, (*more, (name, own)) in fields:
@@ -109,7 +107,7 @@ class ShuffleRows:
                 self._rows.append((*place, kind, timestamp_ms, key, value, own, rest))
                 self._bytes += len(own) + len(key or b"") + len(value or b"")
 
-    def tell(self, source: Source, mark: Mark) -> None:
+    def tell(self, source: Source, mark: ProvenanceMark) -> None:
         """A mark into all partitions of the topics that have this source."""
         own = identity(source)
         data = pack_mark(mark, own)
@@ -146,7 +144,7 @@ class ShuffleRows:
             arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
-    def _place(self, way: _Way, partition: int, rank: int, turn_ms: int) -> tuple[int, ...]:
+    def _place(self, way: _Route, partition: int, rank: int, turn_ms: int) -> tuple[int, ...]:
         at = (partition, rank)
         turn_ms = way.turns[at] = max(turn_ms, way.turns.get(at, BEFORE_ALL_MS + 1))
         number = way.numbers[at] = way.numbers.get(at, -1) + 1
@@ -210,7 +208,7 @@ class ShuffleReader:
                 yield found
             batch = next(self._batches, None)
 
-    def _of(self, batch: pa.RecordBatch) -> dict[TopicPartition, Arrival]:
+    def _of(self, batch: pa.RecordBatch) -> dict[PartitionKey, Arrival]:
         found: dict[str, RecordColumns] = {}
         ended: set[str] = set()
         names = ("input", "kind", "timestamp", "key", "value", "own", "headers")

@@ -19,17 +19,22 @@ if TYPE_CHECKING:
     from streamlog.dsl.topic import Sent, Topic
     from streamlog.dsl.windowed import WindowedStream
     from streamlog.errors import ProcessingError, StreamlogError
+    from streamlog.nodes.policies import ErrorPolicy, on_error
+    from streamlog.nodes.stream_nodes import Aggregator
     from streamlog.record import Late, Record, Windowed
     from streamlog.serdes import Serde, migration
     from streamlog.snapshots.snapshot import Snapshot
-    from streamlog.topology import Aggregator, ErrorPolicy, on_error
     from streamlog.windows.calendar import calendar
-    from streamlog.windows.counted import count_window
-    from streamlog.windows.definitions import Windows, hopping, tumbling
+    from streamlog.windows.definitions import (
+        Windows,
+        count_window,
+        hopping,
+        session,
+        sliding,
+        tumbling,
+    )
     from streamlog.windows.emit import Emit
-    from streamlog.windows.joins import JoinWindow
-    from streamlog.windows.sessions import session
-    from streamlog.windows.sliding import sliding
+    from streamlog.windows.join_windows import JoinWindow
 
 __all__ = [
     "AgentRef",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from streamlog.interrupts import exit_at_once_from_now_on
+from streamlog.interrupts import exit_at_once
 
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    exit_at_once_from_now_on()
+    exit_at_once()
     from streamlog.cli import main as command_line  # noqa: PLC0415 - see above
 
     command_line()

@@ -8,34 +8,27 @@ or another library is imported inside the method that needs it.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from streamlog.app_settings import (
-    Guarantee,
-    checked_guarantee,
-    interval_ms,
-    memory_bytes,
-    policy_of,
-    refuse,
-    security_of,
-)
-from streamlog.dsl.access import GlobalAccess, TableAccess
+from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, TableAccess
 from streamlog.dsl.declarations import Declarations
-from streamlog.dsl.topic import Asker, Topic
-from streamlog.dsl.writable import built
+from streamlog.dsl.topic import Topic
+from streamlog.dsl.writable_tables import build_topology
 from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import ConfigError
-from streamlog.interrupts import exit_at_once_from_now_on, exit_quietly_if_uncaught
+from streamlog.interrupts import exit_at_once, exit_quietly_if_uncaught
+from streamlog.nodes.policies import ErrorPolicy, on_error
+from streamlog.nodes.topic_spec import SourceLostPolicy, check_source_lost
 from streamlog.record import Headers
-from streamlog.tables.cache_budget import MEMORY_BYTES
-from streamlog.topology import ErrorPolicy, Topology, on_error
-from streamlog.topology.source_lost import SourceLostPolicy, checked_source_lost
+from streamlog.tables.state.store_transaction import MEMORY_BYTES, MEMORY_BYTES_MIN
+from streamlog.topology import Topology
 
 if TYPE_CHECKING:
     from streamlog.client.producer import Producer
@@ -44,8 +37,101 @@ if TYPE_CHECKING:
     from streamlog.snapshots.snapshot import Snapshot
     from streamlog.testing import Rehearsal, Simulation, TestDriver
     from streamlog.transport.security import Security
-    from streamlog.worker.hand_over import HandedOver
+    from streamlog.worker.assignment.rebalance_plan import Policy
+    from streamlog.worker.operations.hand_over import HandedOver
     from streamlog.worker.program import Program
+
+
+Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
+GUARANTEES: Final = ("exactly_once", "at_least_once")
+SETTINGS = (
+    "log",
+    "security",
+    "state_dir",
+    "state_memory_bytes",
+    "state_cleanup_delay",
+    "standby_replicas",
+    "warmup_replicas",
+    "acceptable_lag",
+    "timezone",
+    "commit_interval",
+    "on_error",
+    "timestamp_ahead_max",
+    "watchdog",
+    "watchdog_exit",
+    "guarantee",
+    "source_lost",
+    "web",
+)
+
+
+def check_guarantee(guarantee: Guarantee) -> Guarantee:
+    """The guarantee.
+
+    Raises:
+        ConfigError: there is no such one.
+    """
+    if guarantee not in GUARANTEES:
+        raise ConfigError(f"guarantee is {guarantee!r}: it is one of {', '.join(GUARANTEES)}")
+    return guarantee
+
+
+def interval_ms(name: str, given: Dur) -> int:
+    """A duration that is not 0.
+
+    Raises:
+        ConfigError: it is, or it is no duration.
+    """
+    given_ms = duration_ms(given)
+    if not given_ms:
+        raise ConfigError(f"{name} must be longer than 0 ms")
+    return given_ms
+
+
+def memory_bytes(given: int) -> int:
+    """What a worker process may take for state.
+
+    Raises:
+        ConfigError: it is too little.
+    """
+    if given < MEMORY_BYTES_MIN:
+        raise ConfigError(f"state_memory_bytes is {given}: give it {MEMORY_BYTES_MIN} or more")
+    return given
+
+
+def refuse(unknown: Iterable[str]) -> None:
+    """Raises ConfigError for the first of them, if there is one."""
+    for name in unknown:
+        near = difflib.get_close_matches(name, SETTINGS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(SETTINGS)}"
+        raise ConfigError(f"App has no setting {name!r}: {hint}")
+
+
+def policy_of(standby_replicas: int, warmup_replicas: int, acceptable_lag: int) -> Policy:
+    """How tasks move between workers.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+    from streamlog.worker.assignment.rebalance_plan import Policy  # noqa: PLC0415 - not for who only wants the topology
+
+    least = {"standby_replicas": 0, "warmup_replicas": 1, "acceptable_lag": 0}
+    given = (standby_replicas, warmup_replicas, acceptable_lag)
+    for (name, minimum), value in zip(least.items(), given, strict=True):
+        if value < minimum:
+            raise ConfigError(f"{name} is {value}: it has to be {minimum} or more")
+    return Policy(
+        acceptable_lag=acceptable_lag, warmups_max=warmup_replicas, standbys=standby_replicas
+    )
+
+
+def security_of(given: Security | Mapping[str, str] | None) -> Security | None:
+    """Made of settings by their names, if it was given so. Raises what `Security` raises."""
+    if not isinstance(given, Mapping):
+        return given
+    from streamlog.transport.security import Security  # noqa: PLC0415 - an app without needs no ssl
+
+    return Security.of(given)
 
 
 class App(Declarations):
@@ -139,8 +225,8 @@ class App(Declarations):
         self.commit_interval_ms = interval_ms("commit_interval", commit_interval)
         self.watchdog_ms = interval_ms("watchdog", watchdog)
         self.watchdog_exit_ms = None if watchdog_exit is None else duration_ms(watchdog_exit)
-        self.guarantee = checked_guarantee(guarantee)
-        self.source_lost = checked_source_lost(source_lost)
+        self.guarantee = check_guarantee(guarantee)
+        self.source_lost = check_source_lost(source_lost)
         self.web = web
         self._warned: set[str] = set()
 
@@ -150,7 +236,7 @@ class App(Declarations):
         Warns:
             UserWarning: something is allowed but hardly meant.
         """
-        topology = built(self._builder, self.agents)
+        topology = build_topology(self._builder, self.agents)
         for text in topology.warnings():
             if text not in self._warned:
                 self._warned.add(text)
@@ -300,7 +386,7 @@ class App(Declarations):
             CorruptData: a file of the snapshot is missing or damaged.
             StreamlogError: the log can't be reached or written to; nothing was changed.
         """
-        from streamlog.worker.hand_over import handed_over  # noqa: PLC0415 - brings the log in
+        from streamlog.worker.operations.hand_over import handed_over  # noqa: PLC0415 - brings the log in
 
         program = self.program()
         if mode not in {"replace", "blue_green"} or (mode == "replace") != (version is None):
@@ -378,8 +464,8 @@ class App(Declarations):
 
     def program(self) -> Program:
         """The app as a worker runs it."""
+        from streamlog.worker.health.loop_watch import Limits  # noqa: PLC0415 - brings the whole log in
         from streamlog.worker.program import Program  # noqa: PLC0415 - the same
-        from streamlog.worker.watching import Limits  # noqa: PLC0415 - brings the whole log in
 
         topology = self.topology()
         return Program(
@@ -410,13 +496,13 @@ class App(Declarations):
         """The command line with this app: a worker, unless the arguments say otherwise."""
         # By name, as it is the one call upwards through the layers: the command line knows
         # the app, and the app's module is what the user runs.
-        exit_at_once_from_now_on()
+        exit_at_once()
         importlib.import_module("streamlog.cli").main(self)
 
     def _bind(self, producer: Producer) -> None:
         self.outlet.sender = _ProducerSender(producer)
 
-    def _bind_asker(self, asker: Asker) -> None:
+    def _bind_asker(self, asker: RequestSender) -> None:
         self.outlet.asker = asker
 
     def _bind_tables(self, tables: TableAccess) -> None:

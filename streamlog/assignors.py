@@ -17,16 +17,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from streamlog.errors import CorruptData
+from streamlog.record import TopicPartition
 
 Owned = Mapping[str, Collection["TopicPartition"]]
 """Member id to the partitions that it held before this rebalance."""
-
-
-class TopicPartition(NamedTuple):
-    """One partition of a topic."""
-
-    topic: str
-    partition: int
 
 
 class Assignor(Protocol):
@@ -205,7 +199,7 @@ class StickyAssignor:
         owned: Owned | None = None,
     ) -> dict[str, list[TopicPartition]]:
         """See `Assignor.assign`."""
-        return balanced(members, partitions, owned or {})
+        return balance(members, partitions, owned or {})
 
     def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
         """See `StickyPort.user_data`: topics with their partitions, and the generation."""
@@ -259,7 +253,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         owned: Owned | None = None,
     ) -> dict[str, list[TopicPartition]]:
         """See `Assignor.assign`."""
-        plan = balanced(members, partitions, owned or {})
+        plan = balance(members, partitions, owned or {})
         owner = {each: member for member in owned or {} for each in (owned or {})[member]}
         return {
             member: [each for each in share if owner.get(each, member) == member]
@@ -281,7 +275,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         return super().memory(user_data)
 
 
-def balanced(
+def balance(
     members: Mapping[str, Sequence[str]], partitions: Mapping[str, int], owned: Owned
 ) -> dict[str, list[TopicPartition]]:
     """Spread partitions as evenly as subscriptions allow, and leave what is owned where it is.

@@ -49,7 +49,7 @@ def duration_ms(value: Dur) -> int:
             millisecond.
     """
     if isinstance(value, str):
-        total_ms = _parsed_ms(value)
+        total_ms = _parse_ms(value)
     elif isinstance(value, timedelta):
         total_ms, rest = divmod(value, _MILLISECOND)
         if rest:
@@ -64,7 +64,7 @@ def duration_ms(value: Dur) -> int:
     return total_ms
 
 
-def _parsed_ms(text: str) -> int:
+def _parse_ms(text: str) -> int:
     compact = text.strip()
     if not _WHOLE.fullmatch(compact):
         hint = "it has no unit" if compact.isdecimal() else "it is not a duration"
@@ -97,7 +97,7 @@ def when_ms(value: When) -> int:
             ) from error
         return _aware_ms(parsed, value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return _checked_ms(value)
+        return _check_ms(value)
     if isinstance(value, float) and looks_like_seconds(int(value) if isfinite(value) else 0):
         raise ConfigError(
             f"{value!r} looks like seconds since the epoch: pass milliseconds, int(1000 * seconds)"
@@ -113,7 +113,7 @@ def _aware_ms(value: datetime, given: datetime | str) -> int:
             f"{given!r} has no time zone, so it names no moment: use "
             "datetime(..., tzinfo=UTC) or end the text with 'Z' or '+02:00'"
         )
-    return _checked_ms((value - EPOCH) // _MILLISECOND)
+    return _check_ms((value - EPOCH) // _MILLISECOND)
 
 
 def moment(timestamp_ms: int) -> datetime:
@@ -122,7 +122,7 @@ def moment(timestamp_ms: int) -> datetime:
     Raises:
         ConfigError: it lies outside the years 1 to 9999.
     """
-    return EPOCH + timedelta(milliseconds=_checked_ms(timestamp_ms))
+    return EPOCH + timedelta(milliseconds=_check_ms(timestamp_ms))
 
 
 def looks_like_seconds(timestamp_ms: int) -> bool:
@@ -130,7 +130,7 @@ def looks_like_seconds(timestamp_ms: int) -> bool:
     return SECONDS_MIN <= timestamp_ms <= SECONDS_MAX
 
 
-def _checked_ms(timestamp_ms: int) -> int:
+def _check_ms(timestamp_ms: int) -> int:
     if not TIMESTAMP_MS_MIN <= timestamp_ms <= TIMESTAMP_MS_MAX:
         raise ConfigError(
             f"{timestamp_ms} can't be milliseconds since the epoch: it lies outside the years "

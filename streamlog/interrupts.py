@@ -43,7 +43,7 @@ def exiting_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def exit_at_once_from_now_on() -> None:
+def exit_at_once() -> None:
     """Ctrl-C ends the process at once, outside of `interruptible` blocks.
 
     Only the interpreter's own teardown ignores it: by then the command is done.

@@ -20,19 +20,19 @@ from typing import Final, Self, Unpack
 
 from streamlog import repeated
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.embedded import EmbeddedTransport
-from streamlog.broker.server import BrokerServer
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.embedded import EmbeddedTransport
 from streamlog.broker.storage.catalog import Catalog
-from streamlog.broker.storage.files import directory_error
+from streamlog.broker.storage.disk.files import directory_error
+from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.os_files import OsFiles
 from streamlog.client.admin import Admin
 from streamlog.client.cluster import FORMING_TIMEOUT_MS, Address, Cluster, Connect
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer_settings import ConsumerOptions, ConsumerSettings
+from streamlog.client.consumer.consumer_settings import ConsumerOptions, ConsumerSettings
 from streamlog.client.producer import Producer, ProducerOptions, ProducerSettings
-from streamlog.client.transactional_publish import Published, publish_in_transaction
+from streamlog.client.producer.transactional_publish import Published, publish_in_transaction
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import (
     ConfigError,
@@ -45,8 +45,8 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.records.compression import Compression
-from streamlog.records.staged import StagedSegment
-from streamlog.transport.connection import TcpTransport, Transport
+from streamlog.records.staged_segment import StagedSegment
+from streamlog.transport.client_connection import TcpTransport, Transport
 from streamlog.transport.security import SSL, Security
 
 EMBEDDED: Final = "embedded:"
@@ -368,15 +368,15 @@ class Log:
             broker.directory.write_listener(server.host, server.port)
         await self._join()
 
-    async def _listening(self, broker: Broker, previous: Address | None) -> BrokerServer:
+    async def _listening(self, broker: Broker, previous: Address | None) -> Acceptor:
         """Where it was before if that is free, so that who was connected finds it again."""
         if previous is not None:
             try:
-                server = BrokerServer(broker, LOCALHOST, previous[1])
+                server = Acceptor(broker, LOCALHOST, previous[1])
                 return await self._stack.enter_async_context(server)
             except ListenError as taken:
                 log.info("%s; taking another port", taken)
-        return await self._stack.enter_async_context(BrokerServer(broker, LOCALHOST, 0))
+        return await self._stack.enter_async_context(Acceptor(broker, LOCALHOST, 0))
 
 
 def _identity(directory: str) -> str | None:

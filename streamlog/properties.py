@@ -38,11 +38,11 @@ def read_properties(path: str, *, environment: Mapping[str, str] | None = None) 
             raise ConfigError(f"{path}, line {number} is not NAME=VALUE")
         if name in settings:
             raise ConfigError(f"{path}, line {number}: {name} is in it twice")
-        settings[name] = resolved(name, value, known)
+        settings[name] = resolve(name, value, known)
     return settings
 
 
-def resolved(name: str, value: str, environment: Mapping[str, str]) -> str:
+def resolve(name: str, value: str, environment: Mapping[str, str]) -> str:
     """A value with what it refers to in its place.
 
     Raises:

@@ -10,25 +10,77 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
-from streamlog.broker.storage.committed import CommittedView, committed_view
-from streamlog.broker.storage.files import Buffer
+from streamlog.broker.storage.disk.files import Buffer
+from streamlog.broker.storage.log.producer_states import OpenTransactions
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.errors import CorruptData, OffsetOutOfRange
 from streamlog.records.batch import RecordBatch, split_batches
+from streamlog.records.control_batches import AbortedRange
 from streamlog.records.epoch_chains import (
-    Asking,
     EpochChain,
     EpochEnd,
-    answered,
-    divergence,
-    learnt,
+    EpochQuestion,
+    answer_all,
+    find_divergence,
+    learn_chain,
 )
 
 if TYPE_CHECKING:
-    from streamlog.broker.storage.epochs import LeaderEpochs
-    from streamlog.broker.storage.partition_log import PartitionLog
+    from streamlog.broker.storage.log.leader_epochs import LeaderEpochHistory
+    from streamlog.broker.storage.log.partition_log import PartitionLog
+
+
+WALK_BYTES = 4 * 1024 * 1024
+
+
+class ReadCommittedView(NamedTuple):
+    """A part of a log as readers of committed records see it."""
+
+    end_offset: int
+    """Every transaction with records before it is decided."""
+    aborted: tuple[AbortedRange, ...]
+
+
+def read_committed_view(log: PartitionLog, start: int, end: int) -> ReadCommittedView:
+    """What counts of the offsets from `start` to before `end`.
+
+    A transaction that began before `start` is taken from its first batch at or behind `start`: what
+    lies before that is not read. A marker without such a batch ends nothing that is read.
+
+    Raises:
+        OffsetOutOfRange: the log does not hold `start`.
+        CorruptData: a batch on the way is damaged.
+    """
+    transactions = OpenTransactions()
+    aborted: list[AbortedRange] = []
+    for batch in _walk(log, start):
+        if batch.base_offset >= end and not _is_open_before(transactions, end):
+            break
+        decided = transactions.take(batch, batch.base_offset)
+        if decided is not None and decided.aborted:
+            aborted.append(decided.range)
+    first_open = transactions.first_open_offset
+    stable = end if first_open is None else max(min(first_open, end), start)
+    return ReadCommittedView(stable, tuple(each for each in aborted if each.first_offset < stable))
+
+
+def _is_open_before(transactions: OpenTransactions, end: int) -> bool:
+    first_open = transactions.first_open_offset
+    return first_open is not None and first_open < end
+
+
+def _walk(log: PartitionLog, position: int) -> Iterator[RecordBatch]:
+    end_offset = log.log_end_offset
+    while position < end_offset:
+        before = position
+        for batch in split_batches(log.read(position, max_bytes=WALK_BYTES)):
+            yield batch
+            position = batch.next_offset
+        if position == before:
+            return
+
 
 T = TypeVar("T")
 
@@ -119,7 +171,7 @@ class StoredLog:
         """
         stored = self._directory.log(topic, partition)
         epochs = stored.look_at_epochs()
-        return self._answer(stored, epochs, learnt(offset, epochs.current))
+        return self._answer(stored, epochs, learn_chain(offset, epochs.current))
 
     def divergence(self, topic: str, partition: int, offset: int, chain: EpochChain) -> int | None:
         """Up to where the log still is the one that had these epochs before an offset.
@@ -131,10 +183,10 @@ class StoredLog:
             LogDirectoryError: the disk refused.
         """
         stored = self._directory.log(topic, partition)
-        asking = divergence(offset, chain, stored.log_start_offset)
+        asking = find_divergence(offset, chain, stored.log_start_offset)
         return self._answer(stored, stored.look_at_epochs(), asking)
 
-    def committed(self, topic: str, partition: int, start: int, end: int) -> CommittedView:
+    def committed(self, topic: str, partition: int, start: int, end: int) -> ReadCommittedView:
         """What readers of committed records see of the offsets from `start` to before `end`.
 
         Raises:
@@ -142,7 +194,7 @@ class StoredLog:
             OffsetOutOfRange: the log does not hold `start` (any more).
             CorruptData: a batch on the way is damaged.
         """
-        return committed_view(self._directory.log(topic, partition), start, end)
+        return read_committed_view(self._directory.log(topic, partition), start, end)
 
     def offset_of_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """The first record from that time on (ms since 1970); None if there is none.
@@ -176,13 +228,13 @@ class StoredLog:
                 return
 
     @staticmethod
-    def _answer(stored: PartitionLog, epochs: LeaderEpochs, asking: Asking[T]) -> T:
+    def _answer(stored: PartitionLog, epochs: LeaderEpochHistory, asking: EpochQuestion[T]) -> T:
         end_offset = stored.log_end_offset
 
         def ask(wanted: Mapping[None, int]) -> dict[None, EpochEnd]:
             return {None: EpochEnd(*epochs.end_of(wanted[None], end_offset))}
 
-        return answered({None: asking}, ask)[None]
+        return answer_all({None: asking}, ask)[None]
 
     def _data(self, topic: str, partition: int, offset: int) -> Buffer:
         stored = self._directory.log(topic, partition)

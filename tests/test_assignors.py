@@ -13,10 +13,10 @@ from streamlog.assignors import (
     RangeAssignor,
     RoundRobinAssignor,
     StickyAssignor,
-    TopicPartition,
-    balanced,
+    balance,
 )
 from streamlog.errors import CorruptData
+from streamlog.record import TopicPartition
 
 ASSIGNORS: list[Assignor] = [
     RangeAssignor(),
@@ -117,8 +117,8 @@ def moved(before: Shares, after: Shares) -> set[TopicPartition]:
 
 @given(members=groups, partitions=counts)
 def test_what_is_balanced_stays(members: dict[str, list[str]], partitions: dict[str, int]) -> None:
-    once = balanced(members, partitions, {})
-    assert balanced(members, partitions, once) == once
+    once = balance(members, partitions, {})
+    assert balance(members, partitions, once) == once
 
 
 @given(count=st.integers(0, 40), size=st.integers(1, 6), leaver=st.integers(0, 6))
@@ -126,17 +126,17 @@ def test_when_a_member_goes_the_others_keep_what_they_have(
     count: int, size: int, leaver: int
 ) -> None:
     names = [f"m{n}" for n in range(size + 1)]
-    before = balanced({name: ["t"] for name in names}, {"t": count}, {})
+    before = balance({name: ["t"] for name in names}, {"t": count}, {})
     names.pop(leaver % len(names))
-    after = balanced({name: ["t"] for name in names}, {"t": count}, before)
+    after = balance({name: ["t"] for name in names}, {"t": count}, before)
     assert not moved(before, after)
 
 
 @given(count=st.integers(0, 40), size=st.integers(1, 6))
 def test_a_newcomer_gets_its_share_and_nothing_else_moves(count: int, size: int) -> None:
     names = [f"m{n}" for n in range(size)]
-    before = balanced({name: ["t"] for name in names}, {"t": count}, {})
-    after = balanced({name: ["t"] for name in [*names, "new"]}, {"t": count}, before)
+    before = balance({name: ["t"] for name in names}, {"t": count}, {})
+    after = balance({name: ["t"] for name in [*names, "new"]}, {"t": count}, before)
     assert moved(before, after) == set(after["new"])
     assert len(after["new"]) == count // (size + 1)
 
@@ -149,7 +149,7 @@ def test_no_move_would_make_two_members_more_alike(
     past = {
         name: [each for each in every if owned.draw(st.integers(0, 3)) == 0] for name in members
     }
-    shares = balanced(members, partitions, past)
+    shares = balance(members, partitions, past)
     given_out = sorted(each for share in shares.values() for each in share)
     subscribed = {topic for wanted in members.values() for topic in wanted}
     assert given_out == sorted(each for each in every if each.topic in subscribed)
@@ -174,7 +174,7 @@ def test_a_cooperative_move_takes_two_rounds(
     # Everybody gives up what it has not been given again, and joins again.
     second = assignor.assign(later, partitions, first)
     assert second == assignor.assign(later, partitions, second)
-    assert second == balanced(later, partitions, first)
+    assert second == balance(later, partitions, first)
 
 
 # ---- user data ----

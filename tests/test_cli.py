@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from streamlog import App
-from streamlog.cli.broker import parse_address
-from streamlog.cli.records import key_bytes, value_bytes
+from streamlog.cli.broker_command import parse_address
+from streamlog.cli.records_commands import key_bytes, value_bytes
 from streamlog.cli.session import load_app
 from streamlog.errors import SerdeError, UsageError
 from streamlog.log import Log

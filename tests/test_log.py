@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
@@ -25,6 +24,7 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from streamlog.stored_log import StoredLog
 
 T0 = TopicPartition("t", 0)

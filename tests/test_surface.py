@@ -13,7 +13,7 @@ from streamlog import App, Grouped, Snapshot, Stream, Table, Topic, WindowedStre
 from streamlog.client.admin import Admin
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
-from streamlog.client.transaction_session import Transaction
+from streamlog.client.producer.transaction_session import Transaction
 
 NAMES = [
     "AgentRef",

@@ -30,11 +30,11 @@ from typing import Any
 from benchmarks.engine import events
 from benchmarks.engine.events import PLAIN, START_MS, Loaded, Row, Size
 from benchmarks.harness import cpu_of
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 
 COMMIT_MS = 500
 """For everybody; our own default."""
@@ -64,7 +64,7 @@ class Participant:
     name: str
     command: tuple[str, ...]
     """"{state}" in it stands for the state directory."""
-    row: Callable[[Record], Row]
+    row: Callable[[LogRecord], Row]
     """A record of the output as the oracle writes it."""
     share: int = 1
     """It gets one in so many of the events: slow ones would take minutes."""
@@ -273,7 +273,7 @@ class Contest:
         self,
         process: _Process,
         begin: dict[TopicPartition, int],
-        row: Callable[[Record], Row],
+        row: Callable[[LogRecord], Row],
         wanted: int,
     ) -> Counter[Row]:
         """The rows that belong to events behind the start; those of warming up are left out."""
@@ -292,7 +292,7 @@ class Contest:
         self,
         process: _Process,
         begin: dict[TopicPartition, int],
-        row: Callable[[Record], Row],
+        row: Callable[[LogRecord], Row],
         expected: Counter[Row],
     ) -> Counter[Row]:
         """The last row of each key, as soon as all are there: how many come is left open."""
@@ -333,7 +333,7 @@ class _Job:
     """A participant that is ready for its job."""
 
     process: _Process
-    row: Callable[[Record], Row]
+    row: Callable[[LogRecord], Row]
     cost: Cost
     topics: Topics
     begin: dict[TopicPartition, int]

@@ -14,7 +14,7 @@ import msgspec
 
 from benchmarks.engine.events import WINDOW_MS
 from streamlog import App, Emit, Stream, Table, Windowed, agg, tumbling
-from streamlog.app_settings import Guarantee
+from streamlog.app import Guarantee
 
 Fields = dict[str, Any]
 

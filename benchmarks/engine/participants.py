@@ -19,10 +19,10 @@ from benchmarks.engine.contest import Participant
 from benchmarks.engine.environment import HERE, Environment
 from benchmarks.engine.events import Row
 from streamlog.durations import when_ms
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 from streamlog.serdes import WindowedSerde, serde_for
 from streamlog.windows.definitions import tumbling
-from streamlog.windows.keys import layout_of
+from streamlog.windows.window_assigner import layout_of
 
 OURS = "streamlog"
 QUIX = "Quix Streams"
@@ -64,7 +64,7 @@ def ours(job: str) -> Participant:
 def peer(name: str, job: str, where: Environment) -> Participant:
     """One of the others."""
     python = str(where.python)
-    row: Callable[[Record], Row] = _ROWS[job]
+    row: Callable[[LogRecord], Row] = _ROWS[job]
     if name == QUIX:
         return Participant(name, (python, str(PEERS / "quix.py")), row, share=5)
     if name == FAUST:
@@ -80,27 +80,27 @@ def peer(name: str, job: str, where: Environment) -> Participant:
     return Participant(name, (*command, *kept), row, share=5, prepare=make_recovery)
 
 
-def _of_sale(record: Record) -> Row:
+def _of_sale(record: LogRecord) -> Row:
     value = _value(record)
     return value["user"], value["amount"], value["ts"]
 
 
-def _of_placed(record: Record) -> Row:
+def _of_placed(record: LogRecord) -> Row:
     value = _value(record)
     return value["user"], value["amount"], value["ts"], value["country"]
 
 
-def _of_total(record: Record) -> Row:
+def _of_total(record: LogRecord) -> Row:
     value = _value(record)
     return (record.key or b"").decode(), value["start"], value["events"], value["amount"]
 
 
-def _of_windowed_key(record: Record) -> Row:
+def _of_windowed_key(record: LogRecord) -> Row:
     windowed, value = _windowed.loads(record.key or b""), _value(record)
     return windowed.key, when_ms(windowed.start), value["events"], value["amount"]
 
 
-def _value(record: Record) -> dict[str, Any]:
+def _value(record: LogRecord) -> dict[str, Any]:
     value: dict[str, Any] = _decode(record.value or b"{}")
     return value
 

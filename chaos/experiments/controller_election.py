@@ -9,7 +9,7 @@ from typing import Final
 from chaos.cluster import Cluster
 from chaos.experiments.story import Story, perform
 from chaos.writing import Writing, create, values, verdict
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
 
 TOPICS: Final = ("a", "b", "c")
 WITHIN_MS: Final = 3_000

@@ -9,8 +9,8 @@ from typing import Final
 from chaos.cluster import Cluster
 from chaos.experiments.story import Story, perform
 from chaos.writing import Writing, create, values, verdict
-from streamlog.assignors import TopicPartition
-from streamlog.client.cluster_descriptions import PartitionDescription
+from streamlog.client.admin.cluster_descriptions import PartitionDescription
+from streamlog.record import TopicPartition
 
 TOPIC: Final = "orders"
 WITHIN_MS: Final = 3_000

@@ -11,8 +11,8 @@ from chaos.broker import BrokerProcess
 from chaos.cluster import LOOK_S, Cluster
 from chaos.experiments.story import Story, perform
 from chaos.writing import create, values
-from streamlog.assignors import TopicPartition
-from streamlog.client.cluster_descriptions import PartitionDescription
+from streamlog.client.admin.cluster_descriptions import PartitionDescription
+from streamlog.record import TopicPartition
 
 TOPIC: Final = "orders"
 PLACE: Final = TopicPartition(TOPIC, 0)

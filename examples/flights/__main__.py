@@ -37,10 +37,10 @@ from examples.flights.app import (
     hourly_delays,
     too_late,
 )
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 
 DIRECTORY = Path(".streamlog/flights")
 KILLS_AT = (0.25, 0.5, 0.75)
@@ -150,7 +150,7 @@ async def feed(run: Run, log: Log, bars: Progress, bar: TaskID) -> None:
         bars.update(bar, completed=bars.tasks[bar].total)
 
 
-def keep(rows: Rows, records: list[Record]) -> None:
+def keep(rows: Rows, records: list[LogRecord]) -> None:
     """The last row per airport and hour counts."""
     for record in records:
         row = decode(record.value or b"")

@@ -32,7 +32,7 @@ from examples.flights.app import (
 from streamlog import Snapshot
 from streamlog.history.comparison import staged_rows
 from streamlog.log import Log
-from streamlog.worker.topics import declare_topics
+from streamlog.worker.topics.app_topics import declare_topics
 
 DIRECTORY = Path(".streamlog/flights-history")
 encode = msgspec.json.encode

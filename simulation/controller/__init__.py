@@ -13,14 +13,16 @@ from __future__ import annotations
 from simulation.controller.oracle import Violation
 from simulation.controller.world import World
 from simulation.life import Life
-from streamlog.broker.quorum.elections import CORRECT, Rules
-from streamlog.client.cluster_evidence import CORRECT as STATUS_CORRECT
-from streamlog.client.cluster_evidence import Rules as StatusRules
+from streamlog.broker.quorum.controller.leader_elections import CORRECT, ElectionRules
+from streamlog.client.admin.cluster_descriptions import CORRECT as STATUS_CORRECT
+from streamlog.client.admin.cluster_descriptions import EvidenceRules as StatusRules
 
 __all__ = ["simulate"]
 
 
-def simulate(seed: int, rules: Rules = CORRECT, status_rules: StatusRules = STATUS_CORRECT) -> Life:
+def simulate(
+    seed: int, rules: ElectionRules = CORRECT, status_rules: StatusRules = STATUS_CORRECT
+) -> Life:
     """Live one life; other rules are bugs that it has to find.
 
     `status_rules` are those of the status that an operator waits for.

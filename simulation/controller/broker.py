@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simulation.controller.oracle import Entry, Place, Violation, agreed
-from streamlog.assignors import TopicPartition
-from streamlog.broker.quorum.broker_lifecycle import BrokerLifecycle, Send, State
-from streamlog.broker.quorum.decision import Realm
-from streamlog.broker.quorum.metadata import ClusterMetadata
-from streamlog.broker.quorum.metadata_changes import PartitionChanged
-from streamlog.broker.quorum.metadata_records import decode_record
-from streamlog.broker.quorum.registrations import PartitionRegistration
-from streamlog.client.cluster_descriptions import NodeReport, Registration, ReplicaReport
+from streamlog.broker.quorum.broker_lifecycle import BrokerLifecycle, SendRegistration, State
+from streamlog.broker.quorum.controller.decision import ControllerContext
+from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata, PartitionChanged
+from streamlog.broker.quorum.metadata.metadata_records import decode_record
+from streamlog.broker.quorum.metadata.registrations import PartitionRegistration
+from streamlog.client.admin.cluster_descriptions import (
+    NodeDescription,
+    Registration,
+    ReplicaDescription,
+)
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.brokers import (
+from streamlog.protocol.messages.broker_registration import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerHeartbeatResponse,
@@ -27,11 +29,12 @@ from streamlog.protocol.messages.brokers import (
     BrokerRegistrationResponse,
     BrokerState,
     Feature,
-    Listener,
     ProposedPartition,
     ProposedTopic,
+    RegisteredListener,
 )
 from streamlog.protocol.schema import Message
+from streamlog.record import TopicPartition
 
 if TYPE_CHECKING:
     from simulation.controller.world import World
@@ -86,7 +89,7 @@ class SimulatedBroker:
         self.image = ClusterMetadata()
         self.leading: dict[Place, Leading] = {}
         self._world = world
-        self._realm = Realm(
+        self._realm = ControllerContext(
             metadata=self.image, cluster_id="c", node_id=broker_id, chance=world.rng
         )
         self._high: dict[Place, int] = {}
@@ -96,7 +99,7 @@ class SimulatedBroker:
                 broker_id=broker_id,
                 cluster_id="c",
                 incarnation_id=bytes([broker_id, *incarnation.to_bytes(4), *bytes(11)]),
-                listeners=[Listener(name="PLAINTEXT", host=f"b{broker_id}", port=9092)],
+                listeners=[RegisteredListener(name="PLAINTEXT", host=f"b{broker_id}", port=9092)],
                 features=[Feature(name="transaction.version", max_supported_version=2)],
                 rack=world.rack(broker_id),
                 log_dirs=[disk.directory],
@@ -156,7 +159,7 @@ class SimulatedBroker:
         self.leading.pop(place, None)
         self._high.pop(place, None)
 
-    def _send(self, send: Send) -> None:
+    def _send(self, send: SendRegistration) -> None:
         def heard(response: Message | None) -> None:
             now_ms = self._world.now_ms
             if isinstance(response, BrokerRegistrationResponse):
@@ -173,9 +176,9 @@ class SimulatedBroker:
 
     # ---- what it says of itself ----
 
-    def report(self, quorum_epoch: int) -> NodeReport:
+    def report(self, quorum_epoch: int) -> NodeDescription:
         """As a broker answers `streamlog cluster status`; the quorum is ideal."""
-        return NodeReport(
+        return NodeDescription(
             node_id=self.id,
             epoch=self.lifecycle.epoch,
             directory=self.disk.directory,
@@ -195,9 +198,9 @@ class SimulatedBroker:
             },
         )
 
-    def _replica(self, place: Place, partition: PartitionRegistration) -> ReplicaReport:
+    def _replica(self, place: Place, partition: PartitionRegistration) -> ReplicaDescription:
         led = self.leading.get(place)
-        return ReplicaReport(
+        return ReplicaDescription(
             leader_epoch=partition.leader_epoch if led is None else led.epoch,
             in_sync=None if led is None else partition.isr,
             high_watermark=self._high.get(place, 0),

@@ -1,9 +1,9 @@
 """Operator: replaces the disk of one broker after the other, as docs/operations.md says.
 
 Each time the broker is killed, its disk is replaced by an empty one, it is started, and the
-operator asks for the status of the cluster until that is proved well (`cluster_evidence`, the code
-that ships). Then comes the next one, at once. What the operator goes by is what brokers answer, and
-nothing that only the simulation can see.
+operator asks for the status of the cluster until that is proved well (`cluster_descriptions`, the
+code that ships). Then comes the next one, at once. What the operator goes by is what brokers
+answer, and nothing that only the simulation can see.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
-from streamlog.client.cluster_descriptions import (
+from streamlog.client.admin.cluster_descriptions import (
+    CORRECT,
+    ClusterReports,
+    Evidence,
+    EvidenceRules,
     PartitionDescription,
     QuorumDescription,
-    Reports,
+    find_problems,
 )
-from streamlog.client.cluster_evidence import CORRECT, Evidence, Rules, doubts
 
 if TYPE_CHECKING:
     from simulation.controller.broker import SimulatedBroker
@@ -40,7 +43,7 @@ class Operator:
         committed: Callable[[], int],
         replace: Callable[[int, bool], None],
         on_done: Callable[[], None],
-        rules: Rules = CORRECT,
+        rules: EvidenceRules = CORRECT,
     ) -> None:
         """`replace` kills a broker and gives it an empty disk; `on_done` is told at the end.
 
@@ -75,14 +78,14 @@ class Operator:
         first = self._reports()
         self._soon(lambda: self._list(first))
 
-    def _list(self, first: Reports) -> None:
+    def _list(self, first: ClusterReports) -> None:
         quorum = QuorumDescription(QUORUM_LEADER, 0, self._committed(), (), ())
         partitions = self._partitions()
         self._soon(lambda: self._judge(first, quorum, partitions))
 
     def _judge(
         self,
-        first: Reports,
+        first: ClusterReports,
         quorum: QuorumDescription,
         partitions: list[PartitionDescription] | None,
     ) -> None:
@@ -94,7 +97,7 @@ class Operator:
                 second=self._reports(),
                 quorum_after=quorum,
             )
-            if not doubts(evidence, self._rules):
+            if not find_problems(evidence, self._rules):
                 self.begin()
                 return
         if self.is_stopped:
@@ -102,14 +105,14 @@ class Operator:
             return
         self._soon(self._look)
 
-    def _reports(self) -> Reports:
+    def _reports(self) -> ClusterReports:
         told, silent = {}, {}
         for number, process in self._processes.items():
             if process.is_dead:
                 silent[number] = "it can't be reached"
             else:
                 told[number] = process.report(0)
-        return Reports(told, silent)
+        return ClusterReports(told, silent)
 
     def _partitions(self) -> list[PartitionDescription] | None:
         """As some broker that lives knows them; None if no broker can be reached."""

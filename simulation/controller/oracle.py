@@ -6,10 +6,13 @@ from collections import Counter
 from hashlib import sha256
 from typing import Protocol
 
-from streamlog.broker.quorum.metadata import ClusterMetadata
-from streamlog.broker.quorum.metadata_changes import PartitionChanged, TopicDeleted
-from streamlog.broker.quorum.metadata_records import decode_record
-from streamlog.broker.quorum.registrations import NO_LEADER, BrokerRegistration
+from streamlog.broker.quorum.metadata.cluster_metadata import (
+    ClusterMetadata,
+    PartitionChanged,
+    TopicDeleted,
+)
+from streamlog.broker.quorum.metadata.metadata_records import decode_record
+from streamlog.broker.quorum.metadata.registrations import NO_LEADER, BrokerRegistration
 
 Place = tuple[bytes, int]
 """Topic id and number of a partition."""

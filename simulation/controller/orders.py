@@ -9,8 +9,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from streamlog.broker.quorum.metadata import ALL_BROKERS, BROKER_RESOURCE, ClusterMetadata
-from streamlog.protocol.messages.admin import (
+from streamlog.broker.quorum.metadata.cluster_metadata import (
+    ALL_BROKERS,
+    BROKER_RESOURCE,
+    ClusterMetadata,
+)
+from streamlog.protocol.messages.broker_registration import (
+    AllocateProducerIdsRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    UnregisterBrokerRequest,
+)
+from streamlog.protocol.messages.partitions_and_replicas import (
+    AlterPartitionReassignmentsRequest,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    ElectedTopicPartitions,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    AclCreation,
+    AlterClientQuotasRequest,
+    AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaOperation,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from streamlog.protocol.messages.topics_and_configs import (
     AlterableConfig,
     AlterConfigsResource,
     CreatableReplicaAssignment,
@@ -20,41 +55,6 @@ from streamlog.protocol.messages.admin import (
     DeleteTopicsRequest,
     DeleteTopicState,
     IncrementalAlterConfigsRequest,
-)
-from streamlog.protocol.messages.brokers import (
-    AllocateProducerIdsRequest,
-    BrokerHeartbeatRequest,
-    BrokerRegistrationRequest,
-    UnregisterBrokerRequest,
-)
-from streamlog.protocol.messages.partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
-from streamlog.protocol.messages.quotas import (
-    AlterClientQuotasRequest,
-    QuotaAlteration,
-    QuotaEntity,
-    QuotaOperation,
-)
-from streamlog.protocol.messages.replicas import (
-    AlterPartitionReassignmentsRequest,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsTopics,
-    ReassignablePartition,
-    ReassignableTopic,
-    TopicPartitions,
-)
-from streamlog.protocol.messages.security import (
-    AclCreation,
-    AlterUserScramCredentialsRequest,
-    CreateAclsRequest,
-    DeleteAclsFilter,
-    DeleteAclsRequest,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
 )
 from streamlog.protocol.schema import Message
 
@@ -132,7 +132,9 @@ def _listed(rng: Random, _: ClusterMetadata, __: list[int]) -> Message:
 
 
 def _elected(rng: Random, _: ClusterMetadata, __: list[int]) -> Message:
-    wanted = [TopicPartitions(topic=name, partitions=[0, 1, 9]) for name in (*TOPICS, "nowhere")]
+    wanted = [
+        ElectedTopicPartitions(topic=name, partitions=[0, 1, 9]) for name in (*TOPICS, "nowhere")
+    ]
     # Nobody orders an election that may lose records: those are in the lives whose settings do.
     return ElectLeadersRequest(election_type=rng.choice((0, 0, 2)), topic_partitions=wanted)
 

@@ -13,17 +13,33 @@ from simulation.controller.broker import Disk, SimulatedBroker
 from simulation.controller.operator import Operator
 from simulation.controller.oracle import Holder, Oracle, Violation
 from simulation.controller.orders import TOPICS, order
-from streamlog.broker.cluster_config import ClusterConfig
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.quorum.controller import Controller
-from streamlog.broker.quorum.decision import Decision, Realm
-from streamlog.broker.quorum.elections import CORRECT, Rules
-from streamlog.broker.quorum.metadata import TOPIC_RESOURCE, ClusterMetadata
-from streamlog.broker.quorum.metadata_records import MetadataRecord, decode_record, encode_record
-from streamlog.broker.security_config import AUTHORIZER_STANDARD, SecurityConfig
-from streamlog.client.cluster_evidence import CORRECT as STATUS_CORRECT
-from streamlog.client.cluster_evidence import Rules as StatusRules
-from streamlog.protocol.messages.admin import (
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.cluster import ClusterConfig
+from streamlog.broker.config.security import AUTHORIZER_STANDARD, SecurityConfig
+from streamlog.broker.quorum.controller.cluster_controller import Controller
+from streamlog.broker.quorum.controller.decision import ControllerContext, Decision
+from streamlog.broker.quorum.controller.leader_elections import CORRECT, ElectionRules
+from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE, ClusterMetadata
+from streamlog.broker.quorum.metadata.metadata_records import (
+    MetadataRecord,
+    decode_record,
+    encode_record,
+)
+from streamlog.client.admin.cluster_descriptions import CORRECT as STATUS_CORRECT
+from streamlog.client.admin.cluster_descriptions import EvidenceRules as StatusRules
+from streamlog.protocol.messages.broker_registration import (
+    AlterPartitionRequest,
+    UnregisterBrokerRequest,
+)
+from streamlog.protocol.messages.partitions_and_replicas import (
+    AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    ElectLeadersRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from streamlog.protocol.messages.topics_and_configs import (
     AlterableConfig,
     AlterConfigsResource,
     CreatableTopic,
@@ -31,17 +47,6 @@ from streamlog.protocol.messages.admin import (
     DeleteTopicsRequest,
     DeleteTopicState,
     IncrementalAlterConfigsRequest,
-)
-from streamlog.protocol.messages.brokers import AlterPartitionRequest, UnregisterBrokerRequest
-from streamlog.protocol.messages.partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
-from streamlog.protocol.messages.replicas import (
-    AlterPartitionReassignmentsRequest,
-    ElectLeadersRequest,
-    ReassignablePartition,
-    ReassignableTopic,
 )
 from streamlog.protocol.schema import Message
 
@@ -66,7 +71,7 @@ class World:
     """
 
     def __init__(
-        self, seed: int, rules: Rules = CORRECT, status_rules: StatusRules = STATUS_CORRECT
+        self, seed: int, rules: ElectionRules = CORRECT, status_rules: StatusRules = STATUS_CORRECT
     ) -> None:
         self.rng = Random(seed)
         self.now_ms = 0
@@ -239,7 +244,7 @@ class World:
         for offset in range(start + 1, len(self.log)):
             image.replay(decode_record(self.log[offset]), offset)
         self.oracle.check_image(image)
-        realm = Realm(
+        realm = ControllerContext(
             metadata=image,
             cluster_id="c",
             node_id=100,

@@ -23,26 +23,26 @@ from simulation.isr.messages import (
     ReadAnswer,
     Registered,
 )
-from streamlog.broker.replication.decisions import (
+from streamlog.broker.replication.replica import Replica
+from streamlog.broker.replication.replica_state import (
     Acknowledge,
     AdvanceHighWatermark,
     AdvanceLogStart,
-    Append,
+    AppendBatches,
     BeginEpoch,
     Diverging,
     Effect,
     LoseLeadership,
     ProposeIsr,
-    Refusal,
     RefuseAcknowledgement,
+    ReplicaError,
+    ReplicaLog,
     ReplicaSettings,
     Serve,
     StartAt,
     StopReplica,
     Truncate,
 )
-from streamlog.broker.replication.replica import Replica
-from streamlog.broker.replication.replica_log import ReplicaLog
 from streamlog.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class SimulatedBroker:
         entries: tuple[Entry, ...] = ()
         if leader is None:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            answer = Fetched(message.fetch_id, Refusal(code, self.log.start_offset), ())
+            answer = Fetched(message.fetch_id, ReplicaError(code, self.log.start_offset), ())
         else:
             decided, effects = leader.on_fetch(fetch, self._world.now_ms)
             if isinstance(decided, Serve):
@@ -225,9 +225,9 @@ class SimulatedBroker:
                 self._perform(effects, message.entries)
             case Diverging():
                 self._perform(follower.on_diverging(message.fetch_id, message.answer))
-            case Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, log_start):
+            case ReplicaError(ErrorCode.OFFSET_OUT_OF_RANGE, log_start):
                 self._perform(follower.on_out_of_range(message.fetch_id, log_start))
-            case Refusal():
+            case ReplicaError():
                 return  # Asked again after the time-out: metadata is on its way.
         self._fetch()
 
@@ -299,7 +299,7 @@ class SimulatedBroker:
                     self._propose(effect)
                 case BeginEpoch():
                     self._world.count("leaderships")
-                case Append():
+                case AppendBatches():
                     self._append(entries)
                 case _:
                     self._change_log(effect)

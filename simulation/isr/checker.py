@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulation.isr.disk import Disk, Entry
-from streamlog.broker.replication.decisions import NO_LEADER, PartitionState
+from streamlog.broker.replication.replica_state import NO_LEADER, ReplicaState
 
 if TYPE_CHECKING:
     from simulation.isr.broker import SimulatedBroker
@@ -36,13 +36,13 @@ class PartitionChecker:
         self._leaders: dict[int, int] = {}
         self._written: dict[tuple[int, int], Entry] = {}
         self._watermarks: dict[int, tuple[tuple[int, int], int]] = {}
-        self._state: PartitionState | None = None
+        self._state: ReplicaState | None = None
 
     def violate(self, name: str, what: str) -> None:
         """Stop the life."""
         raise Violation(f"{name}: {what}")
 
-    def on_committed(self, state: PartitionState, *, elected: bool) -> None:
+    def on_committed(self, state: ReplicaState, *, elected: bool) -> None:
         """The controller has committed `state`."""
         before, self._state = self._state, state
         if before is not None:
@@ -163,7 +163,7 @@ class PartitionChecker:
                 if offset >= disk.base and disk.get(offset) != entry:
                     self.violate("P3", f"leader {leader} of epoch {epoch} lacks {what} {offset}")
 
-    def _check_insync(self, state: PartitionState) -> None:
+    def _check_insync(self, state: ReplicaState) -> None:
         leading = self._leading(state)
         if leading is None or not self._world.plan.strict:
             return
@@ -183,7 +183,7 @@ class PartitionChecker:
             self.violate("P5", f"leader {broker.id} commits {mark}, synced {broker.disk.synced}")
         self._check_insync(state)
 
-    def _leading(self, state: PartitionState) -> SimulatedBroker | None:
+    def _leading(self, state: ReplicaState) -> SimulatedBroker | None:
         """The broker that leads in the epoch of `state`, if it knows by now."""
         if state.leader == NO_LEADER:
             return None

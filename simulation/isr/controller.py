@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simulation.isr.messages import Alter, Altered, Heartbeat, Metadata, Registered
 from simulation.isr.plan import Plan
-from streamlog.broker.replication.decisions import NO_EPOCH, NO_LEADER, PartitionState
+from streamlog.broker.replication.replica_state import NO_EPOCH, NO_LEADER, ReplicaState
 from streamlog.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class IdealController:
     """Who leads, who is in sync, and who is alive."""
 
     def __init__(self, world: World, replicas: tuple[int, ...], plan: Plan) -> None:
-        self.state = PartitionState(
+        self.state = ReplicaState(
             leader=0, leader_epoch=0, partition_epoch=0, replicas=replicas, isr=replicas
         )
         self.epochs: dict[int, int] = {}
@@ -137,7 +137,7 @@ class IdealController:
         self._offset += 1
         if not elected and not voids and {*chosen} == {*state.isr}:
             return self._world.tell_brokers()
-        self.state = PartitionState(
+        self.state = ReplicaState(
             leader=leader,
             leader_epoch=state.leader_epoch + elected,
             partition_epoch=state.partition_epoch + 1,

@@ -10,7 +10,7 @@ import random
 from bisect import bisect_right
 from typing import NamedTuple
 
-from streamlog.broker.replication.decisions import NO_EPOCH
+from streamlog.broker.replication.replica_state import NO_EPOCH
 
 
 class Entry(NamedTuple):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from simulation.isr.disk import Entry
-from streamlog.broker.replication.decisions import (
+from streamlog.broker.replication.replica_state import (
     FetchAnswer,
-    PartitionState,
     ProposeIsr,
     ReplicaFetch,
+    ReplicaState,
 )
 
 
@@ -35,7 +35,7 @@ class Metadata(NamedTuple):
     """What the controller has committed as of `offset`."""
 
     offset: int
-    state: PartitionState
+    state: ReplicaState
     brokers: Mapping[int, int]
 
 

@@ -1,6 +1,6 @@
 """Plan: what a life of one partition is like apart from its seed: its rules and its planted faults.
 
-The shipped machines have their own switches (`replica_rules.Rules`); what stands around them here,
+The shipped machines have their own switches (`replica_state.Rules`); what stands around them here,
 a log, an ideal controller and a broker's answers, has those of this module.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlog.broker.replication.replica_rules import CORRECT, Rules
+from streamlog.broker.replication.replica_state import CORRECT, ReplicaRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One kind of life. All planted faults are absent unless said."""
 
-    rules: Rules = CORRECT
+    rules: ReplicaRules = CORRECT
     strict: bool = True
     """Whether only what is on disk counts (`flush=always`)."""
     violent: bool = False

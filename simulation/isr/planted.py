@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from simulation.isr.plan import Plan
-from streamlog.broker.replication.replica_rules import Rules
+from streamlog.broker.replication.replica_state import ReplicaRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Planted:
 
 
 def _rules(first_seed: int | None, **rules: bool) -> Planted:
-    return Planted(plan=Plan(rules=Rules(**rules)), first_seed=first_seed)
+    return Planted(plan=Plan(rules=ReplicaRules(**rules)), first_seed=first_seed)
 
 
 def _around(first_seed: int | None, plan: Plan) -> Planted:
@@ -54,7 +54,9 @@ PLANTED: Mapping[str, Planted] = {
     "unsynced counts": _around(197, Plan(strict=False)),
     "unsynced counts, no broker epochs": Planted(
         plan=Plan(
-            strict=False, rules=Rules(ignores_broker_epochs=True), accepts_old_broker_epochs=True
+            strict=False,
+            rules=ReplicaRules(ignores_broker_epochs=True),
+            accepts_old_broker_epochs=True,
         ),
         first_seed=197,
     ),
@@ -64,6 +66,6 @@ PLANTED: Mapping[str, Planted] = {
     "min.insync ignored in answers": _rules(None, ignores_min_insync_in_answers=True),
     "unclean kept in sync": _around(None, Plan(keeps_unclean_in_sync=True)),
     "broker epochs ignored": Planted(
-        plan=Plan(rules=Rules(ignores_broker_epochs=True), accepts_old_broker_epochs=True)
+        plan=Plan(rules=ReplicaRules(ignores_broker_epochs=True), accepts_old_broker_epochs=True)
     ),
 }

@@ -10,7 +10,7 @@ from simulation.load.readers import ask_positions, read, read_all, read_in_group
 from simulation.load.room import Room
 from simulation.load.transformers import transform, transform_rest
 from simulation.load.writers import write, write_transactions
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.errors import StreamlogError, TopicExists
 
 PLAIN: Final = "plain"

@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 from simulation.history import Outcome, Place, Poll, Position, Seen
 from simulation.load.room import Room, partition_of
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.errors import StreamlogError
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 
 POLL_MS = 1_000
 POLLS_MAX = 60
@@ -37,7 +37,7 @@ class Reader:
         """As consumers call it."""
         return COMMITTED if self.committed else "read_uncommitted"
 
-    async def poll(self, consumer: Consumer) -> dict[TopicPartition, list[Record]]:
+    async def poll(self, consumer: Consumer) -> dict[TopicPartition, list[LogRecord]]:
         """One poll, written down."""
         began_ms = self.room.now_ms()
         session = self.session
@@ -65,7 +65,7 @@ class Reader:
         self.assigned_anew(partitions)
 
 
-def seen_of(polled: dict[TopicPartition, list[Record]]) -> Iterable[Seen]:
+def seen_of(polled: dict[TopicPartition, list[LogRecord]]) -> Iterable[Seen]:
     """Records as they are written down."""
     for partition, records in polled.items():
         for record in records:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, Unpack
 
 from simulation.history import History, Place
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import Admin
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer_settings import ConsumerOptions
+from streamlog.client.consumer.consumer_settings import ConsumerOptions
 from streamlog.client.producer import Producer, ProducerOptions
+from streamlog.record import TopicPartition
 
 PAUSE_S = 0.5
 """After a refusal, before the next attempt."""

@@ -8,11 +8,11 @@ from simulation.history import Outcome, Transaction
 from simulation.load.readers import COMMITTED, HEARTBEAT_MS, POLL_MS, POLLS_MAX, SESSION_MS
 from simulation.load.room import Room
 from simulation.load.writers import Writer
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.errors import ProducerFenced, StreamlogError, TransactionAborted
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 
 TRANSACTION_TIMEOUT_MS = 10_000
 
@@ -82,7 +82,7 @@ async def _transform(
     clients: tuple[Producer, Consumer],
     label: str,
     target: str,
-    polled: dict[TopicPartition, list[Record]],
+    polled: dict[TopicPartition, list[LogRecord]],
 ) -> None:
     """One transaction: records, and where the group goes on."""
     room, (producer, consumer) = writer.room, clients

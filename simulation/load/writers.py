@@ -10,7 +10,7 @@ from typing import Any
 from simulation.history import Outcome, Place, Send, Transaction
 from simulation.load.room import Room
 from streamlog.client.producer import Producer
-from streamlog.client.sender import RecordMetadata
+from streamlog.client.producer.sender import RecordMetadata
 from streamlog.errors import ProducerFenced, StreamlogError, TransactionAborted
 
 DELIVERY_TIMEOUT_MS = 30_000

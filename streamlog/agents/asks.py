@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from streamlog.record import Headers
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 
 REPLY_TO = "streamlog.reply-to"
 CORRELATION = "streamlog.correlation"
@@ -40,7 +40,7 @@ def no_answer(_ask: Ask, _data: bytes | None) -> None:
     """For those whom nobody asks."""
 
 
-def asks_of(records: Iterable[Record]) -> dict[int, Ask]:
+def asks_of(records: Iterable[LogRecord]) -> dict[int, Ask]:
     """Those of the records that want an answer, by row."""
     asked: dict[int, Ask] = {}
     for row, record in enumerate(records):

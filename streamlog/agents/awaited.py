@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 
 from streamlog.errors import RequestTimedOut
-from streamlog.processing.calls import Call, CallResult
-from streamlog.processing.exits import exit_failure
+from streamlog.processing.column_batch import exit_failure
+from streamlog.processing.outbox import CallResult, TaskCall
 
 
-async def awaited(call: Call) -> CallResult:
+async def awaited(call: TaskCall) -> CallResult:
     """Await a call; never raises but when it is cancelled from outside."""
     try:
         await asyncio.sleep(call.delay_ms / 1000)

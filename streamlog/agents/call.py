@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 from streamlog.agents.pace import Pace
 from streamlog.agents.results import Results
-from streamlog.agents.slices import Part, Slice
+from streamlog.agents.slices import Slice, SlicePart
 from streamlog.dsl.agent import Agent
 from streamlog.errors import ProcessingError
 from streamlog.record import Record
-from streamlog.records.batch import Record as RawRecord
+from streamlog.records.batch import LogRecord as RawRecord
 
 
 class Dealer(Protocol):
@@ -44,11 +44,11 @@ class Dealer(Protocol):
     async def read_on(self, slice_: Slice) -> Slice:
         """What is behind a record that can't be read, if that may be left out; else its error."""
 
-    async def news(self, call: Call, due_ms: int | None) -> None:
+    async def news(self, call: AgentCall, due_ms: int | None) -> None:
         """Wait for records, the end, or until it is time."""
 
 
-class Call:
+class AgentCall:
     """One call of the function."""
 
     def __init__(self, dealer: Dealer, agent: Agent[Any, Any]) -> None:
@@ -58,7 +58,7 @@ class Call:
         self._slice: Slice | None = None
         self._held: list[Slice] = []
         """Those with records of the list in hand, or of the one that is being gathered."""
-        self._gathered: list[tuple[Part, Record[Any, Any]]] | None = None
+        self._gathered: list[tuple[SlicePart, Record[Any, Any]]] | None = None
         """The list that is being gathered; nobody has seen it yet."""
         self._again: deque[Slice] = deque()
         """To be given again, before any others."""
@@ -122,7 +122,7 @@ class Call:
                 self._slice = None
                 self._dealer.let_go(current.lane)
 
-    def hand(self, error: Exception) -> list[tuple[Part, RawRecord]]:
+    def hand(self, error: Exception) -> list[tuple[SlicePart, RawRecord]]:
         """What the function had in hand when it raised."""
         self.settle()
         slice_ = self._slice
@@ -173,7 +173,7 @@ class Call:
         slice_.settle(slice_.given - 1)
         return [slice_]
 
-    def keep(self, wanted: Callable[[Part], bool]) -> None:
+    def keep(self, wanted: Callable[[SlicePart], bool]) -> None:
         """Drop what the function has not seen yet of other partitions."""
         gathered = self._gathered
         if gathered is not None:

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from streamlog.agents.slices import Part
-from streamlog.processing.dead_letters import Letter
-from streamlog.processing.failures import NodeFailures
+from streamlog.agents.slices import SlicePart
+from streamlog.nodes.policies import ErrorPolicy
+from streamlog.processing.error_handling import DeadLetterRecord, NodeFailures
 from streamlog.processing.outbox import Drop, Reason, SinkBatch
-from streamlog.records.batch import Record as RawRecord
-from streamlog.topology import ErrorPolicy
+from streamlog.records.batch import LogRecord as RawRecord
 
-Hand: TypeAlias = Sequence[tuple[Part, RawRecord]]
+Hand: TypeAlias = Sequence[tuple[SlicePart, RawRecord]]
 """Records that the function has been given and has not gone beyond."""
 
 
@@ -69,7 +68,7 @@ class AgentFailures:
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         for part, raw in hand:
             self._failures.give_up(
-                Letter(
+                DeadLetterRecord(
                     topic=part.topic.name,
                     partition=part.partition,
                     offset=raw.offset,

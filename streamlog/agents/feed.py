@@ -12,18 +12,18 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol
 
 from streamlog.agents.lanes import Lanes
-from streamlog.agents.slices import Part
-from streamlog.records.batch import Record
-from streamlog.topology import Order
+from streamlog.agents.slices import SlicePart
+from streamlog.nodes.stream_nodes import Order
+from streamlog.records.batch import LogRecord
 
 SLICE_RECORDS_MAX = 100
 """Decoded at once; so much work is done twice if a rebalance takes the partition away."""
 
-Turn = tuple[Part, Sequence[Record], Hashable | None]
+Turn = tuple[SlicePart, Sequence[LogRecord], Hashable | None]
 """Records that are handed out, and the lane that waits for them."""
 
 
-class Waiting(Protocol):
+class WaitingRecords(Protocol):
     """Records that wait."""
 
     @property
@@ -34,7 +34,7 @@ class Waiting(Protocol):
     def waiting(self) -> int:
         """How many there are."""
 
-    def put(self, part: Part, records: Sequence[Record]) -> None:
+    def put(self, part: SlicePart, records: Sequence[LogRecord]) -> None:
         """More of them."""
 
     def take(self, limit: int) -> Turn:
@@ -46,7 +46,7 @@ class Waiting(Protocol):
     def done(self, lane: Hashable | None) -> None:
         """What was handed out with this lane is handled."""
 
-    def keep(self, wanted: Callable[[Part], bool]) -> None:
+    def keep(self, wanted: Callable[[SlicePart], bool]) -> None:
         """Forget those of other partitions."""
 
 
@@ -54,7 +54,7 @@ class InOrder:
     """All for one: runs of records as they have come."""
 
     def __init__(self) -> None:
-        self._runs: deque[tuple[Part, Sequence[Record]]] = deque()
+        self._runs: deque[tuple[SlicePart, Sequence[LogRecord]]] = deque()
         self._waiting = 0
 
     @property
@@ -67,7 +67,7 @@ class InOrder:
         """How many there are."""
         return self._waiting
 
-    def put(self, part: Part, records: Sequence[Record]) -> None:
+    def put(self, part: SlicePart, records: Sequence[LogRecord]) -> None:
         """More of them."""
         for first in range(0, len(records), SLICE_RECORDS_MAX):
             self._runs.append((part, records[first : first + SLICE_RECORDS_MAX]))
@@ -89,7 +89,7 @@ class InOrder:
     def done(self, lane: Hashable | None) -> None:
         """Nobody waits."""
 
-    def keep(self, wanted: Callable[[Part], bool]) -> None:
+    def keep(self, wanted: Callable[[SlicePart], bool]) -> None:
         """Forget those of other partitions."""
         self._runs = deque(run for run in self._runs if wanted(run[0]))
         self._waiting = sum(len(records) for _, records in self._runs)
@@ -100,7 +100,7 @@ class Shared:
 
     def __init__(self, ordered: Order) -> None:
         self._ordered = ordered
-        self._lanes: Lanes[tuple[Part, Record]] = Lanes()
+        self._lanes: Lanes[tuple[SlicePart, LogRecord]] = Lanes()
 
     @property
     def ready(self) -> int:
@@ -112,7 +112,7 @@ class Shared:
         """How many there are."""
         return self._lanes.waiting
 
-    def put(self, part: Part, records: Sequence[Record]) -> None:
+    def put(self, part: SlicePart, records: Sequence[LogRecord]) -> None:
         """More of them."""
         for record in records:
             self._lanes.put(self._lane(part, record), (part, record))
@@ -134,11 +134,11 @@ class Shared:
         """The next one of the lane may go."""
         self._lanes.done(lane)
 
-    def keep(self, wanted: Callable[[Part], bool]) -> None:
+    def keep(self, wanted: Callable[[SlicePart], bool]) -> None:
         """Forget those of other partitions."""
         self._lanes.keep(lambda item: wanted(item[0]))
 
-    def _lane(self, part: Part, record: Record) -> Hashable | None:
+    def _lane(self, part: SlicePart, record: LogRecord) -> Hashable | None:
         match self._ordered:
             case "key":
                 return record.key

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from streamlog.agents.progress import Range
-from streamlog.tables.changelog import SourceLog
+from streamlog.tables.state.changelog import SourceLog
 
 METADATA_BYTES_MAX = 4_096
 """Kafka's own default bound (`offset.metadata.max.bytes`)."""
@@ -34,7 +34,7 @@ TASK = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AgentPosition:
     """What a reader has handled of a partition: everything before `position`, and the ranges.
 
     `time_ms` is the largest event time of what was handled before `position`, if that matters.
@@ -45,7 +45,7 @@ class Place:
     time_ms: int | None = None
 
 
-def offset_of(places: Mapping[str, Place]) -> int:
+def offset_of(places: Mapping[str, AgentPosition]) -> int:
     """The lowest offset that one of the readers has not handled; there is one at least."""
     return min(place.position for place in places.values())
 
@@ -56,11 +56,13 @@ class Noted:
 
     log: SourceLog = SourceLog()  # noqa: RUF009 - a named tuple is immutable
     """Which log the offset belongs to; its leader epoch is not in the metadata."""
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, AgentPosition] = field(default_factory=dict)
     """The readers that have handled something behind the offset, by name."""
 
 
-def metadata_of(offset: int, places: Mapping[str, Place], log: SourceLog | None = None) -> str:
+def metadata_of(
+    offset: int, places: Mapping[str, AgentPosition], log: SourceLog | None = None
+) -> str:
     """What of it was handled behind this offset by each of the readers, by name.
 
     `log` is the one that the offset belongs to.
@@ -83,7 +85,7 @@ def metadata_of(offset: int, places: Mapping[str, Place], log: SourceLog | None 
     return text
 
 
-def places_of(offset: int, metadata: str) -> Mapping[str, Place]:
+def places_of(offset: int, metadata: str) -> Mapping[str, AgentPosition]:
     """The readers that have handled something behind this offset, by name; see `noted_of`."""
     return noted_of(offset, metadata).places
 
@@ -108,7 +110,7 @@ def _parted(entry: str) -> tuple[str, str, str]:
     return entry.rpartition(":")
 
 
-def _steps(offset: int, place: Place) -> list[int]:
+def _steps(offset: int, place: AgentPosition) -> list[int]:
     """How many are handled, how many are not, and so on."""
     edges = [offset, place.position, *(edge for each in place.ranges for edge in each)]
     return [after - before for before, after in pairwise(edges)]
@@ -125,7 +127,7 @@ def _within(steps: Sequence[int], length_max: int) -> str:
     return text
 
 
-def _place(offset: int, text: str) -> Place:
+def _place(offset: int, text: str) -> AgentPosition:
     text, _, time = text.partition("@")
     steps = [int(step) for step in text.split(",")]
     if min(steps) < 0:
@@ -135,4 +137,4 @@ def _place(offset: int, text: str) -> Place:
     for gap, length in zip(steps[1::2], steps[2::2], strict=True):
         ranges.append((at + gap, at + gap + length))
         at += gap + length
-    return Place(position, ranges, int(time) if time else None)
+    return AgentPosition(position, ranges, int(time) if time else None)

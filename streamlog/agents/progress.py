@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 
 Range = tuple[int, int]
 """Offsets from the first on, up to but not including the second."""
 
 
-class Progress:
+class AgentProgress:
     """One partition, as one agent sees it."""
 
     def __init__(self, start: int, handled: Iterable[Range] = ()) -> None:
@@ -57,7 +57,7 @@ class Progress:
             runs.append((first, last + 1))
         return merged([*self._handled_before, *runs])
 
-    def fresh(self, records: Sequence[Record]) -> Sequence[Record]:
+    def fresh(self, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
         """Those of the records that are to be handled; the others came or were handled before."""
         if records and records[0].offset < self._received:
             records = [each for each in records if each.offset >= self._received]
@@ -69,7 +69,7 @@ class Progress:
         self._open.extend([each.offset for each in records])
         return records
 
-    def done(self, records: Sequence[Record]) -> None:
+    def done(self, records: Sequence[LogRecord]) -> None:
         """These are handled. All of them have arrived, in this order."""
         waiting, done = self._open, self._done
         for record in records:

@@ -17,8 +17,8 @@ from streamlog.agents.slices import Slice
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.topic import Topic
 from streamlog.durations import when_ms
+from streamlog.processing.column_batch import serialize_column
 from streamlog.processing.outbox import SinkBatch
-from streamlog.processing.serialized import dumps_all
 from streamlog.record import Record
 
 RESULTS_MAX = 1_000
@@ -151,7 +151,7 @@ class Results:
         if source.spec.key is not sink.spec.key:
             return [self._one(sink, slice_, each) for each in results]
         try:
-            raw_values = dumps_all(sink.spec.value, values)
+            raw_values = serialize_column(sink.spec.value, values)
         except Exception:  # noqa: BLE001 - a serde of the user: found and raised by `_one`
             return [self._one(sink, slice_, each) for each in results]
         keys = [slice_.raws[row].key for row in rows]

@@ -5,7 +5,7 @@ record in hand is handled, and goes to the table's task with the commit that cov
 count, or neither. What a record has set that fails, or that is taken away, is forgotten. Rule of
 the file: between two rows that are set at the same time nobody could decide, so calls that run side
 by side set only the row of the key that they have in hand. Not done here: which agent works on
-which tables (`dsl/writable`), and committing (`worker`, `testing`).
+which tables (`dsl/writable_tables`), and committing (`worker`, `testing`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from streamlog.agents.slices import RowAt, Slice, Written
 from streamlog.dsl.agent import Agent
 from streamlog.errors import UsageError
-from streamlog.processing.rows import TableRows
-from streamlog.processing.rows_at_hand import not_at_hand, owned_key, written_value
-from streamlog.processing.writable_tables import RowWrite
-from streamlog.tables.transaction import overlaid
+from streamlog.processing.table_rows import TableRows, local_key, not_local_error, serialize_value
+from streamlog.processing.tables.writable_table import RowWrite
+from streamlog.tables.state.store_transaction import overlay
 
 TablePart: TypeAlias = tuple[str, int]
 """The node that keeps a table, and a partition."""
 
 
-class CommittedRows(Protocol):
+class CommittedRowReader(Protocol):
     """Port: the rows of the tasks that run here, as bytes."""
 
     def row(self, table: TableRows, partition: int, key: bytes) -> bytes | None:
@@ -43,7 +42,7 @@ class AgentRows:
         tables: Mapping[str, TableRows],
         counts: Mapping[str, int],
         worked_on: Mapping[str, Collection[str]],
-        committed: CommittedRows,
+        committed: CommittedRowReader,
     ) -> None:
         """`worked_on` has, by the names of agents, the nodes that keep their tables' rows."""
         self._tables = tables
@@ -65,7 +64,7 @@ class AgentRows:
         """
         rows = self._tables.get(name)
         if rows is None or rows.owner.name not in self.worked_on(agent):
-            raise not_at_hand(f"agent {agent}", name)
+            raise not_local_error(f"agent {agent}", name)
         return rows
 
     def partitions(self, rows: TableRows) -> int:
@@ -126,7 +125,7 @@ class _Hand(NamedTuple):
     keys: frozenset[bytes | None]
 
 
-class Holding(Protocol):
+class RowsHeld(Protocol):
     """Port: a call of an agent's function."""
 
     def holds(self) -> list[Slice]:
@@ -139,13 +138,13 @@ class Holding(Protocol):
 class CallRows:
     """The rows that one call has at hand."""
 
-    def __init__(self, agent: Agent[Any, Any], shared: AgentRows, call: Holding) -> None:
+    def __init__(self, agent: Agent[Any, Any], shared: AgentRows, call: RowsHeld) -> None:
         self._agent = agent
         self._shared = shared
         self._call = call
 
     def get(self, table: str, key: object) -> Any:  # noqa: ANN401 - of the user's type
-        """See `RowsAtHand`."""
+        """See `LocalTables`."""
         rows, hand, at = self._of(table, key)
         written = hand.slice.written.get(at) or self._shared.get(at[:2], at[2])
         data = self._shared.committed.row(rows, at[1], at[2]) if written is None else written.stored
@@ -153,16 +152,16 @@ class CallRows:
         return None if found is None else found[1]
 
     def put(self, table: str, key: object, value: object) -> None:
-        """See `RowsAtHand`."""
+        """See `LocalTables`."""
         rows, hand, at = self._of(table, key)
-        data = written_value(rows, value)
+        data = serialize_value(rows, value)
         slice_ = hand.slice
         timestamp_ms = slice_.timestamp_ms(slice_.given - 1)
         stored = None if data is None else rows.stored(data)
         slice_.write(at, Written(data, stored, timestamp_ms), keep=self._shared.keep)
 
     def range(self, table: str) -> Iterator[tuple[Any, Any]]:
-        """See `RowsAtHand`."""
+        """See `LocalTables`."""
         rows = self._shared.table(self._agent.name, table)
         hand = self._hand(table)
         for partition in sorted(hand.partitions):
@@ -171,14 +170,14 @@ class CallRows:
             mine = hand.slice.written.items()
             changed |= {at[2]: row.stored for at, row in mine if at[:2] == part}
             stored = self._shared.committed.rows(rows, partition)
-            yield from rows.seen(overlaid(stored, iter(sorted(changed.items()))))
+            yield from rows.seen(overlay(stored, iter(sorted(changed.items()))))
 
     def _of(self, table: str, key: object) -> tuple[TableRows, _Hand, RowAt]:
         agent, shared = self._agent, self._shared
         rows = shared.table(agent.name, table)
         hand, count = self._hand(table), shared.partitions(rows)
         who = f"agent {agent.name}"
-        raw = owned_key(rows, key, who, partitions=count, mine=hand.partitions)
+        raw = local_key(rows, key, who, partitions=count, mine=hand.partitions)
         if agent.concurrency > 1 and agent.ordered != "partition" and raw not in hand.keys:
             raise UsageError(
                 f"{who} runs {agent.concurrency} calls side by side (ordered={agent.ordered!r}), "

@@ -20,26 +20,26 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from streamlog.agents.asks import Answer, no_answer
-from streamlog.agents.call import Call
+from streamlog.agents.call import AgentCall
 from streamlog.agents.failures import AgentFailures
-from streamlog.agents.feed import InOrder, Shared, Waiting
-from streamlog.agents.offsets import Place
-from streamlog.agents.progress import Progress
+from streamlog.agents.feed import InOrder, Shared, WaitingRecords
+from streamlog.agents.offsets import AgentPosition
+from streamlog.agents.progress import AgentProgress
 from streamlog.agents.results import Results, Write
 from streamlog.agents.rows import AgentRows, CallRows
-from streamlog.agents.slices import Part, Slice
-from streamlog.assignors import TopicPartition
+from streamlog.agents.slices import Slice, SlicePart
 from streamlog.dsl.agent import Agent
 from streamlog.errors import ProcessingError
-from streamlog.processing.exits import exit_failure
+from streamlog.processing.column_batch import exit_failure
 from streamlog.processing.outbox import Drop
-from streamlog.records.batch import Record as RawRecord
-from streamlog.tables.at_hand import AT_HAND
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord as RawRecord
+from streamlog.tables.local_rows import LOCAL_TABLES
 
 logger = logging.getLogger(__name__)
 
 
-class Alarm(Protocol):
+class AgentAlarm(Protocol):
     """Port: what time it is, and when it is time. A worker's, or a test's."""
 
     @property
@@ -61,7 +61,7 @@ class AgentRun:
         self,
         agent: Agent[Any, Any],
         write: Write,
-        alarm: Alarm,
+        alarm: AgentAlarm,
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         drop: Callable[[Drop], None] = lambda _: None,
@@ -93,14 +93,14 @@ class AgentRun:
             )
         self._answer = answer
         self._rows = rows
-        self._parts: dict[TopicPartition, Part] = {}
+        self._parts: dict[TopicPartition, SlicePart] = {}
         self._suspended = False
-        self._feed: Waiting = InOrder() if agent.concurrency == 1 else Shared(agent.ordered)
-        self._calls = [Call(self, agent) for _ in range(agent.concurrency)]
+        self._feed: WaitingRecords = InOrder() if agent.concurrency == 1 else Shared(agent.ordered)
+        self._calls = [AgentCall(self, agent) for _ in range(agent.concurrency)]
         self._waiters: deque[_Waiter] = deque()
         self._gatherers: deque[_Waiter] = deque()
         """Those that have a part of a list."""
-        self._busy: set[Call] = set()
+        self._busy: set[AgentCall] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -120,12 +120,12 @@ class AgentRun:
         return list(self._parts)
 
     @property
-    def places(self) -> dict[TopicPartition, Place]:
+    def places(self) -> dict[TopicPartition, AgentPosition]:
         """What is handled of every partition."""
         for call in self._calls:
             call.settle()
         return {
-            at: Place(part.progress.position, part.progress.ranges)
+            at: AgentPosition(part.progress.position, part.progress.ranges)
             for at, part in self._parts.items()
         }
 
@@ -162,7 +162,7 @@ class AgentRun:
         finally:
             self._idle.set()
 
-    def assign(self, places: Mapping[TopicPartition, Place]) -> None:
+    def assign(self, places: Mapping[TopicPartition, AgentPosition]) -> None:
         """Read exactly these partitions, as far as they are of the agent's topic, from there on.
 
         Those that it reads already go on undisturbed, unless it was suspended.
@@ -170,7 +170,8 @@ class AgentRun:
         topic, live = self.agent.topic, {} if self._suspended else self._parts
         former = self._parts
         self._parts = {
-            at: live.get(at) or Part(topic, at.partition, Progress(place.position, place.ranges))
+            at: live.get(at)
+            or SlicePart(topic, at.partition, AgentProgress(place.position, place.ranges))
             for at, place in places.items()
             if at.topic == topic.name
         }
@@ -234,7 +235,7 @@ class AgentRun:
             self._feed.done(lane)
             self._wake()
 
-    async def news(self, call: Call, due_ms: int | None) -> None:
+    async def news(self, call: AgentCall, due_ms: int | None) -> None:
         """Wait for records, the end, or until it is time."""
         waiter = _Waiter(call, asyncio.get_running_loop().create_future())
         queue = self._waiters if due_ms is None else self._gatherers
@@ -279,13 +280,13 @@ class AgentRun:
             for number, call in enumerate(self._calls):
                 group.create_task(self._run(call), name=f"agent {self.agent.name} {number}")
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: AgentCall) -> None:
         name = self.agent.name
         self._busy.add(call)
         self._idle.clear()
         if self._rows is not None:
             # Of this task alone, and of those that the function begins.
-            AT_HAND.set(CallRows(self.agent, self._rows, call))
+            LOCAL_TABLES.set(CallRows(self.agent, self._rows, call))
         is_called = False
         while not is_called:
             try:
@@ -309,7 +310,7 @@ class AgentRun:
         self._busy.discard(call)
         self._rest()
 
-    async def _goes_on(self, call: Call, error: Exception) -> bool:
+    async def _goes_on(self, call: AgentCall, error: Exception) -> bool:
         """By the policy, after the function has raised: whether it is to be called anew."""
         if self._failures is None or not (hand := call.hand(error)):
             return False
@@ -345,7 +346,7 @@ class AgentRun:
         slice_.part.progress.done([bad])
         return self._slice(slice_.part, slice_.rest, slice_.lane)
 
-    def _slice(self, part: Part, records: Sequence[RawRecord], lane: Hashable | None) -> Slice:
+    def _slice(self, part: SlicePart, records: Sequence[RawRecord], lane: Hashable | None) -> Slice:
         return Slice(
             part,
             records,
@@ -355,7 +356,7 @@ class AgentRun:
             now_ms=self._alarm.wall_ms,
         )
 
-    async def _call(self, call: Call) -> None:
+    async def _call(self, call: AgentCall) -> None:
         made = self.agent.called(call)
         if not self.agent.yields:
             await made
@@ -372,7 +373,7 @@ class AgentRun:
 class _Waiter:
     """A call that waits."""
 
-    call: Call
+    call: AgentCall
     woken: asyncio.Future[None]
 
 
@@ -384,5 +385,5 @@ def _leaves(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
             yield error
 
 
-def _nothing(_: Part) -> bool:
+def _nothing(_: SlicePart) -> bool:
     return False

@@ -12,25 +12,24 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streamlog.agents.asks import Answer, asks_of, no_answer
-from streamlog.agents.progress import Progress
+from streamlog.agents.progress import AgentProgress
 from streamlog.dsl.topic import Topic
 from streamlog.durations import moment, when_ms
 from streamlog.errors import ProcessingError
-from streamlog.processing.columns import failed, until_error
-from streamlog.processing.event_times import EventTimes, seconds_hint
-from streamlog.processing.serialized import loads_all
+from streamlog.processing.column_batch import deserialize_column, map_until_error, processing_error
+from streamlog.processing.inputs.record_queue import EventTimes, seconds_hint
 from streamlog.record import Record
-from streamlog.records.batch import Record as RawRecord
+from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.serdes import Serde
 from streamlog.windows.emit import FAR_MS
 
 logger = logging.getLogger(__name__)
 
 
-class Part:
+class SlicePart:
     """A partition that an agent reads."""
 
-    def __init__(self, topic: Topic[Any, Any], partition: int, progress: Progress) -> None:
+    def __init__(self, topic: Topic[Any, Any], partition: int, progress: AgentProgress) -> None:
         self.topic = topic
         self.partition = partition
         self.progress = progress
@@ -47,7 +46,7 @@ class Part:
 
     def failed(self, node: str, record: RawRecord, error: Exception) -> ProcessingError:
         """An error at one of its records, with coordinates."""
-        return failed(node, self.topic.name, self.partition, record.offset, error)
+        return processing_error(node, self.topic.name, self.partition, record.offset, error)
 
 
 RowAt = tuple[str, int, bytes]
@@ -74,7 +73,7 @@ class Slice:
 
     def __init__(
         self,
-        part: Part,
+        part: SlicePart,
         raws: Sequence[RawRecord],
         node: str,
         *,
@@ -182,7 +181,7 @@ class Slice:
                 if not self.part.is_over:
                     self._keep(written)
 
-    def hand(self) -> list[tuple[Part, RawRecord]]:
+    def hand(self) -> list[tuple[SlicePart, RawRecord]]:
         """What has been handed out and is not handled."""
         return [(self.part, raw) for raw in self.raws[self._settled : self.given]]
 
@@ -208,11 +207,13 @@ class Slice:
     def _read(self, serde: Serde[Any], column: list[bytes | None]) -> list[Any]:
         """A column from the next row on."""
         try:
-            return loads_all(serde, column)
+            return deserialize_column(serde, column)
         except Exception:  # noqa: BLE001 - a serde of the user: found and raised below
             # Which one was it, and why? Again one by one.
             loads = serde.loads
-            read, error = until_error(lambda data: None if data is None else loads(data), column)
+            read, error = map_until_error(
+                lambda data: None if data is None else loads(data), column
+            )
         if error is not None:
             self._end_before(self.given + len(read), error)
         return read
@@ -228,7 +229,7 @@ class Slice:
             accepted.check(timestamp_ms)
             return timestamp_ms
 
-        times, error = until_error(time_of, self.raws[: len(self.values)], self.values)
+        times, error = map_until_error(time_of, self.raws[: len(self.values)], self.values)
         if error is not None:
             self._end_before(len(times), error)
         if times:

@@ -15,62 +15,61 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar, cast, overload
 
-from streamlog.broker.acl_requests import AclRequests
-from streamlog.broker.admin import AdminRequests
-from streamlog.broker.alarm import Alarm
-from streamlog.broker.applying import Observers
-from streamlog.broker.authorized import Authorized
-from streamlog.broker.config import FLUSH_ALWAYS, BrokerConfig
-from streamlog.broker.coordinator.producer_ids import ProducerIds
-from streamlog.broker.coordinator.requests import GroupRequests
-from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
-from streamlog.broker.coordinator.transaction_requests import TransactionRequests
-from streamlog.broker.coordinator.transaction_runtime import TRANSACTIONS_TOPIC, TransactionRuntime
-from streamlog.broker.coordinator.verification import Verification
-from streamlog.broker.data import DataRequests
-from streamlog.broker.deletions import Deletions
-from streamlog.broker.durable import Answer, DurableAnswers, Pieces
-from streamlog.broker.fetches import Fetches
-from streamlog.broker.handlers import Parts, table_of
-from streamlog.broker.internal_topics import INTERNAL_NAMES
-from streamlog.broker.listeners import Reached
-from streamlog.broker.marking import Marking
-from streamlog.broker.membership import Membership
-from streamlog.broker.peer_security import (
-    peer_credentials,
-    peer_principals,
+from streamlog.broker.apis.authorization import RequestAuthorization
+from streamlog.broker.apis.data import DataRequests
+from streamlog.broker.apis.delete_records import DeleteRecordsRequests
+from streamlog.broker.apis.fetch import DelayedFetch
+from streamlog.broker.apis.internal_topics import INTERNAL_NAMES
+from streamlog.broker.apis.metadata import MetadataRequests
+from streamlog.broker.apis.produce import Answer, DelayedProduce, Pieces
+from streamlog.broker.apis.publish import Coordinators, PublishRequests
+from streamlog.broker.apis.replica_fetch import ReplicaFetches
+from streamlog.broker.apis.security import AclRequests, UserRequests
+from streamlog.broker.apis.table import Parts, table_of
+from streamlog.broker.cluster.background import BackgroundTasks
+from streamlog.broker.cluster.metadata_publisher import Observers
+from streamlog.broker.cluster.node import ClusterNode
+from streamlog.broker.cluster.peer_security import peer_credentials, peer_principals
+from streamlog.broker.config.broker import FLUSH_ALWAYS, BrokerConfig
+from streamlog.broker.config.listeners import Reached
+from streamlog.broker.config.resources import GROUP_RESOURCE
+from streamlog.broker.config.security import PLAINTEXT
+from streamlog.broker.coordinator.group.group_requests import GroupRequests
+from streamlog.broker.coordinator.group.group_runtime import OFFSETS_TOPIC, CoordinatorRuntime
+from streamlog.broker.coordinator.transaction.partition_verification import PartitionVerification
+from streamlog.broker.coordinator.transaction.producer_ids import ProducerIds
+from streamlog.broker.coordinator.transaction.transaction_requests import TransactionRequests
+from streamlog.broker.coordinator.transaction.transaction_runtime import (
+    TRANSACTIONS_TOPIC,
+    TransactionRuntime,
 )
-from streamlog.broker.publishing import Coordinators, Publishing
-from streamlog.broker.quorum.cluster_topics import ClusterTopics
-from streamlog.broker.replica_fetches import ReplicaFetches
+from streamlog.broker.deadline_timer import DeadlineTimer
+from streamlog.broker.idle_marks import IdleMarks
+from streamlog.broker.log_maintenance import LogMaintenance
+from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.replicas import Replicas
-from streamlog.broker.resource_config import GROUP_RESOURCE
-from streamlog.broker.security.acls import Authorizer
+from streamlog.broker.security.acl_authorizer import Authorizer
 from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.security.users import Users
-from streamlog.broker.security_config import PLAINTEXT
-from streamlog.broker.storage.aside import Threads, os_thread
+from streamlog.broker.storage.disk.offload import Threads, os_thread
+from streamlog.broker.storage.disk.os_files import OsFiles, shares_now
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.os_files import OsFiles, shares_now
-from streamlog.broker.tasks import Tasks
-from streamlog.broker.upkeep import Upkeep
-from streamlog.broker.user_requests import UserRequests
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
-from streamlog.protocol.apis import APIS
+from streamlog.protocol.api_table import APIS
 from streamlog.protocol.fetch_patterns import FetchAlike
-from streamlog.protocol.messages.brokers import Listener as BrokerListener
+from streamlog.protocol.messages.broker_registration import RegisteredListener as BrokerListener
 from streamlog.protocol.produce_runs import ProduceRun
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from streamlog.broker.apis.produce_checks import RecordChecks
     from streamlog.broker.figures import BrokerStanding, ClusterFigures
-    from streamlog.broker.record_checks import RecordChecks
-    from streamlog.broker.storage.files import Files
+    from streamlog.broker.storage.disk.files import Files
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
 """What clients may ask for."""
@@ -97,18 +96,18 @@ class Broker:
     """One node over one data directory. Made by `open`; an async context manager."""
 
     def __init__(
-        self, directory: LogDirectory, member: Membership, *, clock: Clock, threads: Threads
+        self, directory: LogDirectory, member: ClusterNode, *, clock: Clock, threads: Threads
     ) -> None:
         self._reached = Reached(PLAINTEXT, "127.0.0.1", 0)
         """Where who is in this process is told to come; see `listens`. Port 0: there is none."""
         self._directory, self._clock = directory, clock
         self._is_open = self._closed = False
-        self._tasks = Tasks(threads)
+        self._tasks = BackgroundTasks(threads)
         self._member, metadata = member, member.metadata
-        self._alarm = alarm = Alarm(clock, self.tick)
+        self._alarm = alarm = DeadlineTimer(clock, self.tick)
         self._flush = GroupFlush(directory, threads)
-        self._marking = Marking(clock=clock, alarm=alarm)
-        self._fetches = Fetches(
+        self._marking = IdleMarks(clock=clock, alarm=alarm)
+        self._fetches = DelayedFetch(
             lambda: self._data, slots=self._session_slots, clock=clock, alarm=alarm
         )
         self._partitions = Partitions(
@@ -127,7 +126,7 @@ class Broker:
             check_transaction=self._verification.check,
             want_mark=self._marking.want,
         )
-        self._durable = DurableAnswers(
+        self._durable = DelayedProduce(
             self._data, flush=self._flush, clock=clock, alarm=alarm, threads=threads
         )
         self._admin = self._administration()
@@ -136,14 +135,14 @@ class Broker:
         """What connections and files may hold of the process's descriptors."""
         self._users = UserRequests(metadata, peer_credentials(config))
         self._acls = AclRequests(metadata, config.security, peers=peer_principals(config))
-        self._authorized = Authorized(self._acls, self._partitions)
-        self._upkeep = Upkeep(
+        self._authorized = RequestAuthorization(self._acls, self._partitions)
+        self._upkeep = LogMaintenance(
             directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm
         )
         self.figures.unreadable_batches = lambda: self._upkeep.unreadable_batches
-        self._deletions = Deletions(self._admin, self._upkeep)
+        self._deletions = DeleteRecordsRequests(self._admin, self._upkeep)
         coordinators = Coordinators(self._transacting, self._groups, self._durable.checks)
-        self._publishing = Publishing(
+        self._publishing = PublishRequests(
             directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
         )
         self._handlers = table_of(self._answering())
@@ -170,9 +169,9 @@ class Broker:
             on_deadline=self._arm,
         )
 
-    def _administration(self) -> AdminRequests:
+    def _administration(self) -> MetadataRequests:
         member = self._member
-        return AdminRequests(
+        return MetadataRequests(
             self._directory,
             member.metadata,
             self._partitions,
@@ -217,9 +216,9 @@ class Broker:
             leader_of=self._leader_of,
         )
 
-    def _coordinating(self) -> tuple[GroupRequests, Verification, TransactionRequests]:
+    def _coordinating(self) -> tuple[GroupRequests, PartitionVerification, TransactionRequests]:
         groups = GroupRequests(self._coordinator)
-        verification = Verification(
+        verification = PartitionVerification(
             self._partitions,
             self._transactions,
             node_id=self._directory.node_id,
@@ -256,7 +255,7 @@ class Broker:
         opened = LogDirectory.open(directory, files=files, config=config, wall_ms=clock.wall_ms())
         with ExitStack() as if_it_fails:
             if_it_fails.callback(opened.close)
-            member = Membership.open(
+            member = ClusterNode.open(
                 opened, files=files, clock=clock, internal_topics=INTERNAL_NAMES
             )
             if_it_fails.callback(member.close)

@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.broker.quorum.broker_lifecycle import State
-from streamlog.broker.quorum.metadata import ClusterMetadata
-from streamlog.broker.quorum.metadata_changes import MetadataChange, PartitionChanged
-from streamlog.broker.quorum.quorum_view import QuorumView
-from streamlog.broker.quorum.registrations import NO_LEADER, PartitionRegistration
+from streamlog.broker.quorum.metadata.cluster_metadata import (
+    ClusterMetadata,
+    MetadataChange,
+    PartitionChanged,
+)
+from streamlog.broker.quorum.metadata.registrations import NO_LEADER, PartitionRegistration
+from streamlog.broker.quorum.raft.raft_machine import QuorumView
 
 if TYPE_CHECKING:
-    from streamlog.broker.config import TopicConfig
+    from streamlog.broker.config.broker import TopicConfig
 
 ELECTION_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)
 """Upper ends of the classes that elections are counted in."""

@@ -6,10 +6,10 @@ being kept for another topic of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     OffsetFetchRequestTopics,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
@@ -49,3 +49,27 @@ def nowhere(topic: OffsetFetchRequestTopics, code: int) -> OffsetFetchResponseTo
             for index in topic.partition_indexes
         ],
     )
+
+
+class Topics(Protocol):
+    """All topics of the cluster, as they are now."""
+
+    def names(self) -> Collection[str]:
+        """Every topic."""
+        ...
+
+    def topic_id(self, name: str) -> bytes | None:
+        """Its identity; None if there is no such topic."""
+        ...
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this identity."""
+        ...
+
+    def leader(self, name: str, partition: int) -> tuple[int, int] | None:
+        """Who leads a partition, and in which leader epoch; None if nobody does."""
+        ...
+
+    def partitions(self, name: str) -> int:
+        """How many it has; 0 if there is no such topic."""
+        ...

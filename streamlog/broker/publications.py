@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from streamlog.protocol.messages.publishing import PublishedPartition, PublishedTopic
-from streamlog.records.aborted import AbortedBatches
 from streamlog.records.batch import RecordBatch, split_batches
+from streamlog.records.control_batches import AbortedBatches
 
 if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partition, Partitions

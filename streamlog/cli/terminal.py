@@ -51,7 +51,7 @@ def set_up_logging(*, verbose: bool) -> None:
 
 
 @contextmanager
-def warnings_logged() -> Iterator[None]:
+def log_warnings() -> Iterator[None]:
     """What is allowed but hardly meant, as lines of the log."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -120,7 +120,7 @@ def text_of(data: bytes | None) -> str:
     return text if text.isprintable() else repr(data)[2:-1]
 
 
-def named_values(option: str, given: Iterable[str]) -> dict[str, str]:
+def parse_name_values(option: str, given: Iterable[str]) -> dict[str, str]:
     """What an option that takes NAME=VALUE was given.
 
     Raises:

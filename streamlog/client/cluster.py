@@ -1,12 +1,8 @@
-"""Cluster: who leads a partition, who coordinates a group, and connections to them.
+"""Cluster: the brokers, the leaders of partitions, and connections to both.
 
-Rule of the file: everything learnt may be stale. A call that fails because of that says so by
-its `retriable` flag, what is stale is forgotten, and the next attempt asks again: first brokers
-that are connected, then those known by name, at last the bootstrap addresses, which are looked
-up anew every time because an embedded log comes back on another port. A broker whose answer was
-older than what is known (`Elections`) is asked after the others. Each broker has a
-connection per `Lane`, since answers come in order and a waiting one would hold up the others.
-A client never creates a topic by asking for it.
+Rule of the file: leaders of an older epoch never replace those of a newer one, for as long as the
+topic keeps its id. A request that fails for a reason that passes is repeated after new metadata.
+Not done here: what requests mean.
 """
 
 from __future__ import annotations
@@ -16,11 +12,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from streamlog import repeated
-from streamlog.assignors import TopicPartition
-from streamlog.client.elections import NOBODY, Elections
+from streamlog.client.offset_metadata import NO_EPOCH
 from streamlog.clock import Clock
 from streamlog.errors import (
     ConnectionLost,
@@ -32,18 +27,90 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.protocol.error_codes import ErrorCode, error_for
-from streamlog.protocol.messages.cluster import (
+from streamlog.protocol.messages.classic_groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from streamlog.protocol.messages.cluster_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
-from streamlog.protocol.messages.coordination import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
-from streamlog.protocol.schema import Message
-from streamlog.transport.connection import Transport
+from streamlog.protocol.schema import ZERO_UUID, Message
+from streamlog.record import TopicPartition
+from streamlog.transport.client_connection import Transport
+
+NOBODY: Final = -1
+
+
+class ElectedLeader(NamedTuple):
+    """The leader of one epoch, `NOBODY` if it is not known or there is none."""
+
+    leader: int
+    epoch: int
+
+
+FORMER_IDS_MAX: Final = 16
+"""Remembered per topic name. An id is never used twice, so one that was replaced is old news."""
+
+
+class _Topic(NamedTuple):
+    topic_id: bytes
+    partitions: dict[int, ElectedLeader]
+    former_ids: tuple[bytes, ...] = ()
+
+
+class LeaderEpochs:
+    """The newest that is known of each partition; it outlives metadata that turned out wrong."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Topic] = {}
+
+    def learn(self, answer: MetadataResponseTopic) -> tuple[dict[int, int], bool]:
+        """Who leads its partitions, and whether the broker that says so has missed elections."""
+        name = answer.name or ""
+        known = self._topics.get(name)
+        if known is not None and answer.topic_id in known.former_ids:
+            return {number: each.leader for number, each in known.partitions.items()}, True
+        if known is None:
+            known = self._topics[name] = _Topic(answer.topic_id, {})
+        elif known.topic_id != answer.topic_id:
+            former = (*known.former_ids, known.topic_id)[-FORMER_IDS_MAX:]
+            known = self._topics[name] = _Topic(answer.topic_id, {}, former)
+        is_behind = False
+        for each in answer.partitions:
+            newest = known.partitions.get(each.partition_index)
+            if newest is not None and NO_EPOCH < each.leader_epoch < newest.epoch:
+                is_behind = True
+            else:
+                elected = ElectedLeader(each.leader_id, each.leader_epoch)
+                known.partitions[each.partition_index] = elected
+        numbers = [each.partition_index for each in answer.partitions]
+        return {number: known.partitions[number].leader for number in numbers}, is_behind
+
+    def topic_id(self, name: str) -> bytes:
+        """The newest id of a topic; zero if nothing is known, or brokers tell none."""
+        known = self._topics.get(name)
+        return ZERO_UUID if known is None else known.topic_id
+
+    def epoch(self, partition: TopicPartition) -> int:
+        """The newest of a partition; -1 if nothing is known, or brokers don't tell."""
+        newest = self._newest(partition)
+        return NO_EPOCH if newest is None else newest.epoch
+
+    def note(self, partition: TopicPartition, epoch: int) -> bool:
+        """Somebody has read what the leader of `epoch` wrote; whether that is news."""
+        newest = self._newest(partition)
+        if newest is None or not NO_EPOCH < newest.epoch < epoch:
+            return False
+        self._topics[partition.topic].partitions[partition.partition] = ElectedLeader(NOBODY, epoch)
+        return True
+
+    def _newest(self, partition: TopicPartition) -> ElectedLeader | None:
+        known = self._topics.get(partition.topic)
+        return None if known is None else known.partitions.get(partition.partition)
+
 
 Address: TypeAlias = tuple[str, int]
 Bootstrap: TypeAlias = Callable[[], Sequence[Address]]
@@ -120,7 +187,7 @@ class Cluster:
         self._controller_id = -1
         self._brokers: dict[int, Address] = {}
         self._topics: dict[str, TopicMetadata] = {}
-        self._elected = Elections()
+        self._elected = LeaderEpochs()
         self._behind: set[int] = set()
         """Brokers that have missed elections, as of their last metadata."""
         self._transports: dict[tuple[int, Lane], Transport] = {}

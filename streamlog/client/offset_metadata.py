@@ -1,15 +1,32 @@
-"""OffsetAndMetadata: a place in a partition, with what its committer wants to remember of it.
+"""Values of a commit: the offset with its metadata, and the group member that commits it.
 
-A value, on its way to the group's coordinator or back.
+Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from streamlog.assignors import TopicPartition
 from streamlog.protocol.schema import ZERO_UUID
+from streamlog.record import TopicPartition
+
+NO_GENERATION: Final = -1
+NO_MEMBER: Final = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetadata:
+    """A consumer as its group knows it; see `Consumer.group_metadata`."""
+
+    group_id: str
+    generation_id: int = NO_GENERATION
+    """-1 for who assigns partitions itself: nobody can take them away, so nothing is checked."""
+    member_id: str = NO_MEMBER
+    instance_id: str | None = None
+    """Of a static member."""
+
 
 NO_EPOCH: Final = -1
 

@@ -16,16 +16,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
-from streamlog.dsl.place import Place
-from streamlog.dsl.shapes import Shape, returned
+from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.dsl.stream import Stream
+from streamlog.dsl.stream_position import StreamPosition
 from streamlog.dsl.table import Table
-from streamlog.dsl.topic import Outlet, Sent, Topic
+from streamlog.dsl.topic import Sent, Topic
+from streamlog.dsl.value_types import Shape, return_shape
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import RequestTimedOut, TopologyError, UsageError
+from streamlog.nodes.policies import ErrorPolicy, on_error
+from streamlog.nodes.stream_nodes import ORDERS, Order
+from streamlog.nodes.topic_spec import check_name
 from streamlog.record import Record
 from streamlog.serdes import Serde
-from streamlog.topology import ORDERS, ErrorPolicy, Order, check_name, on_error
 
 K = TypeVar("K")
 """A key."""
@@ -33,7 +36,7 @@ V = TypeVar("V")
 """A value."""
 
 
-class Slice(Protocol):
+class AgentSlice(Protocol):
     """Records that have been decoded ahead. Whoever hands one out counts it in `given`."""
 
     given: int
@@ -46,10 +49,10 @@ class Slice(Protocol):
         """One of them with its coordinates."""
 
 
-class Feed(Protocol):
+class AgentFeed(Protocol):
     """Port: what a stream inside an agent iterates over."""
 
-    def ahead(self) -> Awaitable[Slice | None]:
+    def ahead(self) -> Awaitable[AgentSlice | None]:
         """Records that have not been given yet, at least one; all that were given are done.
 
         None: the stream has ended.
@@ -62,7 +65,7 @@ class Feed(Protocol):
 class AgentStream(Stream[K, V]):
     """The records of an agent's topic, to be iterated over."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: AgentFeed) -> None:
         self._feed = feed
 
     async def __aiter__(self) -> AsyncIterator[V]:
@@ -102,7 +105,7 @@ class AgentStream(Stream[K, V]):
             yield records
 
     @property
-    def _place(self) -> Place:
+    def _place(self) -> StreamPosition:
         raise TopologyError(
             "operators such as map, filter and to belong to app.stream(topic), not to the "
             "stream inside an agent: iterate over it with `async for`"
@@ -155,10 +158,10 @@ class Agent(Generic[K, V]):
         self.on_error = on_error
         self.tables = tables
         """Those whose rows it works on, if that is said; else it is read from its code."""
-        self.answers: Serde[Any] = _yielded(fn).serde if sink is None else sink.spec.value
+        self.answers: Serde[Any] = _yield_shape(fn).serde if sink is None else sink.spec.value
         """How what it yields is written for those who ask."""
 
-    def called(self, feed: Feed) -> Any:  # noqa: ANN401 - a coroutine, or what yields
+    def called(self, feed: AgentFeed) -> Any:  # noqa: ANN401 - a coroutine, or what yields
         """Call the function with a stream of these records."""
         return self.fn(AgentStream(feed))
 
@@ -166,7 +169,7 @@ class Agent(Generic[K, V]):
 class AgentRef(Generic[K, V]):
     """What `@app.agent(topic)` makes of a function: the name by which others reach the agent."""
 
-    def __init__(self, agent: Agent[K, V], outlet: Outlet) -> None:
+    def __init__(self, agent: Agent[K, V], outlet: AppRuntime) -> None:
         self.agent = agent
         """How it is run."""
         self._outlet = outlet
@@ -222,6 +225,6 @@ class AgentRef(Generic[K, V]):
         return None if data is None else agent.answers.loads(data)
 
 
-def _yielded(fn: Callable[..., Any]) -> Shape:
+def _yield_shape(fn: Callable[..., Any]) -> Shape:
     """What an async generator is annotated to yield."""
-    return returned(fn, of=lambda declared: next(iter(typing.get_args(declared)), None))
+    return return_shape(fn, of=lambda declared: next(iter(typing.get_args(declared)), None))

@@ -1,8 +1,8 @@
-"""What `count`, `reduce` and `aggregate` come to as an `Aggregation`.
+"""Aggregations: what `count`, `reduce` and `aggregate` add to a topology, windowed or not.
 
-Rule of the file: a result that is handed on is a copy, unless its type never changes: the
-user's function may fold in place, and the next record must not reach into the last result.
-Columns (`agg`): `columns`.
+Records make sessions, sliding windows and count windows; what those cannot do is refused here, with
+the name of the table. Rule: a result that is passed on is a copy unless its type is immutable,
+because the user's function may fold in place. Not done here: columns (`columns`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from streamlog.dsl.shapes import Shape, returned
+from streamlog.dsl.stream_position import StreamPosition
+from streamlog.dsl.value_types import Shape, return_shape
+from streamlog.errors import TopologyError
+from streamlog.nodes.policies import ErrorPolicy
+from streamlog.nodes.stream_nodes import Aggregation, Aggregator, WholeNumbers
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.nodes.window_nodes import (
+    CountedAggregate,
+    RecordWindowsAggregate,
+    SessionAggregate,
+    SlidingAggregate,
+)
 from streamlog.serdes import IntSerde, JsonSerde, PackedSerde, Serde, WideIntSerde, serde_for
-from streamlog.tables import plain_values
-from streamlog.tables.revision import Revision
-from streamlog.topology import Aggregation, Aggregator, TopicSpec, WholeNumbers
-from streamlog.windows.definitions import Windows
+from streamlog.tables.change_serdes import Revision
+from streamlog.tables.folds import plain_values
+from streamlog.tables.stores.store import StoreSpec
+from streamlog.windows.definitions import Counted, Sessions, Sliding, Windows
 from streamlog.windows.emit import Emit
 
 _EMPTY = object()
@@ -40,7 +51,7 @@ class Windowing:
     """Of several streams, which have one time."""
 
 
-def counting() -> Aggregation:
+def count_aggregation() -> Aggregation:
     """How many values."""
     return Aggregation(
         int,
@@ -52,7 +63,7 @@ def counting() -> Aggregation:
     )
 
 
-def reducing(fn: Callable[[Any, Any], Any], serde: Serde[Any]) -> Aggregation:
+def reduce_aggregation(fn: Callable[[Any, Any], Any], serde: Serde[Any]) -> Aggregation:
     """The first value, then what the function makes of it and the next."""
 
     def add(state: Any, value: Any) -> Any:  # noqa: ANN401 - the stream's values
@@ -62,10 +73,10 @@ def reducing(fn: Callable[[Any, Any], Any], serde: Serde[Any]) -> Aggregation:
         return state if later is None else add(state, later)
 
     serde = state_serde(serde)
-    return Aggregation(lambda: None, add, _copied(serde), serde, merge=merge)
+    return Aggregation(lambda: None, add, _copier(serde), serde, merge=merge)
 
 
-def aggregating(
+def custom_aggregation(
     init: Callable[[], Any],
     fn: Callable[[Any, Any], Any],
     serde: Serde[Any],
@@ -73,10 +84,10 @@ def aggregating(
 ) -> Aggregation:
     """A state of the user's."""
     serde = state_serde(serde)
-    return Aggregation(init, fn, _copied(serde), serde, merge=merge)
+    return Aggregation(init, fn, _copier(serde), serde, merge=merge)
 
 
-def revising(
+def revision_aggregation(
     init: Callable[[], Any],
     add: Callable[[Any, Any], Any],
     subtract: Callable[[Any, Any], Any],
@@ -95,18 +106,18 @@ def revising(
         return state
 
     serde = state_serde(serde)
-    return Aggregation(lambda: None, revised, _copied(serde), serde)
+    return Aggregation(lambda: None, revised, _copier(serde), serde)
 
 
-def revising_reduction(
+def revision_reduction(
     add: Callable[[Any, Any], Any], subtract: Callable[[Any, Any], Any], serde: Serde[Any]
 ) -> Aggregation:
-    """As `reducing`, with revisions: the first value put in is the state."""
+    """As `reduce_aggregation`, with revisions: the first value put in is the state."""
 
     def added(state: Any, value: Any) -> Any:  # noqa: ANN401 - a state
         return value if state is _EMPTY else add(state, value)
 
-    return revising(lambda: _EMPTY, added, subtract, serde)
+    return revision_aggregation(lambda: _EMPTY, added, subtract, serde)
 
 
 def state_serde(serde: Serde[Any]) -> Serde[Any]:
@@ -114,7 +125,7 @@ def state_serde(serde: Serde[Any]) -> Serde[Any]:
     return WideIntSerde() if type(serde) is IntSerde else serde
 
 
-def _copied(serde: Serde[Any]) -> Callable[[Any], Any]:
+def _copier(serde: Serde[Any]) -> Callable[[Any], Any]:
     """The state as it is now: what is handed on must not change with the next record."""
     plain = _plain_containers(serde)
 
@@ -137,9 +148,106 @@ def _plain_containers(serde: Serde[Any]) -> frozenset[type]:
 
 def state_shape(init: Callable[[], Any], fn: Callable[[Any, Any], Any]) -> Shape:
     """What the function is annotated to return, else what `init()` is."""
-    shape = returned(fn)
+    shape = return_shape(fn)
     if shape.is_known:
         return shape
     start = type(init())
     # Plain containers say nothing of what is in them: they are packed as they are.
     return shape if start in (list, dict, tuple, type(None)) else Shape(start)
+
+
+def counted_aggregate(
+    name: str,
+    place: StreamPosition,
+    how: Windowing,
+    windows: Counted,
+    *,
+    aggregation: Aggregation,
+    on_error: ErrorPolicy | None,
+) -> CountedAggregate:
+    """The node.
+
+    Raises:
+        TopologyError: something was asked for that makes no sense with such windows.
+    """
+    if how.late is not None:
+        raise TopologyError(f"{name!r} counts records as they come, so none is late: no .late()")
+    if how.emit not in (Emit.CLOSE, Emit.UPDATE):
+        raise TopologyError(
+            f"{name!r} can't emit at commits or early: windows of so many records have only final "
+            "rows (Emit.CLOSE) or every change (Emit.UPDATE)"
+        )
+    if how.united:
+        raise TopologyError(
+            f"{name!r} can't count the records of several streams together: merge them before"
+        )
+    return CountedAggregate(
+        name=name,
+        parents=(place.node,),
+        on_error=on_error,
+        store=StoreSpec(name),
+        due=StoreSpec(f"{name}/@due"),
+        key=place.key.serde,
+        aggregation=aggregation,
+        windows=windows,
+        emit=how.emit,
+        idle_after_ms=how.idle_after_ms,
+    )
+
+
+def record_windows_aggregate(
+    name: str,
+    place: StreamPosition,
+    how: Windowing,
+    windows: Sessions | Sliding,
+    *,
+    aggregation: Aggregation,
+    on_error: ErrorPolicy | None,
+) -> RecordWindowsAggregate:
+    """The node.
+
+    Raises:
+        TopologyError: sessions have no way to be merged, or rows are to go on at commits.
+    """
+    if how.emit == Emit.COMMIT:
+        raise TopologyError(
+            f"{name!r} can't emit with Emit.COMMIT: sessions and sliding windows have final rows "
+            "(Emit.CLOSE), every change (Emit.UPDATE), or changes at intervals (Emit.early)"
+        )
+    fields = _fields(name, place, how)
+    if isinstance(windows, Sliding):
+        return SlidingAggregate(
+            **fields,
+            on_error=on_error,
+            by_key=StoreSpec(f"{name}/@records"),
+            aggregation=aggregation,
+            windows=windows,
+            value=place.value.serde,
+        )
+    if aggregation.merge is None:
+        raise TopologyError(
+            f"{name!r} aggregates sessions, and one record may make one session of two: say what "
+            "becomes of their states, with aggregate(..., merge=lambda a, b: ...)"
+        )
+    return SessionAggregate(
+        **fields,
+        on_error=on_error,
+        by_key=StoreSpec(f"{name}/@sessions"),
+        aggregation=aggregation,
+        windows=windows,
+    )
+
+
+def _fields(name: str, place: StreamPosition, how: Windowing) -> dict[str, Any]:
+    """What both kinds have in common."""
+    return {
+        "name": name,
+        "parents": (place.node,),
+        "store": StoreSpec(name),
+        "key": place.key.serde,
+        "emit": how.emit,
+        "early": StoreSpec(f"{name}/@early") if how.emit.is_early else None,
+        "late": how.late,
+        "idle_after_ms": how.idle_after_ms,
+        "united": how.united,
+    }

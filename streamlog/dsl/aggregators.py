@@ -1,6 +1,6 @@
 """agg: the built-in columns of an aggregation, from count to quantiles.
 
-Each says as data what it does, and of what (`topology/aggregator`); `columns` puts those of one
+Each says as data what it does, and of what (`nodes/stream_nodes`); `columns` puts those of one
 row together. What a column is over is a function of the value, which a type checker follows, or
 the name of a field, which is checked when the topology is built and which engines can read
 without calling anybody. All of them merge, so they work in every kind of window.
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, SupportsFloat, TypeVar
 
 from streamlog.errors import TopologyError
-from streamlog.tables.sketches import ACCURACY, PRECISION, PRECISION_MAX, PRECISION_MIN
-from streamlog.topology import Aggregator
+from streamlog.nodes.stream_nodes import Aggregator
+from streamlog.tables.folds.column_folds import ACCURACY, PRECISION, PRECISION_MAX, PRECISION_MIN
 
 V = TypeVar("V")
 """A value that is aggregated."""

@@ -1,10 +1,13 @@
-"""Rows of built-in columns: what `agg(into, ...)` comes to as an `Aggregation`.
+"""Rows of built-in columns: what `agg(into, ...)` adds to a topology, and how states are stored.
 
-Columns and fields are held against the types that are known, so that a misspelt name or a column
-of another type than its field is refused before anything runs. Rule of the file: a state comes
-back from its bytes as it was. A type that MessagePack does not keep by itself is declared, by the
-field of `into` that the column fills; where even that says nothing, states are packed with their
-types (`shapes`).
+Columns and fields are checked against the types that are known, so that a misspelt name or a column
+whose type is not its field's is refused before anything runs. A state is MessagePack: plain values
+as they are, the user's values by their declared type, or packed with their types where none is
+declared; pydantic models are the bytes of their own serde.
+
+Rule: a state is read back exactly as it was, and a stored form never changes, because a newer
+program reads what an older one has written. Only what is certain to fail is refused; a record on
+which a column fails is one for the error policy.
 """
 
 from __future__ import annotations
@@ -13,26 +16,311 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
+from enum import Enum
+from numbers import Number
 from operator import attrgetter
-from typing import Any, cast, is_typeddict
+from typing import Any, Literal, cast, is_typeddict
 
 import msgspec
 
-from streamlog.dsl.column_states import checking, classes_of, found_type, state_form
-from streamlog.dsl.column_types import are_numbers, are_ordered, is_decimal
-from streamlog.dsl.fields import bare, field_type, getter, may_be_none, nearest
-from streamlog.dsl.fits import takes
-from streamlog.dsl.shapes import UNKNOWN, Shape, TypedPackedSerde, returned
-from streamlog.errors import TopologyError
-from streamlog.serdes import schema_of, serde_for, type_name
-from streamlog.serdes.json_values import is_model
-from streamlog.serdes.models import has_model
-from streamlog.serdes.packed import PACKABLE
-from streamlog.tables.folding import Column, Columns, Fold
-from streamlog.tables.folds import Collected, DecimalMean, First, Last, Top, Variance
-from streamlog.tables.sketches import Distinct, Quantile
-from streamlog.topology import Aggregation, Aggregator, WholeNumbers
+from streamlog.dsl.stream_position import is_assignable
+from streamlog.dsl.value_types import (
+    UNKNOWN,
+    Shape,
+    TypedPackedSerde,
+    bare,
+    field_type,
+    getter,
+    is_union,
+    may_be_none,
+    nearest,
+    return_shape,
+)
+from streamlog.errors import SerdeError, TopologyError
+from streamlog.nodes.stream_nodes import Aggregation, Aggregator, WholeNumbers
+from streamlog.serdes import PACKED, schema_of, serde_for, type_name
+from streamlog.serdes.json_values import has_model, is_model, outer_classes
+from streamlog.serdes.msgpack import PACKABLE
+from streamlog.tables.folds.column_folds import (
+    Collected,
+    DecimalMean,
+    Distinct,
+    First,
+    Last,
+    Quantile,
+    Top,
+    Variance,
+)
+from streamlog.tables.folds.folding import Column, Columns, Fold
+
+_SEQUENCES = (list, tuple)
+
+
+def are_numbers(declared: object) -> bool:
+    """Whether values of this type may be numbers."""
+    kind = bare(declared)
+    if is_union(kind):
+        return all(map(are_numbers, typing.get_args(kind)))
+    if typing.get_origin(kind) is Literal:
+        return all(isinstance(value, Number) for value in typing.get_args(kind))
+    known = _class_of(kind)
+    return known is None or issubclass(known, Number)
+
+
+def is_decimal(declared: object) -> bool:
+    """Whether values of this type are decimals."""
+    return bare(declared) is Decimal
+
+
+def are_ordered(declared: object) -> bool:
+    """Whether any two values of this type may be compared."""
+    kind = bare(declared)
+    if is_union(kind):
+        parts = typing.get_args(kind)
+        return all(map(are_ordered, parts)) and (all(map(are_numbers, parts)) or len(parts) == 1)
+    if typing.get_origin(kind) is Literal:
+        return len({type(value) for value in typing.get_args(kind)}) == 1
+    known = _class_of(kind)
+    if known is None:
+        return True
+    if issubclass(known, _SEQUENCES) and typing.get_origin(kind) in _SEQUENCES:
+        return all(are_ordered(part) for part in typing.get_args(kind) if part is not Ellipsis)
+    return not issubclass(known, Mapping | AbstractSet | complex) and _compares(known)
+
+
+def _compares(kind: type[Any]) -> bool:
+    """Whether the class has a `<` or `>` of its own."""
+    names = ("__lt__", "__gt__")
+    if issubclass(kind, msgspec.Struct):
+        own = kind.__mro__[: kind.__mro__.index(msgspec.Struct)]
+        defines = any(name in vars(each) for each in own for name in names)
+        return defines or bool(kind.__struct_config__.order)
+    return any(getattr(kind, name) is not getattr(object, name) for name in names)
+
+
+def _class_of(kind: object) -> type[Any] | None:
+    """The class outermost in a type; None: it says nothing of its values."""
+    if is_typeddict(kind) or is_typeddict(typing.get_origin(kind)):
+        return dict
+    origin = typing.get_origin(kind) or kind
+    return origin if isinstance(origin, type) and origin is not object else None
+
+
+_PLAIN = (int, float, bool, str, bytes, None, type(None))
+"""Types whose values come back from MessagePack exactly as they were without being told."""
+_NUMBERS = (float, int, bool, Decimal)
+_FLOATING = (int, float, bool)
+_PLAIN_CLASSES = (int, float, bool, str, bytes, type(None))
+_STATES: Mapping[str, Any] = {
+    "count": Any,
+    "mean": tuple[int | float, int],
+    "var": tuple[int, float, float],
+    "distinct": bytes,
+    "quantile": tuple[int, dict[int, int], dict[int, int]],
+}
+"""States that are always of one type, as MessagePack."""
+_MEAN = tuple[int | float | Decimal, int]
+_COMPARED = frozenset({"min", "max"})
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StateForm:
+    """How a state is written down."""
+
+    kind: Any
+    """Its type as MessagePack; Any if it comes back by itself."""
+    told: Any
+    """The type by which `form` tells it, if that is another one."""
+    convert: tuple[Convert, Convert] | None = None
+    """To what is written, and back, if that is not the state itself."""
+    is_packed: bool = False
+    """The whole state is packed with its types."""
+
+
+def state_form(column: Aggregator[Any, Any], hint: object, value: object) -> StateForm:
+    """How the state of a column is written down.
+
+    Args:
+        column: which.
+        hint: the type of the field that it fills.
+        value: that of the stream's values, as far as it is known.
+    """
+    if column.name == "mean":
+        kind: Any = tuple[Decimal, int] if is_decimal(hint) else _MEAN
+        return StateForm(kind, kind if is_decimal(hint) else _STATES["mean"])
+    if column.name in _STATES:
+        return StateForm(_STATES[column.name], _STATES[column.name])
+    if column.name == "sum":
+        if bare(hint) is None:
+            hint = type_of_field(column.field, value)
+            hint = Any if hint is object else hint
+        kind = Any if is_plain(hint) or hint is Any else hint
+        return StateForm(kind, kind)
+    if column.name in _COMPARED:
+        return _of_extreme(hint)
+    return _of_values(column, hint, value)
+
+
+def classes_of(
+    column: Aggregator[Any, Any], hint: object, value: object
+) -> tuple[type, ...] | None:
+    """What the function of a column may give; None: anything, or its type is declared.
+
+    A value of another class would not come back from its bytes as it was.
+    """
+    if column.field is None or column.name == "distinct":
+        return None
+    if type_of_field(column.field, value) is not object:
+        return None
+    if column.name in ("mean", "var", "quantile"):
+        return _NUMBERS
+    if column.name in ("collect", "top"):
+        args = typing.get_args(hint)
+        hint = args[0] if args else Any
+    if is_plain(hint) or bare(hint) is None:
+        unknown = _FLOATING if column.name == "sum" else PACKABLE
+        own = (hint,) if isinstance(hint, type) else ()  # First, as it is most often.
+        return (*own, *_PLAIN_CLASSES) if is_plain(hint) else unknown
+    classes = outer_classes(bare(hint))
+    known = (*classes, int) if is_decimal(hint) else classes
+    return None if object in known else (*known, type(None))
+
+
+def column_check(what: str, classes: tuple[type, ...]) -> Callable[[Any], None]:
+    """Refuses what a column's function gives if that could not be stored as it is.
+
+    To be asked of values of other classes only: those of a class derived from one of these, and
+    enumerations, may do.
+    """
+    # MessagePack takes no classes that are derived from those of plain values.
+    derived = () if classes is PACKABLE else (Enum, *({*classes} - {*_PLAIN_CLASSES}))
+
+    def check(found: Any) -> None:  # noqa: ANN401 - the user's
+        if isinstance(found, derived):
+            return
+        if classes is PACKABLE:
+            raise SerdeError(
+                f"{what}: a {type_name(type(found))} can't be stored without its type, and the "
+                "type of what the function gives is not known: annotate it (a lambda can't be), "
+                "or name a field"
+            )
+        names = " | ".join(
+            type_name(each) for each in dict.fromkeys(classes) if each is not type(None)
+        )
+        raise SerdeError(
+            f"{what} takes {names}, and its function gave a {type_name(type(found))}: convert it "
+            "there, or declare the column's field as that"
+        )
+
+    return check
+
+
+def is_plain(hint: object) -> bool:
+    """Whether MessagePack gives values of this type back without being told of it."""
+    if is_union(hint):
+        return all(map(is_plain, typing.get_args(hint)))
+    return hint in _PLAIN
+
+
+def type_of_field(field: object, value: object) -> object:
+    """The type of what a field gives, as far as it is known; object if not."""
+    if isinstance(field, str):
+        return field_type(value, field, "a column") or object
+    return return_shape(cast("Any", field)).declared or object
+
+
+def _of_extreme(hint: object) -> StateForm:
+    kind = _stored_type(hint)
+    if kind is None:
+        return _PACKED_STATE
+    if has_model(kind):
+        return StateForm(bytes | None, bytes | None, _optional(_serde_pair(kind)))
+    kind = kind if kind is Any else kind | None
+    return StateForm(kind, kind)
+
+
+def _of_values(column: Aggregator[Any, Any], hint: object, value: object) -> StateForm:
+    """Of columns that keep values, each by itself or behind what it is ordered by."""
+    is_one = column.name in ("first", "last")
+    args = typing.get_args(hint)
+    kinds = [_stored_type(hint if is_one else args[0] if args else Any)]
+    if column.by is not None:
+        kinds.insert(0, _stored_type(type_of_field(column.by, value)))
+    if None in kinds and all(map(_packs, kinds)):
+        return _PACKED_STATE
+    pairs = [_part_pair(kind) for kind in kinds]
+    written = [kind if pair is None else bytes for kind, pair in zip(kinds, pairs, strict=True)]
+    part = cast("Any", tuple)[tuple(written)] if is_one or len(kinds) > 1 else written[0]
+    kind = part | None if is_one else cast("Any", list)[part]
+    if not any(pairs):
+        return StateForm(kind, kind)
+    one = _each(pairs) if is_one or len(kinds) > 1 else pairs[0]
+    return StateForm(kind, kind, _optional(one) if is_one else _list_pair(cast("Any", one)))
+
+
+def _stored_type(hint: object) -> Any:  # noqa: ANN401 - a type form
+    """As what a value of the user's is read; None if nothing is known of it."""
+    if is_plain(hint):
+        return Any
+    return None if bare(hint) is None else hint
+
+
+def _packs(kind: object) -> bool:
+    """Whether values may be packed with their types; nothing is known of None."""
+    if kind is None or kind is Any or is_plain(kind) or kind is datetime:
+        return True
+    parts = typing.get_args(kind)
+    containers = (list, dict, tuple)
+    return (typing.get_origin(kind) in containers or is_union(kind)) and all(map(_packs, parts))
+
+
+def _part_pair(kind: Any) -> tuple[Convert, Convert] | None:  # noqa: ANN401 - a type form
+    if kind is None:
+        return PACKED.dumps, PACKED.loads
+    return _serde_pair(kind) if has_model(kind) else None
+
+
+def _serde_pair(kind: Any) -> tuple[Convert, Convert]:  # noqa: ANN401 - a type form
+    serde = serde_for(kind)
+    return serde.dumps, serde.loads
+
+
+def _optional(pair: tuple[Convert, Convert] | None) -> tuple[Convert, Convert]:
+    """Of a state that may be None."""
+    dump, load = cast("tuple[Convert, Convert]", pair)
+    return (
+        lambda state: None if state is None else dump(state),
+        lambda data: None if data is None else load(data),
+    )
+
+
+def _each(pairs: list[tuple[Convert, Convert] | None]) -> tuple[Convert, Convert]:
+    """Of a tuple, part by part."""
+    dumps = [pair and pair[0] for pair in pairs]
+    loads = [pair and pair[1] for pair in pairs]
+
+    def converted(with_: list[Convert | None], parts: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a state
+        return tuple(
+            part if fn is None or part is None else fn(part)
+            for fn, part in zip(with_, parts, strict=True)
+        )
+
+    return lambda parts: converted(dumps, parts), lambda parts: converted(loads, parts)
+
+
+def _list_pair(pair: tuple[Convert, Convert]) -> tuple[Convert, Convert]:
+    dump, load = pair
+    return lambda items: [dump(item) for item in items], lambda datas: [load(d) for d in datas]
+
+
+_PACKED_STATE = StateForm(bytes, bytes, (PACKED.dumps, PACKED.loads), is_packed=True)
+
 
 _GIVES: Mapping[str, type] = {
     "count": int,
@@ -45,7 +333,6 @@ _GIVES: Mapping[str, type] = {
 }
 """What columns result in that are always of one type."""
 _OF_NUMBERS = frozenset({"sum", "mean", "var", "quantile"})
-_COMPARED = frozenset({"min", "max"})
 WHOLE = frozenset({"count", "sum", "min", "max"})
 """Columns whose states are whole numbers if what they take is, in whatever order it comes."""
 _KEPT_OPTIONS = {"top": ("n",), "collect": ("limit",), "distinct": ("precision",)}
@@ -81,7 +368,7 @@ def row_aggregation(
     for column, aggregator in columns.items():
         _check_types(f"column {column!r} of {name!r}", aggregator, hints[column], value.known)
     made = [
-        _Made(f"column {column!r} of {name!r}", each, hints[column], value.known)
+        _BuiltColumn(f"column {column!r} of {name!r}", each, hints[column], value.known)
         for column, each in columns.items()
     ]
     # States are written in the order of the columns, whatever that of the fields is.
@@ -112,7 +399,7 @@ def _whole_numbers(
     return WholeNumbers((*columns.values(),), fields, is_row=True)
 
 
-class _Made:
+class _BuiltColumn:
     """A column at work, and how its state is written down."""
 
     __slots__ = ("column", "dump", "form", "kind", "load", "told")
@@ -124,9 +411,9 @@ class _Made:
         classes = classes_of(aggregator, hint, value)
         field: Any = _taken(aggregator, value)
         if aggregator.by is not None:
-            field = _ranked(what, aggregator, value, classes)
+            field = _rank(what, aggregator, value, classes)
             classes = None  # What the field gives has been looked at.
-        check = None if classes is None else checking(what, classes)
+        check = None if classes is None else column_check(what, classes)
         self.column = Column(aggregator.name, field, fold, classes=classes, check=check)
         state = state_form(aggregator, hint, value)
         self.kind, self.told = state.kind, state.told
@@ -163,7 +450,9 @@ def _fold(aggregator: Aggregator[Any, Any], hint: object) -> Fold | None:
 class _RowSerde(TypedPackedSerde[Any]):
     """The states of all columns; they come back as the list that is folded into."""
 
-    def __init__(self, columns: Mapping[str, Aggregator[Any, Any]], made: list[_Made]) -> None:
+    def __init__(
+        self, columns: Mapping[str, Aggregator[Any, Any]], made: list[_BuiltColumn]
+    ) -> None:
         super().__init__(cast("Any", tuple)[tuple(each.kind for each in made)])
         self._told = cast("Any", tuple)[tuple(each.told for each in made)]
         self._columns = [[name, *each.form] for name, each in zip(columns, made, strict=True)]
@@ -181,7 +470,7 @@ class _RowSerde(TypedPackedSerde[Any]):
 class _ConvertedRowSerde:
     """The states of all columns, some of which are written as something else."""
 
-    def __init__(self, written: _RowSerde, made: list[_Made]) -> None:
+    def __init__(self, written: _RowSerde, made: list[_BuiltColumn]) -> None:
         self._written = written
         self._dumps = [each.dump for each in made]
         self._loads = [each.load for each in made]
@@ -208,7 +497,7 @@ def _taken(aggregator: Aggregator[Any, Any], value: object) -> Callable[[Any], A
     return getter(value, field) if isinstance(field, str) else field
 
 
-def _ranked(
+def _rank(
     what: str,
     aggregator: Aggregator[Any, Any],
     value: object,
@@ -219,11 +508,11 @@ def _ranked(
     order = getter(value, by) if isinstance(by, str) else by
     take = cast("Any", attrgetter(field) if isinstance(field, str) else field)
     rank = cast("Any", attrgetter(order) if isinstance(order, str) else order)
-    ranks = PACKABLE if found_type(by, value) is object else None
+    ranks = PACKABLE if type_of_field(by, value) is object else None
     if classes is None and ranks is None:
         return lambda found: (rank(found), take(found))
-    check_rank = None if ranks is None else checking(f"{what}: by", ranks)
-    check = None if classes is None else checking(what, classes)
+    check_rank = None if ranks is None else column_check(f"{what}: by", ranks)
+    check = None if classes is None else column_check(what, classes)
 
     def checked(found: Any) -> tuple[Any, Any]:  # noqa: ANN401 - the stream's values
         place, taken = rank(found), take(found)
@@ -262,7 +551,7 @@ def _check_columns(
                 f"{type_name(into)} has no field {column!r}, which {name!r} aggregates"
                 f"{nearest(column, hints)}"
             )
-    missing = sorted(_required(into, hints) - {*columns})
+    missing = sorted(_required_fields(into, hints) - {*columns})
     if missing:
         raise TopologyError(
             f"{name!r} gives no value for {', '.join(missing)} of {type_name(into)}: add a "
@@ -275,19 +564,19 @@ def _check_types(what: str, column: Aggregator[Any, Any], hint: object, value: o
     gives: object = _GIVES.get(column.name)
     found = None
     if column.field is not None:
-        found = _given(what, column.field, value)
+        found = _given_type(what, column.field, value)
         if found is not None:
             _check_values(what, column, column.field, found)
             gives = gives or bare(found)
     if column.by is not None:
-        rank = _given(what, column.by, value)
+        rank = _given_type(what, column.by, value)
         _check_present(what, column.by, rank)
         _check_order(what, column, column.by, rank)
     if column.name == "sum" and isinstance(gives, type) and issubclass(gives, int):
         gives = int  # Of booleans and enumerations, too.
     if column.name == "mean" and is_decimal(hint) and (found is None or is_decimal(found)):
         gives = Decimal
-    if isinstance(gives, type) and not takes(hint, gives):
+    if isinstance(gives, type) and not is_assignable(hint, gives):
         raise TopologyError(
             f"{what} is declared as {type_name(hint)}, and agg.{column.name} gives "
             f"{type_name(gives)}: declare the field as that"
@@ -296,11 +585,11 @@ def _check_types(what: str, column: Aggregator[Any, Any], hint: object, value: o
         raise TopologyError(f"{what} is declared as {type_name(hint)}, and agg.sum gives a number")
 
 
-def _given(what: str, field: Callable[[Any], Any] | str, value: object) -> object:
+def _given_type(what: str, field: Callable[[Any], Any] | str, value: object) -> object:
     """The type of what a field gives; None if that is not known."""
     if isinstance(field, str):
         return field_type(value, field, what)
-    return returned(field).declared
+    return return_shape(field).declared
 
 
 def _check_values(
@@ -311,14 +600,15 @@ def _check_values(
         _check_present(what, field, found)
     if column.name in _OF_NUMBERS and not are_numbers(found):
         raise TopologyError(
-            f"{what}: {_shown(field)} is {type_name(found)}, and agg.{column.name} takes numbers"
+            f"{what}: {_format_field(field)} is {type_name(found)},"
+            f" and agg.{column.name} takes numbers"
         )
     if is_compared:
         _check_order(what, column, field, found)
     if column.name == "distinct" and has_model(found):
         raise TopologyError(
-            f"{what}: {_shown(field)} is {type_name(found)}, and agg.distinct can't tell such "
-            "models apart: count a field of it, as in lambda v: v.id"
+            f"{what}: {_format_field(field)} is {type_name(found)}, and agg.distinct can't tell "
+            "such models apart: count a field of it, as in lambda v: v.id"
         )
 
 
@@ -332,11 +622,12 @@ def _check_order(
             else f"take one of its fields, or agg.top(1, ..., by=...) instead of agg.{column.name}"
         )
         raise TopologyError(
-            f"{what}: {_shown(field)} is {type_name(found)}, whose values have no order: {instead}"
+            f"{what}: {_format_field(field)} is {type_name(found)}, whose values have no order: "
+            f"{instead}"
         )
 
 
-def _shown(field: Callable[[Any], Any] | str) -> str:
+def _format_field(field: Callable[[Any], Any] | str) -> str:
     if isinstance(field, str):
         return f"field {field!r}"
     return f"what {getattr(field, '__name__', field)!r} returns"
@@ -346,12 +637,12 @@ def _check_present(what: str, field: Callable[[Any], Any] | str, found: object) 
     if found is not None and may_be_none(found):
         name = field if isinstance(field, str) else "field"
         raise TopologyError(
-            f"{what}: {_shown(field)} is {type_name(found)}, and None has no order and adds to "
-            f"nothing: say what is to count then, as in lambda v: v.{name} or 0"
+            f"{what}: {_format_field(field)} is {type_name(found)}, and None has no order and adds "
+            f"to nothing: say what is to count then, as in lambda v: v.{name} or 0"
         )
 
 
-def _required(into: type[Any], hints: Mapping[str, object]) -> set[str]:
+def _required_fields(into: type[Any], hints: Mapping[str, object]) -> set[str]:
     if dataclasses.is_dataclass(into):
         missing = dataclasses.MISSING
         return {

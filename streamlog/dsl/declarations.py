@@ -1,7 +1,7 @@
-"""Declarations: the topics of a program, and what reads them: streams, tables, agents.
+"""Declarations: the topics of a program, and the streams, tables and agents that read them.
 
-Rule of the file: declaring only, cheap and pure. What is declared is put into a topology by the
-app, and run by workers, the test driver and histories.
+Rule: declaring is cheap and pure. The app turns declarations into a topology; workers, the test
+driver and histories run it.
 """
 
 from __future__ import annotations
@@ -11,33 +11,54 @@ from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from streamlog.dsl.agent import Agent, AgentRef
-from streamlog.dsl.duties import Duties
+from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.dsl.global_table import GlobalTable
-from streamlog.dsl.place import AppBuilder, Place
-from streamlog.dsl.shapes import Shape
+from streamlog.dsl.services import AppServices
 from streamlog.dsl.stream import Stream
+from streamlog.dsl.stream_position import AppBuilder, StreamPosition, TableView
 from streamlog.dsl.table import Table
-from streamlog.dsl.topic import Outlet, Topic, refuse_other
-from streamlog.dsl.topic_table import topic_table
-from streamlog.dsl.windowed_keys import topic_key
-from streamlog.dsl.writable import writable_table
+from streamlog.dsl.topic import Topic, refuse_other
+from streamlog.dsl.value_types import Shape, topic_key
+from streamlog.dsl.writable_tables import writable_table
 from streamlog.durations import Dur, When, duration_ms
 from streamlog.errors import SerdeError, TopologyError
+from streamlog.nodes.policies import ErrorPolicy
+from streamlog.nodes.stream_nodes import Order, Source, TableSource
+from streamlog.nodes.table_nodes import BACKENDS, Backend, VersionedTable
+from streamlog.nodes.table_nodes import GlobalTableNode as GlobalDefinition
+from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec, check_name, check_source_lost
 from streamlog.records.partitioners import DEFAULT, PARTITIONERS, Partitioner
 from streamlog.serdes import Serde, serde_for
-from streamlog.topology import (
-    ErrorPolicy,
-    Order,
-    Source,
-    TopicSpec,
-    Topology,
-    check_name,
-    dead_letter_topics,
-)
-from streamlog.topology import GlobalTable as GlobalDefinition
-from streamlog.topology.global_tables import BACKENDS, Backend
-from streamlog.topology.source_lost import SourceLostPolicy, checked_source_lost
+from streamlog.tables.stores.store import StoreSpec
+from streamlog.topology import Topology, dead_letter_topics
 from streamlog.windows.definitions import Windows
+
+
+def topic_table(
+    builder: AppBuilder, spec: TopicSpec, *, name: str | None, history: Dur | None
+) -> Table[Any, Any]:
+    """Declare one; see `App.table`."""
+    node = check_name("a table", name or spec.name)
+    if history is None:
+        builder.add(TableSource(name=node, topic=spec, store=StoreSpec(node)))
+    else:
+        versions = StoreSpec(f"{node}/versions")
+        history_ms = duration_ms(history)
+        builder.add(
+            VersionedTable(
+                name=node,
+                topic=spec,
+                store=StoreSpec(node),
+                versions=versions,
+                history_ms=history_ms,
+            )
+        )
+    return Table(
+        TableView(
+            StreamPosition(builder, node, Shape(given=spec.key), Shape(given=spec.value)), node
+        )
+    )
+
 
 K = TypeVar("K")
 """A key."""
@@ -47,7 +68,7 @@ AgentFunction = Callable[[Stream[K, V]], Any]
 """`async def`, which may yield."""
 
 
-class Declarations(Duties):
+class Declarations(AppServices):
     """What a program declares."""
 
     def __init__(
@@ -76,7 +97,7 @@ class Declarations(Duties):
         self._ahead_max = timestamp_ahead_max
         if timestamp_ahead_max is not None:
             duration_ms(timestamp_ahead_max)
-        self.outlet = Outlet()
+        self.outlet = AppRuntime()
         """What `Topic.send` goes through while the app runs."""
         self._builder = AppBuilder(app_id, self.outlet, on_error=on_error)
         self._topics: dict[str, TopicSpec] = {}
@@ -140,7 +161,7 @@ class Declarations(Duties):
             TopologyError: the name is taken or can't be a topic's, partitions is below 1, there is
                 no such partitioner, or there are windows, and no key=Windowed[...].
             ConfigError: the retention or `timestamp_ahead_max` is no duration, or there is no such
-                choice of `source_lost`.
+                choice of `topic_spec`.
             SerdeError: a type can't be written down.
         """
         check_name("a topic", name)
@@ -160,7 +181,7 @@ class Declarations(Duties):
             value_serde or _serde(name, "value", value),
             timestamp=timestamp,
             timestamp_ahead_max_ms=None if ahead_max is None else duration_ms(ahead_max),
-            source_lost=checked_source_lost(source_lost, f"topic {name!r}: "),
+            source_lost=check_source_lost(source_lost, f"topic {name!r}: "),
             partitions=partitions,
             compact=compact,
             partitioner=partitioner,
@@ -348,15 +369,15 @@ class Declarations(Duties):
             )
         return topic.spec
 
-    def _source(self, topic: Topic[Any, Any]) -> Place:
+    def _source(self, topic: Topic[Any, Any]) -> StreamPosition:
         spec = self._own(topic)
         node = f"{spec.name}-source"
         if node not in self._builder.nodes:
             self._builder.add(Source(name=node, topic=spec))
         return self._place(node, spec)
 
-    def _place(self, node: str, spec: TopicSpec) -> Place:
-        return Place(self._builder, node, Shape(given=spec.key), Shape(given=spec.value))
+    def _place(self, node: str, spec: TopicSpec) -> StreamPosition:
+        return StreamPosition(self._builder, node, Shape(given=spec.key), Shape(given=spec.value))
 
 
 def _serde(topic: str, what: str, declared: object) -> Serde[Any]:

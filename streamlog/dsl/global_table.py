@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
-from streamlog.dsl.access import GlobalAccess
-from streamlog.dsl.place import AppBuilder
+from streamlog.dsl.app_runtime import GlobalAccess
+from streamlog.dsl.stream_position import AppBuilder
 from streamlog.errors import UsageError
-from streamlog.topology.global_tables import GlobalTable as Definition
+from streamlog.nodes.table_nodes import GlobalTableNode as Definition
 
 K = TypeVar("K")
 """A key."""

@@ -1,51 +1,164 @@
-"""Grouped: the records of a stream by key, to be aggregated into a table; CoGrouped: of several.
+"""Grouped: the records of a stream by key, aggregated into a table; CoGrouped: of several streams.
 
-In one file, as each makes the other. What several streams come to is in `cogrouped`.
+Several streams are folded into one aggregate through a `Port` each, which tells the aggregation
+which function adds a value. Rule: only the aggregation sees these pairs; a late record leaves in
+the form in which it came. Not here: windows (`windowed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from streamlog.dsl.aggregations import (
     Windowing,
-    aggregating,
-    counting,
-    reducing,
+    count_aggregation,
+    custom_aggregation,
+    reduce_aggregation,
     state_shape,
 )
-from streamlog.dsl.cogrouped import Into, adding, joined_inputs, late_as_it_came
 from streamlog.dsl.columns import row_aggregation
-from streamlog.dsl.place import (
-    Place,
-    Side,
-    partitioned,
+from streamlog.dsl.stream_position import (
+    StreamPosition,
+    TableView,
+    check_same_app,
+    check_same_keys,
+    repartition_if_needed,
 )
-from streamlog.dsl.shapes import Shape
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Topic
+from streamlog.dsl.value_types import Shape, return_shape
 from streamlog.dsl.windowed import WindowedStream
 from streamlog.durations import Dur, duration_ms
-from streamlog.errors import TopologyError
+from streamlog.errors import SerdeError, TopologyError
+from streamlog.nodes.policies import ErrorPolicy
+from streamlog.nodes.stream_nodes import Aggregate, Aggregation, Aggregator, Merge, Port
+from streamlog.nodes.table_nodes import AtCommits, ExpiringAggregate
+from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.record import Late, Record, Windowed
-from streamlog.tables.store import StoreSpec
-from streamlog.topology import (
-    Aggregate,
-    Aggregation,
-    Aggregator,
-    AtCommits,
-    ErrorPolicy,
-    ExpiringAggregate,
-    check_name,
-)
+from streamlog.serdes import Serde, form_of
+from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.calendar import Calendar
-from streamlog.windows.counted import Counted
-from streamlog.windows.definitions import Hopping, Tumbling, Windows
+from streamlog.windows.definitions import Counted, Hopping, Sessions, Sliding, Tumbling, Windows
 from streamlog.windows.emit import Emit
-from streamlog.windows.sessions import Sessions
-from streamlog.windows.sliding import Sliding
+
+INPUTS_MAX = 255
+"""Streams that go into one aggregate: their numbers are written in one byte."""
+
+Numbered = tuple[int, Any]
+"""The number of an input, and a value of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Into:
+    """A stream, and how its values are added."""
+
+    place: StreamPosition
+    add: Callable[[Any, Any], Any]
+
+
+class NumberedSerde:
+    """Values of several streams: a byte with the stream's number, then the value as it is there."""
+
+    def __init__(self, serdes: Sequence[Serde[Any]]) -> None:
+        self._serdes = tuple(serdes)
+
+    @property
+    def form(self) -> object:
+        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        return {"cogrouped": [form_of(serde) for serde in self._serdes]}
+
+    def dumps(self, obj: Numbered) -> bytes:
+        """The number and the value."""
+        number, value = obj
+        return bytes((number,)) + self._serdes[number].dumps(value)
+
+    def loads(self, data: bytes) -> Numbered:
+        """What `dumps` was given.
+
+        Raises:
+            SerdeError: it was not written here.
+        """
+        if not data or data[0] >= len(self._serdes):
+            raise SerdeError(f"not a value of one of {len(self._serdes)} streams: {data[:16]!r}")
+        return data[0], self._serdes[data[0]].loads(data[1:])
+
+
+class LateSerde:
+    """Late values without their numbers, for the topic that takes them."""
+
+    def __init__(self, inner: Serde[Any]) -> None:
+        self._inner = inner
+
+    @property
+    def form(self) -> object:
+        """That of the topic."""
+        return form_of(self._inner)
+
+    def dumps(self, obj: Late[Any]) -> bytes:
+        """As the topic has it."""
+        return self._inner.dumps(replace(obj, value=obj.value[1]))
+
+    def loads(self, data: bytes) -> Late[Any]:
+        """As the topic has it."""
+        late: Late[Any] = self._inner.loads(data)
+        return late
+
+
+def merge_inputs(inputs: Sequence[Into], name: str) -> StreamPosition:
+    """All streams in one place, as the aggregation of this name takes them.
+
+    Raises:
+        TopologyError: their keys are not written alike, or they are of several apps.
+    """
+    check_name("a table", name)
+    if len(inputs) > INPUTS_MAX:
+        raise TopologyError(f"{name!r} has {len(inputs)} streams: there can be {INPUTS_MAX}")
+    first = inputs[0].place
+    places: list[StreamPosition] = []
+    for number, into in enumerate(inputs):
+        check_same_app(first, into.place, "cogroup")
+        place = repartition_if_needed(into.place, f"{name}-{number + 1}", first.key)
+        check_same_keys(place, places[0] if places else place, name)
+        places.append(place)
+    builder, ports = first.builder, []
+    for number, place in enumerate(places):
+        port = Port(name=f"{name}/input-{number + 1}", parents=(place.node,), number=number)
+        builder.add(port)
+        ports.append(port.name)
+    builder.add(Merge(name=f"{name}/inputs", parents=tuple(ports)))
+    value = Shape(given=NumberedSerde([place.value.serde_if_needed for place in places]))
+    return StreamPosition(builder, f"{name}/inputs", places[0].key, value)
+
+
+def adder_of(inputs: Sequence[Into]) -> Callable[[Any, Numbered], Any]:
+    """Adds a value by the function of its stream; annotated as the first of them that is."""
+    adds = tuple(into.add for into in inputs)
+
+    def add(state: Any, numbered: Numbered) -> Any:  # noqa: ANN401 - a state
+        number, value = numbered
+        return adds[number](state, value)
+
+    shapes = [shape for into in adds if (shape := return_shape(into)).is_known]
+    add.__annotations__ = {"return": shapes[0].declared} if shapes else {}
+    return add
+
+
+def late_target(
+    late: TopicSpec | Callable[[Any], object] | None,
+) -> TopicSpec | Callable[[Any], object] | None:
+    """Where late records go, without the number of their stream."""
+    if late is None:
+        return None
+    if isinstance(late, TopicSpec):
+        return replace(late, value=LateSerde(late.value))
+
+    def told(record: Record[Any, Any]) -> object:
+        return late(record.replace(value=record.value[1]))
+
+    return told
+
 
 K = TypeVar("K")
 """A key."""
@@ -60,7 +173,7 @@ A = TypeVar("A")
 class Grouped(Generic[K, V]):
     """The records of a stream by key."""
 
-    def __init__(self, place: Place, emit: Emit = Emit.UPDATE) -> None:
+    def __init__(self, place: StreamPosition, emit: Emit = Emit.UPDATE) -> None:
         self._place = place
         self._emit = emit
 
@@ -98,7 +211,7 @@ class Grouped(Generic[K, V]):
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, int]:
         """How many records each key has had; `ttl` as for `aggregate`."""
-        return self._table(name, counting(), Shape(int), on_error, ttl)
+        return self._table(name, count_aggregation(), Shape(int), on_error, ttl)
 
     def reduce(
         self,
@@ -112,7 +225,7 @@ class Grouped(Generic[K, V]):
 
         `ttl` as for `aggregate`.
         """
-        folding = reducing(fn, self._place.value.serde)
+        folding = reduce_aggregation(fn, self._place.value.serde)
         return self._table(name, folding, self._place.value, on_error, ttl)
 
     def aggregate(
@@ -138,7 +251,7 @@ class Grouped(Generic[K, V]):
             on_error: what becomes of records on which a function fails.
         """
         shape = state_shape(init, fn)
-        return self._table(name, aggregating(init, fn, shape.serde), shape, on_error, ttl)
+        return self._table(name, custom_aggregation(init, fn, shape.serde), shape, on_error, ttl)
 
     def agg(
         self,
@@ -170,7 +283,7 @@ class Grouped(Generic[K, V]):
         ttl: Dur | None,
     ) -> Table[K, Any]:
         check_name("a table", name)
-        place = partitioned(self._place, name)
+        place = repartition_if_needed(self._place, name)
         node = Aggregate(
             name=name,
             parents=(place.node,),
@@ -179,16 +292,16 @@ class Grouped(Generic[K, V]):
             aggregation=aggregation,
             on_error=on_error,
         )
-        place.builder.add(node if ttl is None else expiring(node, ttl))
+        place.builder.add(node if ttl is None else with_ttl(node, ttl))
         at = name
         if self._emit == Emit.COMMIT:
             at = f"{name}/commits"
             key, deletes = place.key.serde, ttl is not None
             place.builder.add(AtCommits(name=at, parents=(name,), key=key, deletes=deletes))
-        return Table(Side(Place(place.builder, at, place.key, value), name))
+        return Table(TableView(StreamPosition(place.builder, at, place.key, value), name))
 
 
-def expiring(node: Aggregate, ttl: Dur) -> ExpiringAggregate:
+def with_ttl(node: Aggregate, ttl: Dur) -> ExpiringAggregate:
     """The same with rows that are over some time.
 
     Raises:
@@ -237,8 +350,8 @@ class CoGrouped(Generic[K, A]):
         Raises:
             TopologyError: the streams write their keys differently, or are of several apps.
         """
-        joined: Grouped[K, Any] = Grouped(joined_inputs(self._inputs, name))
-        return joined.aggregate(init, adding(self._inputs), name=name, on_error=on_error)
+        joined: Grouped[K, Any] = Grouped(merge_inputs(self._inputs, name))
+        return joined.aggregate(init, adder_of(self._inputs), name=name, on_error=on_error)
 
 
 class WindowedCoGrouped(Generic[K, A]):
@@ -274,9 +387,9 @@ class WindowedCoGrouped(Generic[K, A]):
         """
         how = self._how._windowing  # noqa: SLF001 - its kin
         joined: WindowedStream[K, Any] = WindowedStream(
-            joined_inputs(self._inputs, name), replace(how, late=late_as_it_came(how.late))
+            merge_inputs(self._inputs, name), replace(how, late=late_target(how.late))
         )
-        add = adding(self._inputs)
+        add = adder_of(self._inputs)
         return joined.aggregate(init, add, merge=merge, name=name, on_error=on_error)
 
     def _with(self, how: WindowedStream[K, Any]) -> Self:

@@ -5,7 +5,7 @@ record, reads and writes stores, and forwards what it likes. Each task makes an 
 class, so an object sees the records of one partition, in the order of the task, and nobody
 else's. Rule of the file: declarations only. They are read when the stream is built, and what
 can't be run is refused there. Methods are ordinary functions: a task runs between two commits
-and can't wait; what waits belongs into an agent. Who runs all this: `processing/processor`.
+and can't wait; what waits belongs into an agent. Who runs all this: `processing/processor_step`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast
 
-from streamlog.chance import UUID, Random
-from streamlog.dsl.shapes import UNKNOWN, Shape, declared_shape
+from streamlog.dsl.value_types import UNKNOWN, Shape, declared_shape
 from streamlog.durations import Dur, When, duration_ms
 from streamlog.errors import ConfigError, TopologyError, UsageError
+from streamlog.nodes.process_nodes import (
+    ExpiringProcessorStore,
+    ProcessorStore,
+    Punctuation,
+    StoreBackend,
+)
+from streamlog.random_source import UUID, Random
 from streamlog.record import Record
 from streamlog.serdes import Serde, serde_for
-from streamlog.tables.ordered_keys import ordered
-from streamlog.tables.store import StoreSpec
-from streamlog.topology import ExpiringProcessorStore, ProcessorStore, Punctuation
-from streamlog.topology.process import StoreBackend
+from streamlog.tables.stores.store import StoreSpec, ordered_serde
 
 K = TypeVar("K")
 """A key of a store."""
@@ -211,7 +214,7 @@ class _Declaration:
         self.ttl_ms = ttl_ms
         self.backend = backend
         self.changelog = changelog
-        self.key, self.is_ordered = ordered(key)
+        self.key, self.is_ordered = ordered_serde(key)
         self.value: Serde[Any] = serde_for(value)
         self._name = ""
 

@@ -1,38 +1,138 @@
-"""Table: the latest value per key, kept by a source or an aggregation.
+"""Table: the latest value per key, kept by a source or aggregation; GroupedTable: by another key.
 
-Its views store nothing more, rows are mapped when they are looked up. Rule of the file: a change
-to None is a deletion, which views hand on and do not show to functions.
+A view stores nothing: rows are mapped when they are read. A row of a grouped table counts once, in
+its present group: when it changes or is deleted, its old value is subtracted, so each aggregation
+has a function that adds and one that subtracts.
+
+Rule: a change to None is a deletion, which views pass on without calling functions. Grouped rows go
+through a repartition topic as `Revision`s. A suppressed table keeps no rows: it can be joined and
+grouped, but not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from streamlog.dsl.access import TableAccess
-from streamlog.dsl.fields import is_never_none
-from streamlog.dsl.foreign_keys import Pointing, joined_on
-from streamlog.dsl.place import (
-    Place,
-    Side,
-)
-from streamlog.dsl.shapes import returned
-from streamlog.dsl.suppressing import suppressed_until_closed, suppressed_within
-from streamlog.dsl.table_joins import joined_tables
-from streamlog.durations import Dur, When, when_ms
+from streamlog.dsl.aggregations import revision_aggregation, revision_reduction, state_shape
+from streamlog.dsl.app_runtime import TableAccess
+from streamlog.dsl.stream_position import StreamPosition, TableView, repartition
+from streamlog.dsl.table_joins import Pointing, join_on_foreign_key, join_tables
+from streamlog.dsl.value_types import Shape, element, is_never_none, return_shape
+from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import TopologyError, UsageError
-from streamlog.tables.at_hand import rows_at_hand
-from streamlog.topology import (
-    ErrorPolicy,
-    How,
-    TableFilter,
-    TableMapValues,
-    check_name,
+from streamlog.nodes.policies import ErrorPolicy
+from streamlog.nodes.stream_nodes import Aggregation, How, Node, TableFilter, TableMapValues
+from streamlog.nodes.table_nodes import (
+    Regroup,
+    SuppressUntilClosed,
+    SuppressWithin,
+    TableAggregate,
+    TableTableJoin,
 )
+from streamlog.nodes.topic_spec import check_name
+from streamlog.nodes.window_nodes import (
+    RecordWindowsAggregate,
+    SessionAggregate,
+    WindowedAggregate,
+    WindowedRows,
+)
+from streamlog.serdes import serde_for
+from streamlog.tables.change_serdes import RevisionSerde
+from streamlog.tables.local_rows import local_tables
+from streamlog.tables.stores.store import StoreSpec
+from streamlog.windows.definitions import Sessions
 
 if TYPE_CHECKING:
-    from streamlog.dsl.grouped_table import GroupedTable
     from streamlog.dsl.stream import Stream
+
+
+def suppress_until_closed(side: TableView, name: str) -> TableView:
+    """Each row of a windowed table once, when it is final.
+
+    Raises:
+        TopologyError: the table is not windowed, or the name is taken.
+    """
+    place = side.place
+    owner = place.builder.nodes[side.owner]
+    if not side.is_windowed:
+        raise TopologyError(
+            f"{side.owner!r} has no windows that could close: give suppress within= or "
+            "max_records=, or window the stream before it is aggregated"
+        )
+    closes_after_ms, size_ms, idle_after_ms = _closing(owner)
+    place.builder.add(
+        SuppressUntilClosed(
+            name=check_name("a suppression", name),
+            parents=(place.node,),
+            store=StoreSpec(name),
+            key=place.key.serde,
+            value=place.value.serde,
+            closes_after_ms=closes_after_ms,
+            size_ms=size_ms,
+            are_sessions=isinstance(owner, SessionAggregate),
+            idle_after_ms=idle_after_ms,
+            united=isinstance(owner, WindowedRows) and owner.united,
+        )
+    )
+    return _view_below(side, name)
+
+
+def suppress_within(
+    side: TableView, name: str, *, within: Dur | None, max_records: int | None
+) -> TableView:
+    """The last change of each row, later.
+
+    Raises:
+        TopologyError: there is no limit, one is out of range, or the name is taken.
+    """
+    if within is None and max_records is None:
+        raise TopologyError(
+            f'{name!r} would hold changes back for ever: give suppress until="closed", within= '
+            "or max_records="
+        )
+    if max_records is not None and max_records < 1:
+        raise TopologyError(f"max_records= must be 1 or more, not {max_records}")
+    place = side.place
+    place.builder.add(
+        SuppressWithin(
+            name=check_name("a suppression", name),
+            parents=(place.node,),
+            store=StoreSpec(name),
+            key=place.key.serde,
+            value=place.value.serde,
+            within_ms=None if within is None else duration_ms(within),
+            records_max=max_records,
+        )
+    )
+    return _view_below(side, name)
+
+
+def _view_below(side: TableView, name: str) -> TableView:
+    place = side.place
+    return TableView(
+        StreamPosition(place.builder, name, place.key, place.value),
+        name,
+        is_windowed=side.is_windowed,
+    )
+
+
+def _closing(owner: Node) -> tuple[int, int, int | None]:
+    """How far behind its end a window is final, and how long it is; 0 if that is not known.
+
+    And after how long a quiet its sources are not waited for.
+    """
+    if isinstance(owner, TableTableJoin):
+        return owner.kept_ms or 0, 0, None
+    if not isinstance(owner, WindowedAggregate | RecordWindowsAggregate):
+        raise TopologyError(
+            f"it is not known when windows of {owner.name!r}, a {type(owner).__name__}, close"
+        )
+    windows = owner.windows
+    if isinstance(windows, Sessions):
+        return windows.gap_ms + windows.grace_ms, 0, owner.idle_after_ms
+    return windows.grace_ms, windows.size_ms, owner.idle_after_ms
+
 
 K = TypeVar("K")
 """A key."""
@@ -49,7 +149,7 @@ R = TypeVar("R")
 class Table(Generic[K, V]):
     """The latest value of type V per key of type K."""
 
-    def __init__(self, side: Side, *, default: Callable[[], V] | None = None) -> None:
+    def __init__(self, side: TableView, *, default: Callable[[], V] | None = None) -> None:
         """`default` makes the value of keys that have none."""
         self.side = side
         self._default = default
@@ -79,17 +179,19 @@ class Table(Generic[K, V]):
         before, too: a row that was not there is not deleted. So it has to be deterministic.
         """
         builder, place = self.side.place.builder, self.side.place
-        value = returned(fn, place.value)
+        value = return_shape(fn, place.value)
         node = TableMapValues(
-            name=_checked(name) or builder.unique_name("tablemapvalues"),
+            name=_check_optional_name(name) or builder.unique_name("tablemapvalues"),
             parents=(place.node,),
             fn=fn,
             may_delete=not is_never_none(value.known),
             on_error=on_error,
         )
         builder.add(node)
-        mapped = Place(builder, node.name, place.key, value)
-        return Table(Side(mapped, self.side.owner, (*self.side.views, node), self.side.is_windowed))
+        mapped = StreamPosition(builder, node.name, place.key, value)
+        return Table(
+            TableView(mapped, self.side.owner, (*self.side.views, node), self.side.is_windowed)
+        )
 
     def filter(
         self,
@@ -106,15 +208,17 @@ class Table(Generic[K, V]):
         """
         builder = self.side.place.builder
         node = TableFilter(
-            name=_checked(name) or builder.unique_name("tablefilter"),
+            name=_check_optional_name(name) or builder.unique_name("tablefilter"),
             parents=(self.side.place.node,),
             fn=fn,
             on_error=on_error,
         )
         builder.add(node)
         place = self.side.place
-        passed = Place(builder, node.name, place.key, place.value)
-        return Table(Side(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed))
+        passed = StreamPosition(builder, node.name, place.key, place.value)
+        return Table(
+            TableView(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed)
+        )
 
     def join(
         self,
@@ -192,7 +296,7 @@ class Table(Generic[K, V]):
             left=self.side, right=other.side, on=on, fn=fn, is_left=False, name=name,
             on_error=on_error,
         )  # fmt: skip
-        return Table(joined_on(said))
+        return Table(join_on_foreign_key(said))
 
     def left_join_on(
         self,
@@ -208,7 +312,7 @@ class Table(Generic[K, V]):
             left=self.side, right=other.side, on=on, fn=fn, is_left=True, name=name,
             on_error=on_error,
         )  # fmt: skip
-        return Table(joined_on(said))
+        return Table(join_on_foreign_key(said))
 
     def _joined(
         self,
@@ -218,7 +322,7 @@ class Table(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None,
     ) -> Table[K, R]:
-        side = joined_tables(self.side, other.side, fn, kind=kind, name=name, on_error=on_error)
+        side = join_tables(self.side, other.side, fn, kind=kind, name=name, on_error=on_error)
         return Table(side)
 
     @overload
@@ -251,13 +355,13 @@ class Table(Generic[K, V]):
             TopologyError: no limit is given, or the table is not windowed.
         """
         if until is None:
-            return Table(suppressed_within(self.side, name, within=within, max_records=max_records))
+            return Table(suppress_within(self.side, name, within=within, max_records=max_records))
         if until != "closed" or within is not None or max_records is not None:
             raise TopologyError(
                 'suppress takes until="closed", or within= and max_records=; final rows have no '
                 "other limit, as some of them would be lost"
             )
-        return Table(suppressed_until_closed(self.side, name))
+        return Table(suppress_until_closed(self.side, name))
 
     def group_by(
         self,
@@ -279,9 +383,7 @@ class Table(Generic[K, V]):
         Raises:
             TopologyError: the name is taken, or what the table's changes replace is not known.
         """
-        from streamlog.dsl.grouped_table import regrouped  # noqa: PLC0415 - as in `changes`
-
-        return regrouped(self.side, fn, name, on_error)
+        return group_table(self.side, fn, name, on_error)
 
     def __getitem__(self, key: K) -> V:
         """The value of a key, or the table's default; for agents and processors that own the key.
@@ -308,29 +410,29 @@ class Table(Generic[K, V]):
             UsageError: as for `table[key]`, or the rows are not for the program to set.
             SerdeError: key or value are not of the table's types.
         """
-        rows_at_hand(self.name).put(self.side.rows, key, value)
+        local_tables(self.name).put(self.side.rows, key, value)
 
     def __delitem__(self, key: K) -> None:
         """Delete the row of a key; raises KeyError if there is none."""
         if self.get(key) is None:
             raise KeyError(key)
-        rows_at_hand(self.name).put(self.side.rows, key, None)
+        local_tables(self.name).put(self.side.rows, key, None)
 
     def __contains__(self, key: object) -> bool:
         """Whether the key has a row: a default is none."""
-        return rows_at_hand(self.name).get(self.side.rows, key) is not None
+        return local_tables(self.name).get(self.side.rows, key) is not None
 
     __iter__ = None
     """Not by chance: `for key in table` would be every row of one partition."""
 
     def get(self, key: K) -> V | None:
         """The value of a key, or None; raises UsageError as `table[key]`."""
-        found: V | None = rows_at_hand(self.name).get(self.side.rows, key)
+        found: V | None = local_tables(self.name).get(self.side.rows, key)
         return found
 
     def items(self) -> Iterator[tuple[K, V]]:
         """All rows of the partition in hand, by the bytes of their keys; see `table[key]`."""
-        return rows_at_hand(self.name).range(self.side.rows)
+        return local_tables(self.name).range(self.side.rows)
 
     async def fetch(self, key: K, *, stale_ok: bool = False) -> V | None:
         """The row of a key, from whichever worker has it; None if there is none.
@@ -396,5 +498,125 @@ class Table(Generic[K, V]):
         return found
 
 
-def _checked(name: str | None) -> str | None:
+def _check_optional_name(name: str | None) -> str | None:
     return None if name is None else check_name("an operator", name)
+
+
+"""A group."""
+"""What a row brings into its group."""
+A = TypeVar("A")
+"""The state and result of an aggregation."""
+
+
+class GroupedTable(Generic[K, V]):
+    """The rows of a table by another key."""
+
+    def __init__(self, place: StreamPosition, value: Shape) -> None:
+        """`place` is where revisions of values of this shape are, each group in one partition."""
+        self._place = place
+        self._value = value
+
+    def count(self, *, name: str, on_error: ErrorPolicy | None = None) -> Table[K, int]:
+        """How many rows are in each group; 0 once the last one has left."""
+        aggregation = revision_aggregation(
+            int, lambda n, _: n + 1, lambda n, _: n - 1, serde_for(int)
+        )
+        return self._table(name, aggregation, Shape(int), on_error)
+
+    def reduce(
+        self,
+        add: Callable[[V, V], V],
+        subtract: Callable[[V, V], V],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, V]:
+        """The values of each group folded into one of the same type; the first is the start.
+
+        Args:
+            add: what comes of the result and a value that is there from now on.
+            subtract: what comes of the result and a value that is there no more; None: the
+                group is gone, and its row is deleted.
+            name: of the table, which is the identity of its state.
+            on_error: what becomes of a change on which a function fails; with anything but
+                `FAIL` the result may be wrong from there on, as what was left out is subtracted.
+        """
+        aggregation = revision_reduction(add, subtract, self._value.serde)
+        return self._table(name, aggregation, self._value, on_error)
+
+    def aggregate(
+        self,
+        init: Callable[[], A],
+        add: Callable[[A, V], A],
+        subtract: Callable[[A, V], A],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, A]:
+        """The values of each group folded into a state that begins as `init()`.
+
+        The functions may change the state in place, but have to return it. Its type is what
+        `add` is annotated to return, else what `init()` is.
+
+        Args:
+            init: the state of a group without rows.
+            add: the state with a value that is there from now on.
+            subtract: the state without a value that is there no more; None: the group is gone.
+            name: of the table, which is the identity of its state.
+            on_error: as with `reduce`.
+        """
+        shape = state_shape(init, add)
+        return self._table(
+            name, revision_aggregation(init, add, subtract, shape.serde), shape, on_error
+        )
+
+    def _table(
+        self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
+    ) -> Table[K, Any]:
+        place = self._place
+        place.builder.add(
+            TableAggregate(
+                name=check_name("a table", name),
+                parents=(place.node,),
+                store=StoreSpec(name),
+                key=place.key.serde,
+                aggregation=aggregation,
+                on_error=on_error,
+            )
+        )
+        return Table(TableView(StreamPosition(place.builder, name, place.key, value), name))
+
+
+def group_table(
+    side: TableView,
+    fn: Callable[[Any, Any], tuple[Any, Any] | None],
+    name: str,
+    on_error: ErrorPolicy | None,
+) -> GroupedTable[Any, Any]:
+    """The rows of a table by what the function says.
+
+    Raises:
+        TopologyError: what the changes of the table replace is not known.
+    """
+    place = side.place
+    owner = place.builder.nodes[side.owner]
+    if not _knows_old_values(place):
+        hint = "with Emit.UPDATE or Emit.CLOSE they do" if side.is_windowed else "group .changes()"
+        raise TopologyError(
+            f"the rows of {side.owner!r}, a {type(owner).__name__}, can't be grouped by another "
+            f"key, as its changes do not say what they replace: {hint}"
+        )
+    key, value = (return_shape(fn, place.key, place.value, of=element(at)) for at in (0, 1))
+    node = f"{check_name('a grouping', name)}-groups"
+    place.builder.add(Regroup(name=node, parents=(place.node,), fn=fn, on_error=on_error))
+    revisions = Shape(given=RevisionSerde(value.serde))
+    behind = repartition(StreamPosition(place.builder, node, key, revisions), name, key)
+    return GroupedTable(behind, value)
+
+
+def _knows_old_values(place: StreamPosition) -> bool:
+    nodes = place.builder.nodes
+    node = nodes[place.node]
+    while node.old_values == "passed on":
+        node = nodes[node.parents[0]]
+    return node.old_values == "kept"

@@ -1,49 +1,166 @@
-"""What joins of tables, and tables made of streams, come to as nodes.
+"""Joins of tables, by key and by foreign key, and tables made of streams.
 
-Rule of the file: it gives `Side`s, of which a `Table` is made where it is asked for. Rows meet by
-the bytes of their keys, so both tables have to write those alike, and windowed ones only meet
-windowed ones.
+Rule: the functions return a `TableView`, from which the caller makes a `Table`. Rows meet by the
+bytes of their keys, so both tables have to serialize keys alike, and a windowed table is joined
+only with a windowed one. Nodes and topics of a join by foreign keys are named after the join.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
-from streamlog.dsl.fits import takes_none
-from streamlog.dsl.place import Place, Side, check_same_keys, partitioned, same_app
-from streamlog.dsl.shapes import Shape, returned
+from streamlog.dsl.stream_position import (
+    AppBuilder,
+    StreamPosition,
+    TableView,
+    check_same_app,
+    check_same_keys,
+    check_takes_none,
+    repartition,
+    repartition_if_needed,
+)
+from streamlog.dsl.value_types import Shape, return_shape
 from streamlog.errors import TopologyError
-from streamlog.serdes import Serde, WindowedSerde
-from streamlog.tables.store import StoreSpec
-from streamlog.topology import (
-    ErrorPolicy,
-    How,
-    RecordWindowsAggregate,
+from streamlog.nodes.policies import ErrorPolicy
+from streamlog.nodes.stream_nodes import Filter, How, RepartitionSink, Source
+from streamlog.nodes.table_nodes import (
+    ForeignKeyJoin,
+    ForeignKeyRows,
+    Refer,
     StreamTable,
     TableSide,
     TableTableJoin,
-    check_name,
 )
+from streamlog.nodes.topic_spec import check_name
+from streamlog.nodes.window_nodes import RecordWindowsAggregate
+from streamlog.serdes import Serde, WindowedSerde
+from streamlog.tables.change_serdes import OutcomeSerde, Reference, ReferenceOutcome, ReferenceSerde
+from streamlog.tables.stores.store import StoreSpec
 
 
-def joined_tables(
-    left: Side,
-    right: Side,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointing:
+    """A join by foreign keys, as far as it has been said."""
+
+    left: TableView
+    right: TableView
+    on: Callable[[Any], Any]
+    fn: Callable[..., Any]
+    is_left: bool
+    name: str
+    on_error: ErrorPolicy | None
+
+
+def join_on_foreign_key(said: Pointing) -> TableView:
+    """Each row of a table with the row of another one that it points to.
+
+    Raises:
+        TopologyError: a table is windowed, they are of two apps, or the name is taken.
+    """
+    name, left, right = check_name("a join", said.name), said.left, said.right
+    check_same_app(left.place, right.place, "join")
+    for side in (left, right):
+        if side.is_windowed:
+            raise TopologyError(
+                f"table {side.owner!r} is windowed, and can't be joined by a foreign key: its rows "
+                "would stay for ever"
+            )
+    builder, key, value = (
+        left.place.builder,
+        left.place.key,
+        return_shape(said.fn, left.place.value, right.place.value),
+    )
+    _add_refer(said)
+    outcomes = OutcomeSerde(value.serde)
+    met = StreamPosition(builder, _add_join(said), key, Shape(given=outcomes))
+    behind = repartition(met, f"{name}-results", key)
+    topic = cast("Source", builder.nodes[behind.node]).topic
+    alone = _only(builder, name, ReferenceOutcome, key, outcomes)
+    builder.add(RepartitionSink(name=f"{name}-alone", parents=(alone.node,), topic=topic))
+    builder.add(
+        ForeignKeyRows(
+            name=name,
+            parents=(behind.node,),
+            store=StoreSpec(name),
+            gone=StoreSpec(f"{name}/gone"),
+            key=key.serde,
+            value=value.serde,
+        )
+    )
+    return TableView(StreamPosition(builder, name, key, value), name)
+
+
+def _add_refer(said: Pointing) -> None:
+    place = said.left.place
+    place.builder.add(
+        Refer(
+            name=f"{said.name}-refers",
+            parents=(place.node,),
+            on=said.on,
+            fn=said.fn,
+            is_left=said.is_left,
+            key=place.key.serde,
+            on_error=said.on_error,
+        )
+    )
+
+
+def _add_join(said: Pointing) -> str:
+    """Where references meet what they point to."""
+    name, left, right = said.name, said.left.place, said.right.place
+    pointing = _only(left.builder, name, Reference, right.key, ReferenceSerde(left.value.serde))
+    referring = repartition(pointing, f"{name}-references", right.key)
+    sides = (f"{name}/references", f"{name}/rows")
+    for each, node in zip(sides, (referring.node, right.node), strict=True):
+        left.builder.add(TableSide(name=each, parents=(node,), is_left=each == sides[0]))
+    node = f"{name}-meets"
+    left.builder.add(
+        ForeignKeyJoin(
+            name=node,
+            parents=sides,
+            store=StoreSpec(f"{name}/references"),
+            rows=StoreSpec(f"{name}/rows"),
+            fn=said.fn,
+            is_left=said.is_left,
+            key=right.key.serde,
+            value=right.value.serde,
+            row_key=left.key.serde,
+            row_value=left.value.serde,
+            on_error=said.on_error,
+        )
+    )
+    return node
+
+
+def _only(
+    builder: AppBuilder, name: str, kind: type, key: Shape, serde: Serde[Any]
+) -> StreamPosition:
+    """Of the messages that rows of the left table become, those of one kind."""
+    node = f"{name}-{kind.__name__.lower()}s"
+    wanted = Filter(name=node, parents=(f"{name}-refers",), fn=lambda _, m: isinstance(m, kind))
+    builder.add(wanted)
+    return StreamPosition(builder, node, key, Shape(given=serde))
+
+
+def join_tables(
+    left: TableView,
+    right: TableView,
     fn: Callable[..., Any],
     *,
     kind: How,
     name: str,
     on_error: ErrorPolicy | None,
-) -> Side:
+) -> TableView:
     """The rows of two tables by key.
 
     Raises:
         TopologyError: they are of two apps, their keys can't meet, or the name is taken.
     """
     check_name("a join", name)
-    takes_none(fn, *{"inner": (), "left": (1,), "outer": (0, 1)}[kind], where=f"{kind}_join")
-    same_app(left.place, right.place, "join")
+    check_takes_none(fn, *{"inner": (), "left": (1,), "outer": (0, 1)}[kind], where=f"{kind}_join")
+    check_same_app(left.place, right.place, "join")
     _check_windows(left, right)
     builder, key = left.place.builder, left.place.key
     sides = (f"{name}/left", f"{name}/right")
@@ -64,16 +181,16 @@ def joined_tables(
             on_error=on_error,
         )
     )
-    return Side(
-        Place(builder, name, key, returned(fn, left.place.value, right.place.value)),
+    return TableView(
+        StreamPosition(builder, name, key, return_shape(fn, left.place.value, right.place.value)),
         name,
         is_windowed=left.is_windowed,
     )
 
 
-def table_of(place: Place, name: str, on_error: ErrorPolicy | None) -> Side:
+def table_of(place: StreamPosition, name: str, on_error: ErrorPolicy | None) -> TableView:
     """The latest value per key of a stream."""
-    place = partitioned(place, check_name("a table", name))
+    place = repartition_if_needed(place, check_name("a table", name))
     place.builder.add(
         StreamTable(
             name=name,
@@ -91,29 +208,29 @@ def table_of(place: Place, name: str, on_error: ErrorPolicy | None) -> Side:
             "is that of a windowed table, which is one already"
         )
     value = Shape(given=place.value.serde)
-    return Side(Place(place.builder, name, place.key, value), name)
+    return TableView(StreamPosition(place.builder, name, place.key, value), name)
 
 
-def _check_windows(left: Side, right: Side) -> None:
+def _check_windows(left: TableView, right: TableView) -> None:
     if left.is_windowed != right.is_windowed:
         raise TopologyError(
             f"{left.owner!r} and {right.owner!r} can't be joined, as only one of them is windowed: "
             "equal keys would not meet"
         )
-    mine, others = _unwindowed(left.place), _unwindowed(right.place)
+    mine, others = _unwindow_keys(left.place), _unwindow_keys(right.place)
     check_same_keys(mine, others, right.owner)
 
 
-def _unwindowed(place: Place) -> Place:
+def _unwindow_keys(place: StreamPosition) -> StreamPosition:
     shape = Shape(given=_within_window(place.key.serde))
-    return Place(place.builder, place.node, shape, place.value)
+    return StreamPosition(place.builder, place.node, shape, place.value)
 
 
 def _within_window(serde: Serde[Any]) -> Serde[Any]:
     return serde.key_serde if isinstance(serde, WindowedSerde) else serde
 
 
-def _kept_ms(left: Side, right: Side) -> int | None:
+def _kept_ms(left: TableView, right: TableView) -> int | None:
     """For how long after its window either table may change a row."""
     if not left.is_windowed:
         return None
@@ -121,7 +238,7 @@ def _kept_ms(left: Side, right: Side) -> int | None:
     return max(node.rows_kept_ms or 0 for node in nodes)
 
 
-def _ends_count(side: Side) -> bool:
+def _ends_count(side: TableView) -> bool:
     owner = side.place.builder.nodes[side.owner]
     if isinstance(owner, TableTableJoin):
         return owner.ends_count

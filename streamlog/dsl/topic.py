@@ -7,18 +7,18 @@ long as somebody runs it: a worker and the test driver put their own `Sender` in
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from streamlog.dsl.access import GlobalAccess, TableAccess
+from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.durations import When, moment, when_ms
 from streamlog.errors import ProcessingError, SerdeError, StreamlogError, TopologyError, UsageError
-from streamlog.record import Headers, Record
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.record import Record
 from streamlog.serdes import Serde
-from streamlog.topology import TopicSpec
 
 if TYPE_CHECKING:
-    from streamlog.records.batch import Record as RawRecord
+    from streamlog.records.batch import LogRecord as RawRecord
 
 K = TypeVar("K")
 """A key."""
@@ -33,47 +33,6 @@ class Sent(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
-
-
-class Sender(Protocol):
-    """Port: writes one record of bytes and says where it lies. A worker's or a test driver's."""
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None,
-        timestamp_ms: int | None,
-        headers: Headers,
-        partition: int | None,
-    ) -> Awaitable[tuple[str, int, int, int]]:
-        """Topic, partition, offset and timestamp of the record, once it is acknowledged."""
-
-
-class Asker(Protocol):
-    """Port: writes a record and waits for the answer. A worker's or a test driver's."""
-
-    def ask(
-        self, topic: str, value: bytes | None, *, key: bytes | None, timeout_ms: int
-    ) -> Awaitable[bytes | None]:
-        """The answer.
-
-        Raises:
-            RequestTimedOut: it has not come in time.
-        """
-
-
-class Outlet:
-    """What the topics of an app are sent through, as long as the app runs."""
-
-    def __init__(self) -> None:
-        self.sender: Sender | None = None
-        self.asker: Asker | None = None
-        self.tables: TableAccess | None = None
-        """What the rows of the app's tables are asked through."""
-        self.global_tables: GlobalAccess | None = None
-        """The same for tables that are here whole."""
 
 
 def refuse_other(given: object) -> None:
@@ -92,7 +51,7 @@ def refuse_other(given: object) -> None:
 class Topic(Generic[K, V]):
     """A topic with the types of its keys and values."""
 
-    def __init__(self, spec: TopicSpec, outlet: Outlet) -> None:
+    def __init__(self, spec: TopicSpec, outlet: AppRuntime) -> None:
         self.spec = spec
         self._outlet = outlet
 
@@ -147,8 +106,8 @@ class Topic(Generic[K, V]):
             SerdeError: they are not of the topic's types.
         """
         return (
-            _encoded(self.spec.key, key, f"the key for {self.name!r}"),
-            _encoded(self.spec.value, value, f"the value for {self.name!r}"),
+            _encode(self.spec.key, key, f"the key for {self.name!r}"),
+            _encode(self.spec.value, value, f"the value for {self.name!r}"),
         )
 
     def decoded(self, record: RawRecord, partition: int) -> Record[K, V]:
@@ -179,7 +138,7 @@ class Topic(Generic[K, V]):
         ) from failure
 
 
-def _encoded(serde: Serde[Any], obj: object, what: str) -> bytes | None:
+def _encode(serde: Serde[Any], obj: object, what: str) -> bytes | None:
     if obj is None:
         return None
     try:

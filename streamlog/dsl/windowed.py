@@ -8,42 +8,33 @@ from typing import Any, Generic, Self, TypeVar
 
 from streamlog.dsl.aggregations import (
     Windowing,
-    aggregating,
-    counting,
-    reducing,
+    count_aggregation,
+    counted_aggregate,
+    custom_aggregation,
+    record_windows_aggregate,
+    reduce_aggregation,
     state_shape,
 )
 from streamlog.dsl.columns import row_aggregation
-from streamlog.dsl.counted import counted_aggregate
-from streamlog.dsl.place import (
-    Place,
-    Side,
+from streamlog.dsl.stream_position import (
+    StreamPosition,
+    TableView,
     idle_after_ms,
-    partitioned,
+    repartition_if_needed,
 )
-from streamlog.dsl.record_windows import record_windows_aggregate
-from streamlog.dsl.shapes import Shape
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Topic
-from streamlog.dsl.windowed_keys import agree
+from streamlog.dsl.value_types import Shape, share_layout
 from streamlog.durations import Dur
 from streamlog.errors import TopologyError
+from streamlog.nodes.policies import ErrorPolicy
+from streamlog.nodes.stream_nodes import Aggregation, Aggregator
+from streamlog.nodes.topic_spec import TopicSpec, check_name
+from streamlog.nodes.window_nodes import CountedAggregate, RecordWindowsAggregate, WindowedAggregate
 from streamlog.record import Late, Record, Windowed
-from streamlog.tables.store import StoreSpec
-from streamlog.topology import (
-    Aggregation,
-    Aggregator,
-    CountedAggregate,
-    ErrorPolicy,
-    RecordWindowsAggregate,
-    TopicSpec,
-    WindowedAggregate,
-    check_name,
-)
-from streamlog.windows.counted import Counted
+from streamlog.tables.stores.store import StoreSpec
+from streamlog.windows.definitions import Counted, Sessions, Sliding
 from streamlog.windows.emit import Emit
-from streamlog.windows.sessions import Sessions
-from streamlog.windows.sliding import Sliding
 
 K = TypeVar("K")
 """A key."""
@@ -56,7 +47,7 @@ A = TypeVar("A")
 class WindowedStream(Generic[K, V]):
     """The records of a stream by key and window."""
 
-    def __init__(self, place: Place, windowing: Windowing) -> None:
+    def __init__(self, place: StreamPosition, windowing: Windowing) -> None:
         self._place = place
         self._windowing = windowing
 
@@ -68,7 +59,7 @@ class WindowedStream(Generic[K, V]):
         """
         late = to.spec if isinstance(to, Topic) else to
         if isinstance(late, TopicSpec):
-            agree(self._place.key, late)
+            share_layout(self._place.key, late)
         return type(self)(self._place, replace(self._windowing, late=late))
 
     def emit(self, when: Emit) -> Self:
@@ -102,7 +93,7 @@ class WindowedStream(Generic[K, V]):
         on_error: ErrorPolicy | None = None,
     ) -> Table[Windowed[K], int]:
         """How many records."""
-        return self._table(name, counting(), Shape(int), on_error)
+        return self._table(name, count_aggregation(), Shape(int), on_error)
 
     def reduce(
         self,
@@ -112,7 +103,9 @@ class WindowedStream(Generic[K, V]):
         on_error: ErrorPolicy | None = None,
     ) -> Table[Windowed[K], V]:
         """The values folded into one of the same type; the first is the start."""
-        return self._table(name, reducing(fn, self._place.value.serde), self._place.value, on_error)
+        return self._table(
+            name, reduce_aggregation(fn, self._place.value.serde), self._place.value, on_error
+        )
 
     def aggregate(
         self,
@@ -129,7 +122,7 @@ class WindowedStream(Generic[K, V]):
         as a record between two makes one of them. It may change either, and use both up.
         """
         shape = state_shape(init, fn)
-        return self._table(name, aggregating(init, fn, shape.serde, merge), shape, on_error)
+        return self._table(name, custom_aggregation(init, fn, shape.serde, merge), shape, on_error)
 
     def agg(
         self,
@@ -153,13 +146,19 @@ class WindowedStream(Generic[K, V]):
         self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
     ) -> Table[Any, Any]:
         check_name("a table", name)
-        place = partitioned(self._place, name)
+        place = repartition_if_needed(self._place, name)
         place.builder.add(self._node(name, place, aggregation, on_error))
-        rows = Place(place.builder, name, place.key.windowed(self._windowing.windows), value)
-        return Table(Side(rows, name, is_windowed=True))
+        rows = StreamPosition(
+            place.builder, name, place.key.windowed(self._windowing.windows), value
+        )
+        return Table(TableView(rows, name, is_windowed=True))
 
     def _node(
-        self, name: str, place: Place, aggregation: Aggregation, on_error: ErrorPolicy | None
+        self,
+        name: str,
+        place: StreamPosition,
+        aggregation: Aggregation,
+        on_error: ErrorPolicy | None,
     ) -> WindowedAggregate | RecordWindowsAggregate | CountedAggregate:
         how = self._windowing
         windows = how.windows

@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from streamlog.history.task_run import Read
-from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.inputs.record_queue import PartitionKey
 
 
 class Bars:
@@ -43,7 +43,7 @@ class Bars:
             disable=not self.is_shown,
         )
         self._all = self._progress.add_task("all of the log", total=total)
-        self._bars: dict[TopicPartition, TaskID] = {}
+        self._bars: dict[PartitionKey, TaskID] = {}
 
     def __enter__(self) -> Self:
         self._progress.start()

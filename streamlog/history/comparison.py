@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeAlias
 
-from streamlog.assignors import TopicPartition
 from streamlog.dsl.topic import Topic
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
-from streamlog.record import Headers
-from streamlog.records.batch import Record
+from streamlog.record import Headers, TopicPartition
+from streamlog.records.batch import LogRecord
 from streamlog.snapshots import Snapshot
 
 SHOWN_MAX = 5
@@ -35,12 +34,12 @@ Inputs: TypeAlias = Callable[
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RowDifference:
     """A row that only one of both has."""
 
     is_staged: bool
     """The history has it, and the live app has not; else the other way round."""
-    row: Record
+    row: LogRecord
     """Its offset is -1 if it is staged."""
     told: str
     """The row, decoded, for people."""
@@ -69,7 +68,7 @@ class PartitionComparison:
     """Rows that the history has not, though later ones are equal."""
     later: int
     """Rows of the log behind the last one that both have."""
-    differences: tuple[Difference, ...]
+    differences: tuple[RowDifference, ...]
     """The first rows that differ."""
 
 
@@ -152,7 +151,7 @@ def _explained(found: Sequence[PartitionComparison], inputs: Inputs) -> list[Par
     ]
 
 
-def staged_rows(snapshot: Snapshot, topic: str, partition: int) -> Iterator[Record]:
+def staged_rows(snapshot: Snapshot, topic: str, partition: int) -> Iterator[LogRecord]:
     """The rows that are staged for a partition, task by task; offsets mean nothing.
 
     Raises:
@@ -170,8 +169,8 @@ def _partition(
 ) -> PartitionComparison:
     wanted = Counter(map(fields_of, staged_rows(snapshot, topic.name, partition)))
     total = wanted.total()
-    live_only: list[Record] = []
-    later: list[Record] = []
+    live_only: list[LogRecord] = []
+    later: list[LogRecord] = []
     for record in live_rows(reader, TopicPartition(topic.name, partition)):
         fields = fields_of(record)
         if wanted[fields] > 0:
@@ -181,9 +180,9 @@ def _partition(
         else:
             later.append(record)
     missing = Counter({fields: count for fields, count in wanted.items() if count > 0})
-    staged = (Record(-1, f[2], f[0], f[1], f[3]) for f in missing.elements())
+    staged = (LogRecord(-1, f[2], f[0], f[1], f[3]) for f in missing.elements())
     differences = [
-        Difference(is_staged, row, told(topic, row, partition))
+        RowDifference(is_staged, row, told(topic, row, partition))
         for is_staged, rows in ((True, staged), (False, live_only))
         for row in islice(rows, SHOWN_MAX)
     ]
@@ -193,7 +192,7 @@ def _partition(
     )
 
 
-def live_rows(reader: LogReader, place: TopicPartition) -> Iterator[Record]:
+def live_rows(reader: LogReader, place: TopicPartition) -> Iterator[LogRecord]:
     """The committed records of a partition, as far as there are any now.
 
     Raises:
@@ -204,12 +203,12 @@ def live_rows(reader: LogReader, place: TopicPartition) -> Iterator[Record]:
             yield from records
 
 
-def fields_of(record: Record) -> Fields:
+def fields_of(record: LogRecord) -> Fields:
     """All of a row that is compared."""
     return record.key, record.value, record.timestamp_ms, tuple(record.headers)
 
 
-def told(topic: Topic[Any, Any], record: Record, partition: int) -> str:
+def told(topic: Topic[Any, Any], record: LogRecord, partition: int) -> str:
     """A row, decoded, for people."""
     try:
         shown = topic.decoded(record, partition)

@@ -16,54 +16,55 @@ from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any, Literal, TypeAlias
 
-from streamlog.topology import (
+from streamlog.nodes.process_nodes import ExpiringProcessorStore, Process
+from streamlog.nodes.stream_nodes import (
     Aggregate,
     AsyncMapValues,
-    AtCommits,
     Branch,
-    CountedAggregate,
     Entry,
-    ExpiringAggregate,
-    ForeignKeyJoin,
-    ForeignKeyRows,
-    GlobalJoin,
-    Merge,
-    Node,
-    Port,
-    Process,
-    Refer,
-    Regroup,
-    RepartitionSink,
-    SessionAggregate,
-    SetTimestamp,
-    Sink,
-    SlidingAggregate,
-    Split,
-    StreamJoin,
-    StreamTable,
-    Subtopology,
-    SuppressUntilClosed,
-    TableAggregate,
-    TableTableJoin,
-    WholeNumbers,
-    WindowedAggregate,
-)
-from streamlog.topology.nodes import (
     Filter,
     FilterNot,
     FlatMap,
     FlatMapValues,
+    JoinSide,
     Map,
     MapValues,
+    Merge,
+    Node,
     Peek,
+    Port,
     Rekey,
+    RepartitionSink,
+    SetTimestamp,
+    Sink,
+    Split,
+    StreamJoin,
     TableFilter,
     TableMapValues,
+    WholeNumbers,
 )
-from streamlog.topology.process import ExpiringProcessorStore
-from streamlog.topology.stream_joins import JoinSide
-from streamlog.topology.table_joins import TableSide
-from streamlog.topology.windowed import WindowedRows
+from streamlog.nodes.table_nodes import (
+    AtCommits,
+    ExpiringAggregate,
+    ForeignKeyJoin,
+    ForeignKeyRows,
+    GlobalJoin,
+    Refer,
+    Regroup,
+    StreamTable,
+    SuppressUntilClosed,
+    TableAggregate,
+    TableSide,
+    TableTableJoin,
+)
+from streamlog.nodes.window_nodes import (
+    CountedAggregate,
+    SessionAggregate,
+    SlidingAggregate,
+    WindowedAggregate,
+    WindowedRows,
+)
+from streamlog.topology import Subtopology
 from streamlog.windows.emit import Emit
 
 FedEquality: TypeAlias = Literal["S", "K", "M", "T", "A"]
@@ -385,7 +386,7 @@ def _processed(node: Process, flow: Flow) -> Flow | None:
 
 
 def _reads_time(kind: object) -> bool:
-    """Whether the code of a processor's class names `stream_time`; a factory may make any."""
+    """Whether the code of a processor's class names `topology_commands`; a factory may make any."""
     if not isinstance(kind, type):
         return True
     methods = [found for each in kind.__mro__ for found in vars(each).values()]

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from streamlog.history.lowering import Lowering, NotLowered
 from streamlog.history.stage_task import Attempt, Shuffled, StageTask
-from streamlog.history.task_run import Effects, TaskFigures, TaskRun
-from streamlog.processing.inherited import INPUTS
-from streamlog.processing.record_queue import TopicPartition
+from streamlog.history.task_run import Effects, TaskRun, TaskRunFigures
+from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.processing.task import Task
-from streamlog.processing.windowed import FoldedWindow
-from streamlog.tables.changelog import Progress
+from streamlog.processing.task_progress import INPUTS_SECTION
+from streamlog.processing.windows.windowed_aggregate import FoldedWindow
+from streamlog.tables.state.changelog import TaskProgress
 from streamlog.windows.emit import Source
 
 COMMIT_ROWS = 50_000
@@ -46,7 +46,7 @@ class SourceEnd(NamedTuple):
     """Records that came too late, once for each window that was closed to them."""
 
 
-def progress_of(place: TopicPartition, ends: Mapping[Source, SourceEnd]) -> Progress:
+def progress_of(place: PartitionKey, ends: Mapping[Source, SourceEnd]) -> TaskProgress:
     """The progress of a task that has taken all records of these sources, and closed nothing.
 
     `MergedInput` keeps the same, when the turn of all its records has come.
@@ -69,7 +69,7 @@ def progress_of(place: TopicPartition, ends: Mapping[Source, SourceEnd]) -> Prog
         "marked": [[*source, end.marked_ms] for source, end in ends.items()],
         "sequence": sum(end.records for end in ends.values()),
     }
-    return Progress(offsets={place: count}, sections={INPUTS: {place[0]: data}})
+    return TaskProgress(offsets={place: count}, sections={INPUTS_SECTION: {place[0]: data}})
 
 
 class FoldedStageTask(StageTask):
@@ -97,14 +97,14 @@ class FoldedStageTask(StageTask):
         self._going, self._lowering = attempt, lowering
         self._ends, self._folded = ends, windows
 
-    def begun(self) -> Progress:
+    def begun(self) -> TaskProgress:
         """All of its sources, and no window closed."""
         return progress_of((self._lowering.topic, self._going.partition), self._ends)
 
     def run_of(self, task: Task, effects: Effects) -> FoldedRun:
         """The rows, and what follows from them."""
         ends, node = self._ends.values(), self._lowering.node
-        figures = TaskFigures(sum(end.records + end.marks for end in ends))
+        figures = TaskRunFigures(sum(end.records + end.marks for end in ends))
         late, nulls = sum(end.late for end in ends), sum(end.nulls for end in ends)
         figures.drops += Counter({(node, "late"): late, (node, "null value"): nulls})
         return FoldedRun(
@@ -128,7 +128,7 @@ class FoldedRun(TaskRun):
         lowering: Lowering,
         *,
         windows: Iterable[FoldedWindow],
-        figures: TaskFigures,
+        figures: TaskRunFigures,
         until_ms: int,
         now_ms: int,
     ) -> None:

@@ -3,21 +3,22 @@
 A history up to "the latest offsets" would end at a different time in every partition, and what a
 live worker made of the rest would be something else than one run gives. So it ends where the
 partition that is behind has come to. Partitions that hold nothing don't count, nor do tables, whose
-topics may be quiet for as long as they like. Not done here: cutting (`cut_input`).
+topics may be quiet for as long as they like. Not done here: cutting (`record_queue`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from streamlog.assignors import TopicPartition
 from streamlog.durations import moment
 from streamlog.history.plan import Plan
 from streamlog.history.readers import LogReader
-from streamlog.processing.cut_input import CutInput, TimeSpan
-from streamlog.processing.damaged_inputs import DamagedInputs
+from streamlog.nodes.stream_nodes import Source
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.error_handling import DamagedInputs
+from streamlog.processing.inputs.record_queue import CutInput, TimeSpan
+from streamlog.record import TopicPartition
 from streamlog.serdes import serde_for
-from streamlog.topology import Source, TopicSpec
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 

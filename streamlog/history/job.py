@@ -27,21 +27,20 @@ from streamlog.history.comparison import Comparison, Inputs, compared
 from streamlog.history.finished import FinishedTask, summed
 from streamlog.history.horizon import horizon
 from streamlog.history.lineage import inputs_by
-from streamlog.history.local import LocalRun, Surroundings, with_ends
+from streamlog.history.local import LocalRun, RunDeps, with_ends
 from streamlog.history.lowering import Lower
 from streamlog.history.plan import EngineName, Outputs, Plan, planned
 from streamlog.history.readers import LogReader
 from streamlog.history.source_logs import sourced
-from streamlog.processing.cut_input import TimeSpan
-from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.inputs.record_queue import PartitionKey, TimeSpan
 from streamlog.snapshots import Snapshot, SnapshotPlace, TaskEntry, default_place
 from streamlog.snapshots.capture import finished
 from streamlog.snapshots.manifest import MANIFEST_FILE
-from streamlog.tables.rocksdb import RocksBudget, RocksStore
+from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 from streamlog.transport.security import Security
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 from streamlog.worker.program import EXACTLY_ONCE, Program
-from streamlog.worker.topics import declare_topics
+from streamlog.worker.topics.app_topics import declare_topics
 
 Since: TypeAlias = When | Literal["earliest"]
 Until: TypeAlias = When | Literal["now"]
@@ -229,7 +228,7 @@ class BackfillJob:
                 return self._ran_in_spark(plan, bars)
         budget = RocksBudget(program.state_memory_bytes)
         with self._reader() as reader, Bars(total, shown=asked.progress) as bars:
-            surroundings = Surroundings(
+            surroundings = RunDeps(
                 reader=reader,
                 directory=self._directory,
                 place=self._place / self.id,
@@ -243,7 +242,7 @@ class BackfillJob:
         asked, program = self._asked, self._asked.program
         try:
             # By name: Spark is an extra that knows this package, and not the other way round.
-            bridge = importlib.import_module("spark_bridge.history")
+            bridge = importlib.import_module("spark_bridge.spark_run")
         except ImportError as error:
             raise UsageError(
                 f"Spark is not installed ({error}): pip install 'streamlog[spark]'"
@@ -261,7 +260,7 @@ class BackfillJob:
         tasks: list[FinishedTask] = run.run()
         return tasks
 
-    def _published(self, tasks: Sequence[FinishedTask]) -> dict[TopicPartition, int]:
+    def _published(self, tasks: Sequence[FinishedTask]) -> dict[PartitionKey, int]:
         """Where the rows end in their topics, if they are to be published."""
         if self._asked.outputs != "publish":
             return {}
@@ -273,7 +272,7 @@ class BackfillJob:
         plan: Plan,
         tasks: Sequence[FinishedTask],
         entries: Sequence[TaskEntry],
-        outputs: Mapping[TopicPartition, int],
+        outputs: Mapping[PartitionKey, int],
     ) -> Snapshot:
         is_published = plan.outputs == "publish"
         return finished(

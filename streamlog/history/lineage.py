@@ -23,46 +23,43 @@ from uuid import uuid4
 
 from streamlog.durations import moment, when_ms
 from streamlog.history.comparison import Fields, Inputs
-from streamlog.history.local import LocalRun, Surroundings
+from streamlog.history.local import LocalRun, RunDeps
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.readers import LogReader
 from streamlog.history.stage_task import Attempt, Shuffled, StageTask
-from streamlog.history.task_run import Arrival, Arrivals, Effects, Feed, TaskRun
-from streamlog.processing.calls import Call, CallResult
-from streamlog.processing.outbox import SinkBatch
+from streamlog.history.task_run import Arrival, Arrivals, Effects, InputReader, TaskRun
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.inputs.record_queue import PartitionKey
+from streamlog.processing.outbox import CallResult, SinkBatch, TaskCall
 from streamlog.processing.provenance import (
     MARK,
     PROVENANCE,
     RECORD_BYTES,
-    Mark,
+    ProvenanceMark,
     source_of,
     unpack_record,
 )
-from streamlog.processing.record_queue import TopicPartition
 from streamlog.processing.task import Task
 from streamlog.record import Windowed
-from streamlog.records.batch import Record
-from streamlog.records.columns import RecordColumns
+from streamlog.records.batch import LogRecord
+from streamlog.records.record_columns import RecordColumns
 from streamlog.serdes import Serde
 from streamlog.snapshots import SnapshotPlace
-from streamlog.tables.rocksdb import RocksBudget, RocksStore
-from streamlog.tables.store import Changes
-from streamlog.topology import TopicSpec
-from streamlog.windows.counted import Counted
+from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
+from streamlog.tables.stores.store import Changes
+from streamlog.windows.definitions import Counted, Sessions, Sliding
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
-from streamlog.windows.sessions import Sessions
-from streamlog.windows.sliding import Sliding
 from streamlog.worker.program import Program
 
 INPUTS_MAX: Final = 4
 """Records that are told of each row, the last ones."""
 
 
-class Taken(NamedTuple):
+class LineageRecord(NamedTuple):
     """A record that a task has taken."""
 
-    place: TopicPartition
-    record: Record
+    place: PartitionKey
+    record: LogRecord
 
 
 @dataclass(slots=True)
@@ -72,8 +69,8 @@ class _Asked:
     since_ms: int
     until_ms: int
     """Records of other times are none of its inputs; both inclusive."""
-    inputs: deque[Taken]
-    cause: Taken | None = None
+    inputs: deque[LineageRecord]
+    cause: LineageRecord | None = None
     """The record with which it came, if that is none of its inputs."""
     is_found: bool = False
 
@@ -84,7 +81,7 @@ class Lineage(LocalRun):
     def __init__(
         self,
         plan: Plan,
-        surroundings: Surroundings,
+        surroundings: RunDeps,
         topic: TopicSpec,
         *,
         staged: Collection[Fields],
@@ -122,7 +119,7 @@ class Lineage(LocalRun):
         self.run()
         return {fields: [*self._told(asked)] for fields, asked in self._asked.items()}
 
-    def on_taken(self, taken: Sequence[Taken]) -> None:
+    def on_taken(self, taken: Sequence[LineageRecord]) -> None:
         """A task that writes the topic has taken these."""
         for each in taken:
             spec = self._plan.topology.topics[each.place[0]]
@@ -131,7 +128,7 @@ class Lineage(LocalRun):
                 if not asked.is_found and asked.since_ms <= at_ms <= asked.until_ms:
                     asked.inputs.append(each)
 
-    def on_rows(self, batches: Sequence[SinkBatch], taken: Sequence[Taken]) -> None:
+    def on_rows(self, batches: Sequence[SinkBatch], taken: Sequence[LineageRecord]) -> None:
         """A task has written these after it has taken those."""
         for batch in batches:
             if batch.topic != self._topic.name:
@@ -146,7 +143,9 @@ class Lineage(LocalRun):
                 if taken and not any(each in asked.inputs for each in taken):
                     asked.cause = taken[-1]
 
-    def _task(self, attempt: Attempt, feeds: Sequence[Feed], shuffled: Shuffled) -> StageTask:
+    def _task(
+        self, attempt: Attempt, feeds: Sequence[InputReader], shuffled: Shuffled
+    ) -> StageTask:
         if self._topic.name not in _written(attempt.stage):
             return super()._task(attempt, feeds, shuffled)
         return _WatchedTask(attempt, feeds, shuffled, self)
@@ -167,7 +166,7 @@ class Lineage(LocalRun):
         if asked.cause is not None:
             yield f"came with {self._text(asked.cause)}"
 
-    def _text(self, taken: Taken) -> str:
+    def _text(self, taken: LineageRecord) -> str:
         (topic, partition), record = taken
         spec = self._plan.topology.topics[topic]
         origin = f"{topic}-{partition} at offset {record.offset}"
@@ -198,7 +197,7 @@ def inputs_by(
     ) -> Mapping[Fields, Sequence[str]]:
         directory = Path(program.state_dir) / ".history" / program.app_id / f"lineage-{uuid4().hex}"
         budget = RocksBudget(program.state_memory_bytes)
-        surroundings = Surroundings(
+        surroundings = RunDeps(
             reader=reader,
             directory=directory / "run",
             place=SnapshotPlace(str(directory / "left")),
@@ -217,7 +216,7 @@ class _WatchedTask(StageTask):
     """A task whose records and rows are told."""
 
     def __init__(
-        self, attempt: Attempt, feeds: Sequence[Feed], shuffled: Shuffled, lineage: Lineage
+        self, attempt: Attempt, feeds: Sequence[InputReader], shuffled: Shuffled, lineage: Lineage
     ) -> None:
         super().__init__(attempt, feeds, shuffled)
         self._given, self._going, self._lineage = feeds, attempt, lineage
@@ -242,15 +241,15 @@ class _Watch:
     def __init__(self, task: Task, lineage: Lineage) -> None:
         self._task = task
         self._lineage = lineage
-        self._given: dict[TopicPartition, deque[Record]] = {}
-        self._taken: list[Taken] = []
+        self._given: dict[PartitionKey, deque[LogRecord]] = {}
+        self._taken: list[LineageRecord] = []
 
     def one_by_one(self, arrivals: Arrivals) -> Arrivals:
         with closing(arrivals):
             for place, arrival in chain.from_iterable(found.items() for found in arrivals):
                 yield from self._single(place, arrival)
 
-    def _single(self, place: TopicPartition, arrival: Arrival) -> Arrivals:
+    def _single(self, place: PartitionKey, arrival: Arrival) -> Arrivals:
         given = self._given.setdefault(place, deque())
         columns, marks = arrival.records, deque(arrival.marks)
         for number, record in enumerate(columns):
@@ -272,12 +271,12 @@ class _Watch:
 
     def _settle(self) -> None:
         """See what was taken."""
-        positions, fresh = self._task.positions, list[Taken]()
+        positions, fresh = self._task.positions, list[LineageRecord]()
         for place, given in self._given.items():
             while given and given[0].offset < positions.get(place, 0):
                 record = given.popleft()
                 if not any(name == MARK for name, _ in record.headers):
-                    fresh.append(Taken(place, record))
+                    fresh.append(LineageRecord(place, record))
         self._lineage.on_taken(fresh)
         self._taken += fresh
 
@@ -311,10 +310,10 @@ class _WatchedEffects:
     def commit(self, task: Task, changes: Changes) -> None:
         self._effects.commit(task, changes)
 
-    def tell(self, source: Source, mark: Mark) -> None:
+    def tell(self, source: Source, mark: ProvenanceMark) -> None:
         self._effects.tell(source, mark)
 
-    def answers(self, calls: Sequence[Call]) -> list[CallResult]:
+    def answers(self, calls: Sequence[TaskCall]) -> list[CallResult]:
         return self._effects.answers(calls)
 
 
@@ -348,7 +347,7 @@ def _ends_with_a_record(stage: Stage) -> bool:
     return any(isinstance(each, Counted | Sessions | Sliding) for each in windows)
 
 
-def _time_of(spec: TopicSpec, record: Record) -> int:
+def _time_of(spec: TopicSpec, record: LogRecord) -> int:
     if spec.timestamp is None or record.value is None:
         return record.timestamp_ms
     try:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
-from streamlog.assignors import TopicPartition
 from streamlog.clock import Clock
 from streamlog.dsl.topic import Topic
 from streamlog.durations import moment
@@ -26,12 +25,13 @@ from streamlog.errors import StreamlogError, UsageError
 from streamlog.history.comparison import SHOWN_MAX, Fields, fields_of, told
 from streamlog.history.readers import LogReader
 from streamlog.processing.provenance import MARK
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 from streamlog.snapshots import Snapshot
 from streamlog.windows.emit import UNKNOWN_MS
-from streamlog.worker.cut_choice import is_internal
-from streamlog.worker.hand_overs import HandOver, hand_overs
+from streamlog.worker.operations.cut_choice import is_internal
 from streamlog.worker.program import Program
+from streamlog.worker.topics.hand_over_log import HandOver, hand_overs
 
 LOOK_MS: Final = 200
 HELD_MS: Final = 3_000
@@ -170,7 +170,7 @@ class _LiveRows:
         self._read_to: dict[TopicPartition, int] = {}
         self._alone: dict[Fields, int] = {}
         """Rows of the first reading: how many more of each the app has; below 0: the version."""
-        self._first: dict[Fields, Record] = {}
+        self._first: dict[Fields, LogRecord] = {}
         """Of those, one."""
         self._later: dict[Fields, int] = {}
         """The same of what came behind the first reading."""
@@ -195,7 +195,7 @@ class _LiveRows:
                     self._count(self._alone if is_awaited else self._later, sign, record)
             self._read_to[at] = end
 
-    def _count(self, counts: dict[Fields, int], sign: int, record: Record) -> None:
+    def _count(self, counts: dict[Fields, int], sign: int, record: LogRecord) -> None:
         fields = fields_of(record)
         before = counts.get(fields, 0)
         self._equal += before * sign < 0

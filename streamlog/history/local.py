@@ -13,17 +13,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from streamlog.assignors import TopicPartition
 from streamlog.history.finished import FinishedTask
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.readers import LogReader
 from streamlog.history.source_logs import with_logs
 from streamlog.history.stage_task import Attempt, OpenStore, Shuffled, StageTask
 from streamlog.history.staging import Shuffle, ShuffleWriter
-from streamlog.history.task_run import Arrival, Arrivals, Feed, OnRead, PartitionReader, unheard
-from streamlog.processing.damaged_inputs import DamagedInputs
-from streamlog.processing.global_tables import GlobalTables
-from streamlog.processing.record_queue import TopicPartition as PartitionKey
+from streamlog.history.task_run import (
+    Arrival,
+    Arrivals,
+    InputReader,
+    OnRead,
+    PartitionReader,
+    unheard,
+)
+from streamlog.processing.error_handling import DamagedInputs
+from streamlog.processing.inputs.record_queue import PartitionKey
+from streamlog.processing.joins.stream_table_join import GlobalTables
+from streamlog.record import TopicPartition
 from streamlog.snapshots import SnapshotPlace
 from streamlog.windows.emit import UNKNOWN_MS
 
@@ -32,7 +39,7 @@ ATTEMPT = "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class RunDeps:
     """What a run needs beside its plan."""
 
     reader: LogReader
@@ -50,7 +57,7 @@ class Surroundings:
 class LocalRun:
     """A plan at work in this process."""
 
-    def __init__(self, plan: Plan, surroundings: Surroundings) -> None:
+    def __init__(self, plan: Plan, surroundings: RunDeps) -> None:
         self._plan = plan
         self._stages = plan.stages
         """That are run, in order."""
@@ -101,10 +108,12 @@ class LocalRun:
         writer.finish()
         return finished
 
-    def _task(self, attempt: Attempt, feeds: Sequence[Feed], shuffled: Shuffled) -> StageTask:
+    def _task(
+        self, attempt: Attempt, feeds: Sequence[InputReader], shuffled: Shuffled
+    ) -> StageTask:
         return StageTask(attempt, feeds, shuffled)
 
-    def _feeds(self, stage: Stage, partition: int) -> Iterator[Feed]:
+    def _feeds(self, stage: Stage, partition: int) -> Iterator[InputReader]:
         for topic in stage.subtopology.inputs:
             if partition >= self._plan.counts[topic]:
                 continue
@@ -112,12 +121,12 @@ class LocalRun:
             if topic in self._shuffles:
                 shuffle = self._shuffles[topic]
                 arrivals = one_by_one(place, map(Arrival, shuffle.read(partition)))
-                yield Feed({place: (0, shuffle.end(partition))}, arrivals, is_staged=True)
+                yield InputReader({place: (0, shuffle.end(partition))}, arrivals, is_staged=True)
             else:
                 start, end = self._plan.ends[place]
                 at = TopicPartition(topic, partition)
                 found = self._with.reader.read(at, start, end, self._damaged)
-                yield Feed({place: (start, end)}, one_by_one(place, found))
+                yield InputReader({place: (start, end)}, one_by_one(place, found))
 
 
 def one_by_one(place: PartitionKey, arrivals: Iterable[Arrival]) -> Arrivals:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from streamlog.errors import StreamlogError
-from streamlog.topology import (
+from streamlog.nodes.stream_nodes import (
     Branch,
     Merge,
     Node,
@@ -31,11 +31,10 @@ from streamlog.topology import (
     Source,
     Split,
     Stateless,
-    Subtopology,
-    Topology,
     WholeNumbers,
-    WindowedAggregate,
 )
+from streamlog.nodes.window_nodes import WindowedAggregate
+from streamlog.topology import Subtopology, Topology
 from streamlog.windows.definitions import Hopping, Tumbling
 from streamlog.windows.emit import Emit
 

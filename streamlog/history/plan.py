@@ -25,20 +25,13 @@ from streamlog.durations import moment
 from streamlog.errors import TopologyError
 from streamlog.history.fed import FED_MEANINGS, Flow, fed_equality
 from streamlog.history.lowering import Lower, Lowering, lowering_of
-from streamlog.processing.cut_input import TimeSpan
+from streamlog.nodes.process_nodes import Process
+from streamlog.nodes.stream_nodes import AsyncMapValues, Entry, Node, RepartitionSink, Source
+from streamlog.nodes.table_nodes import GlobalJoin
+from streamlog.processing.inputs.record_queue import TimeSpan
 from streamlog.records.epoch_chains import EpochChain
 from streamlog.snapshots.manifest import Manifest
-from streamlog.topology import (
-    AsyncMapValues,
-    Entry,
-    GlobalJoin,
-    Node,
-    Process,
-    RepartitionSink,
-    Source,
-    Subtopology,
-    Topology,
-)
+from streamlog.topology import Subtopology, Topology
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit
 
 Equality: TypeAlias = Literal["S", "K", "T"]

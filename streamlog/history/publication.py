@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from streamlog.history.finished import FinishedTask
 from streamlog.history.readers import LogReader
-from streamlog.processing.record_queue import TopicPartition
-from streamlog.records.staged import StagedSegment
+from streamlog.processing.inputs.record_queue import PartitionKey
+from streamlog.records.staged_segment import StagedSegment
 from streamlog.snapshots import SnapshotPlace, StagedRecords
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def published(
     job_id: str, tasks: Iterable[FinishedTask], place: SnapshotPlace, reader: LogReader
-) -> dict[TopicPartition, int]:
+) -> dict[PartitionKey, int]:
     """Publish what the tasks have staged; returns the offset behind it in each partition.
 
     Raises:
@@ -38,7 +38,7 @@ def published(
 
 async def _published(
     log: Log, job_id: str, staged: Iterable[StagedRecords], place: SnapshotPlace
-) -> dict[TopicPartition, int]:
+) -> dict[PartitionKey, int]:
     parts = {part.name.replace("/", "."): part for part in staged}
     segments = [
         StagedSegment(part.topic, part.partition, name, part.size_bytes, part.records, part.crc)

@@ -3,7 +3,7 @@
 As a worker reads them: committed records only, with the time marks between them, and whatever
 lies between two records (ends of transactions, what compaction has left out) is passed over.
 Synchronous on the outside: whoever runs a history owns the loop on which the log lives, and it
-turns while there is something to wait for. Not done here: what is taken of it (`cut_input`).
+turns while there is something to wait for. Not done here: what is taken of it (`record_queue`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Collection, Coroutine, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from streamlog.assignors import TopicPartition
 from streamlog.errors import DamagedBatch, RequestTimedOut, UsageError
 from streamlog.history.task_run import Arrival
-from streamlog.records.columns import RecordColumns
+from streamlog.record import TopicPartition
 from streamlog.records.epoch_chains import EpochChain
+from streamlog.records.record_columns import RecordColumns
 from streamlog.transport.security import Security
 
 if TYPE_CHECKING:
     from streamlog.client.consumer import Consumer
     from streamlog.client.producer import Producer
     from streamlog.log import Log
-    from streamlog.processing.damaged_inputs import DamagedInputs
+    from streamlog.processing.error_handling import DamagedInputs
 
 POLL_RECORDS = 5_000
 """Of a partition at a time."""

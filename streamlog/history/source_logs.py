@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import msgspec
 
-from streamlog.assignors import TopicPartition
 from streamlog.errors import SourceLost
 from streamlog.history.plan import Plan, PlannedLog
 from streamlog.history.readers import LogReader
-from streamlog.processing.record_queue import TopicPartition as PartitionKey
+from streamlog.processing.inputs.record_queue import PartitionKey
+from streamlog.record import TopicPartition
 from streamlog.snapshots import SourceEntry, TaskEntry
 
 

@@ -19,19 +19,17 @@ from typing import Protocol, TypeAlias
 from streamlog.agents.awaited import awaited
 from streamlog.history.finished import FinishedTask
 from streamlog.history.plan import Plan, Stage
-from streamlog.history.staging import Segment, SegmentWriter, write_segment
-from streamlog.history.task_run import Effects, Feed, OnRead, TaskRun, unheard
-from streamlog.processing.calls import Call, CallResult
-from streamlog.processing.global_tables import GlobalTables
-from streamlog.processing.outbox import SinkBatch
-from streamlog.processing.parted import parted
-from streamlog.processing.provenance import Mark
-from streamlog.processing.record_queue import TopicPartition
+from streamlog.history.staging import SegmentWriter, StagedRows, write_segment
+from streamlog.history.task_run import Effects, InputReader, OnRead, TaskRun, unheard
+from streamlog.processing.inputs.record_queue import PartitionKey
+from streamlog.processing.joins.stream_table_join import GlobalTables
+from streamlog.processing.outbox import CallResult, SinkBatch, TaskCall, assign_partitions
+from streamlog.processing.provenance import ProvenanceMark
 from streamlog.processing.task import Task, TaskId
 from streamlog.snapshots import PendingRecords, SnapshotPlace, StagedRecords
 from streamlog.snapshots.capture import capture
-from streamlog.tables.changelog import Progress
-from streamlog.tables.store import Changes, KeyValueStore
+from streamlog.tables.state.changelog import TaskProgress
+from streamlog.tables.stores.store import Changes, KeyValueStore
 from streamlog.windows.emit import Source
 
 MERGE_BUFFER_BYTES = 1 << 40
@@ -46,7 +44,7 @@ class Shuffled(Protocol):
     def write(self, batch: SinkBatch) -> None:
         """Records of one source, or a mark."""
 
-    def tell(self, source: Source, mark: Mark) -> None:
+    def tell(self, source: Source, mark: ProvenanceMark) -> None:
         """A mark into all partitions of the topics that have this source."""
 
 
@@ -84,7 +82,7 @@ class Attempt:
 class StageTask:
     """One task of a stage, at work."""
 
-    def __init__(self, attempt: Attempt, feeds: Sequence[Feed], shuffled: Shuffled) -> None:
+    def __init__(self, attempt: Attempt, feeds: Sequence[InputReader], shuffled: Shuffled) -> None:
         """`feeds` give it all of its inputs."""
         self._attempt = attempt
         self._feeds = feeds
@@ -129,7 +127,7 @@ class StageTask:
             task.close()
             shutil.rmtree(attempt.directory, ignore_errors=True)
 
-    def begun(self) -> Progress | None:
+    def begun(self) -> TaskProgress | None:
         """What its task is to have taken already; None: nothing."""
         return None
 
@@ -178,12 +176,12 @@ class _Outputs:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._keeps = attempt.plan.outputs != "discard"
-        self._writers: dict[TopicPartition, SegmentWriter] = {}
+        self._writers: dict[PartitionKey, SegmentWriter] = {}
 
     def write(self, batches: Iterable[SinkBatch]) -> None:
         if not self._keeps:
             return
-        for place, columns in parted(batches, self._attempt.plan.counts).items():
+        for place, columns in assign_partitions(batches, self._attempt.plan.counts).items():
             if place not in self._writers:
                 path = self._attempt.directory / "outputs" / place[0] / str(place[1])
                 self._writers[place] = SegmentWriter(path)
@@ -192,7 +190,7 @@ class _Outputs:
     def finish(self) -> Iterator[StagedRecords]:
         attempt = self._attempt
         for (topic, partition), writer in sorted(self._writers.items()):
-            segment: Segment = writer.finish()
+            segment: StagedRows = writer.finish()
             name = f"{attempt.folder}/outputs/{topic}/{partition}.batches"
             with attempt.place.writing(name) as path:
                 shutil.move(segment.path, path)
@@ -223,7 +221,7 @@ class _TaskEffects:
                 self._shuffled.write(batch)
         self._outputs.write(batch for batch in batches if batch.topic not in self._internal)
 
-    def tell(self, source: Source, mark: Mark) -> None:
+    def tell(self, source: Source, mark: ProvenanceMark) -> None:
         """A mark for those behind all repartition topics that hear of this source."""
         self._shuffled.tell(source, mark)
 
@@ -232,7 +230,7 @@ class _TaskEffects:
         self._changes += len(changes)
         task.committed(changes, next_offset=self._changes)
 
-    def answers(self, calls: Sequence[Call]) -> list[CallResult]:
+    def answers(self, calls: Sequence[TaskCall]) -> list[CallResult]:
         """Await calls of async functions, all at a time."""
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(_awaited(calls))
@@ -243,7 +241,7 @@ class _TaskEffects:
             self._runner.close()
 
 
-async def _awaited(calls: Iterable[Call]) -> list[CallResult]:
+async def _awaited(calls: Iterable[TaskCall]) -> list[CallResult]:
     return list(await asyncio.gather(*map(awaited, calls)))
 
 

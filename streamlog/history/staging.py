@@ -20,21 +20,20 @@ from typing import TypeAlias
 from crc32c import crc32c
 
 from streamlog.errors import CorruptData, LogDirectoryError
-from streamlog.processing.outbox import SinkBatch
-from streamlog.processing.parted import parted
+from streamlog.processing.outbox import SinkBatch, assign_partitions
 from streamlog.processing.provenance import (
     MARK,
     RECORD_BYTES,
-    Mark,
+    ProvenanceMark,
     identity,
     pack_mark,
     unpack_mark,
     unpack_record,
 )
 from streamlog.record import Headers
-from streamlog.records.batch import Record, RecordBatch, split_batches
+from streamlog.records.batch import LogRecord, RecordBatch, split_batches
 from streamlog.records.builder import encode_columns
-from streamlog.records.columns import FieldColumns, RecordColumns
+from streamlog.records.record_columns import FieldColumns, RecordColumns
 from streamlog.topology import Subtopology
 from streamlog.windows.emit import UNKNOWN_MS, Source
 
@@ -51,7 +50,7 @@ _order_of = itemgetter(0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class StagedRows:
     """A staged file of whole record batches."""
 
     path: str
@@ -83,14 +82,14 @@ class SegmentWriter:
         if self._row_bytes >= BATCH_BYTES or len(self._rows) >= BATCH_RECORDS:
             self._write()
 
-    def finish(self, *, is_durable: bool = True) -> Segment:
+    def finish(self, *, is_durable: bool = True) -> StagedRows:
         """All is written; what is `durable` survives the machine.
 
         Raises:
             LogDirectoryError: the disk refused.
         """
         self._write(syncs=is_durable)
-        return Segment(str(self._path), self._count, self._size_bytes, self._crc)
+        return StagedRows(str(self._path), self._count, self._size_bytes, self._crc)
 
     def _write(self, *, syncs: bool = False) -> None:
         rows, self._rows, self._row_bytes = self._rows, FieldColumns(), 0
@@ -129,7 +128,7 @@ def read_segment(path: str) -> Iterator[RecordBatch]:
                 yield batch
 
 
-def write_segment(path: str, pieces: Iterable[RecordColumns]) -> Segment:
+def write_segment(path: str, pieces: Iterable[RecordColumns]) -> StagedRows:
     """A file of these records.
 
     Raises:
@@ -161,7 +160,7 @@ class Shuffle:
     ranks: dict[bytes, int]
     """Of the sources, by identity."""
     directory: Path
-    segments: dict[tuple[int, int], Segment]
+    segments: dict[tuple[int, int], StagedRows]
     """By partition and rank of the source: what has been written."""
 
     @classmethod
@@ -197,10 +196,10 @@ class ShuffleWriter:
     def write(self, batch: SinkBatch) -> None:
         """Add what a task has sent to a repartition topic: records of one source, or a mark."""
         rank = self._shuffles[batch.topic].ranks[source_in(batch)]
-        for (topic, partition), columns in parted([batch], self._counts).items():
+        for (topic, partition), columns in assign_partitions([batch], self._counts).items():
             self._writer(topic, partition, rank).append(columns)
 
-    def tell(self, source: Source, mark: Mark) -> None:
+    def tell(self, source: Source, mark: ProvenanceMark) -> None:
         """A mark into all partitions of the topics that have this source."""
         own = identity(source)
         fields = (max(mark.time_ms, 0), None, None, ((MARK, pack_mark(mark, own)),))
@@ -277,7 +276,7 @@ class _Run:
         taken, self._entries = self._entries[:high], self._entries[high:]
         return taken
 
-    def _entry(self, record: Record) -> _Entry:
+    def _entry(self, record: LogRecord) -> _Entry:
         _, timestamp_ms, key, value, headers = record
         name, found = headers[-1]
         data = found or b""

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from streamlog.assignors import TopicPartition
 from streamlog.errors import CorruptData, DamagedBatch, OffsetOutOfRange, ProcessingError
 from streamlog.history.task_run import Arrival
-from streamlog.processing.damaged_inputs import DamagedInputs
+from streamlog.processing.error_handling import DamagedInputs
 from streamlog.processing.outbox import Outbox
-from streamlog.records.aborted import AbortedBatches
+from streamlog.record import TopicPartition
 from streamlog.records.batch import RecordBatch
-from streamlog.records.columns import RecordColumns
-from streamlog.records.control import TimeMark, time_mark_of
+from streamlog.records.control_batches import AbortedBatches, TimeMark, time_mark_of
+from streamlog.records.record_columns import RecordColumns
 from streamlog.stored_log import StoredLog
 
 ARRIVAL_RECORDS = 5_000

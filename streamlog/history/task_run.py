@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias
 
-from streamlog.assignors import TopicPartition
-from streamlog.processing.calls import Call, CallResult
-from streamlog.processing.damaged_inputs import DamagedInputs
-from streamlog.processing.outbox import Outbox, SinkBatch
-from streamlog.processing.provenance import BUSY_MS, Mark
-from streamlog.processing.record_queue import TopicPartition as PartitionKey
+from streamlog.processing.error_handling import DamagedInputs
+from streamlog.processing.inputs.record_queue import PartitionKey
+from streamlog.processing.outbox import CallResult, Outbox, SinkBatch, TaskCall
+from streamlog.processing.provenance import BUSY_MS, ProvenanceMark
 from streamlog.processing.task import Task
-from streamlog.records.columns import RecordColumns
-from streamlog.records.control import TimeMark
-from streamlog.tables.store import Changes
+from streamlog.record import TopicPartition
+from streamlog.records.control_batches import TimeMark
+from streamlog.records.record_columns import RecordColumns
+from streamlog.tables.stores.store import Changes
 from streamlog.windows.emit import Source
 
 COMMIT_BYTES = 8 * 1024 * 1024
@@ -57,7 +56,7 @@ class PartitionReader(Protocol):
 
 
 @dataclass(slots=True)
-class Feed:
+class InputReader:
     """What gives a task the records of some of its inputs, in order."""
 
     bounds: Mapping[PartitionKey, tuple[int, int | None]]
@@ -76,10 +75,10 @@ class Effects(Protocol):
     def commit(self, task: Task, changes: Changes) -> None:
         """Changes of state."""
 
-    def tell(self, source: Source, mark: Mark) -> None:
+    def tell(self, source: Source, mark: ProvenanceMark) -> None:
         """A mark for those behind all repartition topics that hear of this source."""
 
-    def answers(self, calls: Sequence[Call]) -> list[CallResult]:
+    def answers(self, calls: Sequence[TaskCall]) -> list[CallResult]:
         """Await calls of async functions."""
 
 
@@ -103,7 +102,7 @@ def unheard(_read: Read) -> None:
 
 
 @dataclass(slots=True)
-class TaskFigures:
+class TaskRunFigures:
     """What a task has done."""
 
     records: int = 0
@@ -120,7 +119,7 @@ class TaskRun:
     def __init__(
         self,
         task: Task,
-        feeds: Sequence[Feed],
+        feeds: Sequence[InputReader],
         effects: Effects,
         *,
         until_ms: int,
@@ -137,7 +136,7 @@ class TaskRun:
             now_ms: the time on the wall, which stands still: nothing of a history is idle.
             on_read: told what was read.
         """
-        self.figures = TaskFigures()
+        self.figures = TaskRunFigures()
         self._task = task
         self._left = list(feeds)
         """Of which there may be more to read."""
@@ -234,13 +233,13 @@ class TaskRun:
                 self._read(feed, place, arrival)
         return found
 
-    def _at_end(self, feed: Feed, place: PartitionKey) -> Arrival:
+    def _at_end(self, feed: InputReader, place: PartitionKey) -> Arrival:
         """There is no more of it; behind the last record may be what ends transactions."""
         if not feed.is_staged:
             self._task.start_at({place: self._ends[place]})
         return Arrival(RecordColumns())
 
-    def _read(self, feed: Feed, place: PartitionKey, arrival: Arrival) -> None:
+    def _read(self, feed: InputReader, place: PartitionKey, arrival: Arrival) -> None:
         start, end = feed.bounds[place]
         if arrival.passed is not None:
             self._took(arrival.passed)
@@ -296,6 +295,6 @@ class TaskRun:
         A live task would hear it from the first record beyond the cut, or from a mark: there is
         one, and stream time comes to the end of the history with it, if not further.
         """
-        mark = Mark(self._until_ms, self._until_ms, BUSY_MS)
+        mark = ProvenanceMark(self._until_ms, self._until_ms, BUSY_MS)
         for place in sorted(self._task.cuts):
             self._effects.tell(place, mark)

@@ -1,15 +1,17 @@
-"""NodeTime: how far event time has come for one node, by the records that have reached it.
+"""NodeTime: how far event time has come at one node, by the records that have reached it.
 
-An input tells how far all its accepted records have come. That is the right order of records, and
-the wrong time for a node: a record that a filter, a failing function or a missing key has left out
-before the node would close its windows and make later records late. So a node that keeps time
-counts what reaches it. Its time in a source is the largest timestamp of a record that has reached
-it, and goes on with each time mark by what the mark says has passed, as decision 012 defines.
+An input knows how far all its accepted records have come. That gives the right order of records and
+the wrong time for a node: a record that a filter, an error policy or a missing key removed above
+the node would close its windows and make later records late. So a node that keeps time counts the
+records that reach it. Its time in a source is the largest timestamp of these, and a time mark
+advances it by the elapsed time that the mark states (decision 012). Behind a repartition topic, and
+behind nodes that produce rows of their own, those have counted already and their time holds.
 
-Rules of the file: a node's time in a source never goes back and is never beyond the time of the
-input; it depends on the records and marks in their order, not on how they were cut into batches.
-Behind a repartition topic, and behind nodes that make rows of their own, time is what those tell:
-they have counted in the same way.
+`InputClock` is the minimum over all inputs of a step, to the record. `source_names` gives a source
+that reaches a node by several paths one name for each path: what one path has delivered says
+nothing about what the other still will. Rules of the module: a node's time in a source never goes
+back and never exceeds the time of the input; it depends on the order of records and marks, and not
+on how they were cut into batches.
 """
 
 from __future__ import annotations
@@ -18,13 +20,72 @@ from collections.abc import Mapping, Sequence
 from operator import gt
 from typing import Any
 
-from streamlog.processing.columns import Batch, Feed
-from streamlog.processing.record_queue import Input
-from streamlog.records.columns import running_max
-from streamlog.windows.emit import UNKNOWN_MS
+from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource
+from streamlog.processing.inputs.record_queue import Input
+from streamlog.records.record_columns import running_max
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source, StreamTime
 
 
-class ReachedFeed(Feed):
+class InputClock:
+    """The least time of all inputs, without those that are idle; it never goes back."""
+
+    def __init__(self, feeds: Sequence[TimeSource], idle_after_ms: int | None) -> None:
+        self._feeds = feeds
+        self._idle_after_ms = idle_after_ms
+        self._stream = StreamTime(feed.source for feed in feeds)
+
+    @property
+    def now_ms(self) -> int:
+        """UNKNOWN_MS while an input has not been heard of."""
+        return self._stream.now_ms
+
+    def move_before(self, origin: BatchOrigin, row: int) -> None:
+        """This record is the next one."""
+        for feed in self._feeds:
+            if feed is origin.feed:
+                time_ms = min(origin.watermarks[row], feed.held_ms(self._idle_after_ms))
+                self._advance(feed, time_ms)
+            else:
+                self._hear(feed)
+
+    def next_row(self, origin: BatchOrigin, rows: Sequence[int], time_ms: int) -> int:
+        """The place of the first of these rows before which this time may have come."""
+        stream = self._stream
+        others = (feed.source for feed in self._feeds if feed is not origin.feed)
+        live = (stream.time_of(source) for source in others if not stream.is_idle(source))
+        if min(live, default=FAR_MS) < time_ms:
+            return len(rows)
+        watermarks = origin.watermarks
+        return next((at for at, row in enumerate(rows) if watermarks[row] >= time_ms), len(rows))
+
+    def settle(self) -> None:
+        """All records at hand have been taken."""
+        for feed in self._feeds:
+            self._hear(feed)
+            if self._idle_after_ms is not None and feed.quiet_ms >= self._idle_after_ms:
+                self._stream.set_idle(feed.source)
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know."""
+        return self._stream.to_data()
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        self._stream.load(data)
+
+    def _hear(self, feed: TimeSource) -> None:
+        stream, source = self._stream, feed.source
+        time_ms = min(feed.time_ms, feed.held_ms(self._idle_after_ms))
+        # An idle source that has not moved stays idle.
+        if not stream.is_idle(source) or time_ms > stream.time_of(source):
+            self._advance(feed, time_ms)
+
+    def _advance(self, feed: TimeSource, time_ms: int) -> None:
+        if UNKNOWN_MS < time_ms < FAR_MS:
+            self._stream.advance(feed.source, time_ms)
+
+
+class NodeTimeSource(TimeSource):
     """An input, as far as its records have reached one node."""
 
     def __init__(self, entry: Input) -> None:
@@ -83,10 +144,10 @@ class ReachedFeed(Feed):
         self.time_ms, self.marked_ms, self._elapsed_ms = map(int, data)
 
 
-class JoinedFeed(ReachedFeed):
+class JoinTimeSource(NodeTimeSource):
     """An input whose records come to one node through several joins, which have all counted it."""
 
-    def __init__(self, counted: Sequence[ReachedFeed]) -> None:
+    def __init__(self, counted: Sequence[NodeTimeSource]) -> None:
         super().__init__(counted[0].entry)
         self._counted = counted
 
@@ -105,54 +166,21 @@ class JoinedFeed(ReachedFeed):
         self.marked_ms = max(self.marked_ms, *(feed.marked_ms for feed in self._counted))
 
 
-def input_of(feed: Feed) -> Feed:
+def input_of(feed: TimeSource) -> TimeSource:
     """The input that a node above has counted, or the feed itself."""
-    return feed.entry if isinstance(feed, ReachedFeed) else feed
+    return feed.entry if isinstance(feed, NodeTimeSource) else feed
 
 
-class NodeTime:
-    """The feeds of one node, with the times that they have there."""
-
-    def __init__(self, feeds: Sequence[Feed]) -> None:
-        """`feeds` are where its records come from; those that are inputs are counted here."""
-        self.reached: dict[Input, ReachedFeed] = {
-            feed: ReachedFeed(feed)
-            for feed in feeds
-            if isinstance(feed, Input) and not feed.topic.internal
+def source_names(feeds: Sequence[TimeSource]) -> dict[TimeSource, dict[Source, Source]]:
+    """The sources of each feed, and what each is called: by the first feed it keeps its name."""
+    known: set[Source] = set()
+    found: dict[TimeSource, dict[Source, Source]] = {}
+    for feed in feeds:
+        by, _ = feed.source
+        sources = [source for source, _, _ in feed.heard_of()]
+        found[feed] = {
+            (name, number): (f"{name} by {by}" if (name, number) in known else name, number)
+            for name, number in sources
         }
-        self.reached |= {feed.entry: feed for feed in feeds if isinstance(feed, JoinedFeed)}
-        self.feeds: list[Feed] = [
-            self.reached.get(feed, feed) if isinstance(feed, Input) else feed for feed in feeds
-        ]
-
-    def of(self, batch: Batch) -> Batch:
-        """The records that have reached the node, with the times that they have there."""
-        entry = input_of(batch.origin.feed)
-        reached = self.reached.get(entry) if isinstance(entry, Input) else None
-        return batch if reached is None else reached.reach(batch)
-
-    def follow(self) -> None:
-        """Take over what the inputs have learned since."""
-        for feed in self.reached.values():
-            feed.follow()
-
-    def start(self) -> None:
-        """Nothing was written down of this node."""
-        for feed in self.reached.values():
-            feed.start()
-
-    def to_data(self) -> dict[str, object]:
-        """What a restart has to know, by topic."""
-        return {feed.entry.topic.name: feed.to_data() for feed in self.reached.values()}
-
-    def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
-        for feed in self.reached.values():
-            if feed.entry.topic.name in data:
-                feed.load(data[feed.entry.topic.name])
-            else:
-                feed.start()
-
-
-NO_TIME = NodeTime(())
-"""Of a node that keeps no time."""
+        known.update(sources)
+    return found

@@ -1,24 +1,57 @@
-"""Outbox: what a task wants to be done after it has taken in some records.
+"""Outbox: what a task asks its runner to do after it has processed some records.
 
-Plain data between the engine and its runner, in the order in which it was produced. Rule of
-the file: nothing here says how it is done. A runner sends `writes` (or `sinks`, the same record
-by record), remembers `offsets`, counts `drops` and awaits `calls`; the state's changes are not
-here but in `Task.checkpoint`, since one checkpoint may cover many outboxes.
+Plain data in the order in which the task produced it: records to write, async calls to await,
+offsets to remember, drops to count. `Collector` fills it while the steps run, and
+`assign_partitions` divides the records by partition as a producer does. Rule of the module: nothing
+here says how a runner does it. Not done here: changes of state, which are in `Task.checkpoint`, as
+one checkpoint may cover many outboxes.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
-from streamlog.processing.calls import Call
 from streamlog.processing.provenance import Stamps
 from streamlog.record import Headers
-from streamlog.records.columns import has_none
 from streamlog.records.partitioners import DEFAULT, Partitioner, partitions_by
+from streamlog.records.record_columns import FieldColumns, has_none
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCall:
+    """To be awaited by the runner."""
+
+    node: str
+    number: int
+    run: Callable[[], Awaitable[Any]]
+    timeout_ms: int | None = None
+    """Given up after this; None: never."""
+    delay_ms: int = 0
+    """To be begun only then: it has failed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """What has come of a call."""
+
+    node: str
+    number: int
+    value: Any = None
+    error: Exception | None = None
+    """It raised, or was given up."""
+
 
 _TIME = struct.Struct(">q")
 
@@ -91,7 +124,7 @@ class SinkBatch(NamedTuple):
 Reason = Literal[
     "late", "null key", "null value", "duplicate", "out of order", "error", "dead letter"
 ]
-"""Records that come "out of order" are not left out: see `processing/merged`."""
+"""Records that come "out of order" are not left out: see `processing/inputs/repartition_input`."""
 
 
 @dataclass(slots=True)
@@ -116,10 +149,76 @@ class Outbox:
     """The next offset to read, for each input partition of which records were taken in."""
     drops: list[Drop] = field(default_factory=list)
     """Late records that went to a topic or a function are not among them."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[TaskCall] = field(default_factory=list)
     """To be awaited, all at a time; `Task.process` takes their results some other time."""
 
     @property
     def sinks(self) -> list[SinkRecord]:
         """What is to be written, record by record."""
         return [record for batch in self.writes for record in batch.records()]
+
+
+def assign_partitions(
+    batches: Iterable[SinkBatch], counts: Mapping[str, int]
+) -> dict[tuple[str, int], FieldColumns]:
+    """The records by topic and partition, in their order; `counts` are the topics' partitions."""
+    together: dict[tuple[str, int], FieldColumns] = {}
+    for batch in batches:
+        columns = FieldColumns()
+        columns.extend(batch.timestamps, batch.keys, batch.values, batch.headers)
+        count = counts[batch.topic]
+        if count == 1 or batch.partition is not None:
+            _append_columns(together, (batch.topic, batch.partition or 0), columns)
+            continue
+        parts = columns.parted(batch.partitions(count), count)
+        for partition, part in enumerate(parts):
+            if part is not None:
+                _append_columns(together, (batch.topic, partition), part)
+    return together
+
+
+def _append_columns(
+    together: dict[tuple[str, int], FieldColumns], place: tuple[str, int], more: FieldColumns
+) -> None:
+    known = together.setdefault(place, more)
+    if known is not more:
+        known.extend(more.timestamps, more.keys, more.values, more.headers)
+
+
+class Collector:
+    """The outbox in the making, shared by the steps of a task."""
+
+    def __init__(self, stamped: Collection[str] = ()) -> None:
+        """Records for the topics `stamped` have their stamps as columns, and no headers."""
+        self.stamped = stamped
+        self.outbox = Outbox()
+        self._drops: dict[tuple[str, Reason], Drop] = {}
+
+    def send(self, batch: SinkBatch) -> None:
+        """To be written by the runner, in this order; not a batch without records."""
+        if batch.timestamps:
+            self.outbox.writes.append(batch)
+
+    def call(self, call: TaskCall) -> None:
+        """To be awaited by the runner."""
+        self.outbox.calls.append(call)
+
+    def drop(
+        self, node: str, reason: Reason, count: int = 1, *, late_by_ms: int = 0, told: str = ""
+    ) -> None:
+        """Count records that a node leaves out; none is fine."""
+        if not count:
+            return
+        drop = self._drops.get((node, reason))
+        if drop is None:
+            drop = self._drops[node, reason] = Drop(node, reason)
+            self.outbox.drops.append(drop)
+        drop.count += count
+        drop.late_by_ms_max = max(drop.late_by_ms_max, late_by_ms)
+        drop.told = told or drop.told
+
+    def take(self) -> Outbox:
+        """The outbox; a new one begins."""
+        outbox, self.outbox = self.outbox, Outbox()
+        self._drops.clear()
+        return outbox

@@ -1,26 +1,27 @@
-"""Provenance: where a record on a repartition topic came from, in a header of the record.
+"""Provenance: where a record on a repartition topic comes from, in a header of the record.
 
-Each carries its source (an input partition of the task upstream, or a windowed aggregation
-there), the source's position (offset or row number), an index among the records that one
-position gave, and the source's stream time. Three things rest on it:
+Each record carries its source (an input partition of the upstream task, or a windowed aggregation
+there), its position in the source (offset or row number), an index among the records that one
+position produced, and the source's stream time. Three things rest on it:
 
-1. A task upstream crashes after sending and before its checkpoint, starts again and sends the
-   same records again. Positions of one source only grow in the log, so what is not above the
-   last position seen is a repetition and is dropped.
-2. Lateness is judged against the time of the record's own source, and windows close at the
-   minimum over all sources, so results do not depend on which source was read faster.
-3. A time mark (a record without key and value) tells a partition what its records did not:
-   that a source has advanced, or has been quiet for so long.
+1. An upstream task that crashes after sending and before its checkpoint sends the same records
+   again. Positions of one source only grow in the log, so a record at or below the last position
+   is a repetition and is dropped.
+2. Lateness is judged by the time of the record's own source, and windows close at the minimum over
+   all sources, so results do not depend on which source was read faster.
+3. A time mark (a record without key and value) tells a partition what its records do not: that a
+   source has advanced, or how long it has been quiet.
 
-Rule of the file: bytes only, big-endian. The idea is that of 06 in Kafka's KIP-129, without
-transactions: sinks may hold repetitions after a crash, state never does.
+A topic that is created again, or a log that is truncated, restarts its positions at a lower number.
+The tag of the source then changes, and `Incarnations` moves the positions under each tag behind
+those of the tags before it. Rule of the module: pure; the byte layouts never change.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from streamlog.errors import CorruptData
 from streamlog.record import Headers
@@ -72,7 +73,7 @@ class Stamps(NamedTuple):
         return [pack_record(*fields) + source for fields in columns]
 
 
-class Mark(NamedTuple):
+class ProvenanceMark(NamedTuple):
     """A source has come to `time_ms`, and nothing that comes of it has an earlier turn.
 
     `quiet_ms` is for how long it has been read to its end, or BUSY_MS while it is not.
@@ -94,7 +95,7 @@ def identity(source: Source) -> bytes:
     return _PARTITION.pack(partition) + name.encode()
 
 
-def tagged(source: bytes, topic_id: bytes, cuts: int) -> bytes:
+def add_tag(source: bytes, topic_id: bytes, cuts: int) -> bytes:
     """The identity of a source together with the log that positions of it belong to.
 
     Positions start again in a topic that was deleted and created again, and in a log that was
@@ -105,7 +106,7 @@ def tagged(source: bytes, topic_id: bytes, cuts: int) -> bytes:
     return source + _TAG_SEPARATOR + topic_id[:_TAG_ID_BYTES] + (_CUTS.pack(cuts) if cuts else b"")
 
 
-def untagged(source: bytes) -> bytes:
+def strip_tag(source: bytes) -> bytes:
     """The identity of a source without the tag."""
     end = source.find(_TAG_SEPARATOR, _PARTITION.size)
     return source if end < 0 else source[:end]
@@ -118,24 +119,24 @@ def source_of(data: bytes) -> Source:
         CorruptData: they stand for none.
     """
     try:
-        name = untagged(data)[_PARTITION.size :].decode()
+        name = strip_tag(data)[_PARTITION.size :].decode()
         return name, _PARTITION.unpack_from(data)[0]
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptData(f"not the source of a record: {data!r}") from error
 
 
-def pack_mark(mark: Mark, source: bytes) -> bytes:
+def pack_mark(mark: ProvenanceMark, source: bytes) -> bytes:
     """The header's value of a time mark."""
     return _MARK.pack(*mark) + source
 
 
-def mark_headers(mark: Mark, source: bytes, marked_ms: int) -> Headers:
+def mark_headers(mark: ProvenanceMark, source: bytes, marked_ms: int) -> Headers:
     """The headers of a time mark; `marked_ms` is what marks of the log have told, if any has."""
     own = (MARK, pack_mark(mark, source))
     return (own,) if marked_ms < 0 else ((PASSED, _PASSED.pack(marked_ms)), own)
 
 
-def marked_ms_of(headers: Headers) -> int:
+def mark_sent_ms(headers: Headers) -> int:
     """What marks of the log have told of the source of a time mark; -1: nothing new."""
     name, data = headers[0]
     if name != PASSED or data is None:
@@ -144,7 +145,7 @@ def marked_ms_of(headers: Headers) -> int:
     return time_ms
 
 
-def unpack_mark(data: bytes) -> tuple[Mark, bytes]:
+def unpack_mark(data: bytes) -> tuple[ProvenanceMark, bytes]:
     """The mark, and the identity of its source.
 
     Raises:
@@ -152,4 +153,65 @@ def unpack_mark(data: bytes) -> tuple[Mark, bytes]:
     """
     if len(data) < _MARK.size:
         raise CorruptData(f"not a time mark: {data!r}")
-    return Mark(*_MARK.unpack_from(data)), data[_MARK.size :]
+    return ProvenanceMark(*_MARK.unpack_from(data)), data[_MARK.size :]
+
+
+TAGS_MAX: Final = 16
+"""Tags remembered per source."""
+
+S = TypeVar("S")
+"""What is known of one source."""
+
+
+class Incarnations(Generic[S]):
+    """What is known of each source, and the base of its positions, by tagged identity."""
+
+    def __init__(self, states: Mapping[Source, S], last_position: Callable[[S], int]) -> None:
+        """`last_position` tells the last position that a source was heard with, -1 for none."""
+        self._last_position = last_position
+        self._sources = {identity(source): source for source in states}
+        self._found: dict[bytes, tuple[S, int]] = {
+            identity(source): (state, 0) for source, state in states.items()
+        }
+        self._tags: dict[bytes, list[tuple[bytes, int]]] = {}
+
+    def get(self, tagged_identity: bytes) -> tuple[S, int] | None:
+        """The state of a source, and what is added to positions under this tag.
+
+        None if there is no such source.
+        """
+        found = self._found.get(tagged_identity)
+        return found if found is not None else self._first(tagged_identity)
+
+    def _first(self, tagged_identity: bytes) -> tuple[S, int] | None:
+        """A tag that was not heard before."""
+        own = strip_tag(tagged_identity)
+        known = self._found.get(own)
+        if known is None:
+            return None
+        state, tags = known[0], self._tags.setdefault(own, [])
+        # What came without a tag, as from a history, has the positions of the first log.
+        base = self._last_position(state) + 1 if tags else 0
+        tags.append((tagged_identity, base))
+        self._found[tagged_identity] = (state, base)
+        for gone, _ in tags[:-TAGS_MAX]:
+            del self._found[gone]
+        del tags[:-TAGS_MAX]
+        return state, base
+
+    def to_data(self) -> list[list[object]]:
+        """What a restart has to know: per source its tags and their bases, in order."""
+        return [
+            [*self._sources[own], [[each[len(own) :].hex(), base] for each, base in tags]]
+            for own, tags in self._tags.items()
+        ]
+
+    def load(self, data: Iterable[Iterable[Any]]) -> None:
+        """Take over what `to_data` gave; of sources that there are."""
+        for name, partition, tags in data:
+            own = identity((name, partition))
+            known = self._found.get(own)
+            if known is None:
+                continue
+            self._tags[own] = [(own + bytes.fromhex(tag), base) for tag, base in tags]
+            self._found |= {tagged: (known[0], base) for tagged, base in self._tags[own]}

@@ -1,9 +1,10 @@
-"""The steps without a memory: map, filter, rekey and the ends of a topology.
+"""Steps without state: map, filter, rekey, the ports of a cogroup, and the ends of a topology.
 
-Rule of the file: one record in gives the same records out whatever came before it. The
-user's functions run in `Batch.applied`, which knows the record if one fails. Timestamps and
-headers are kept, as in Kafka Streams. A value of None passes through `map` and `filter` like
-any other; on a table's changes it is a deletion, which those steps do not show to functions.
+Rule of the module: one record gives the same results whatever came before it. The user's functions
+run in `Batch.applied`, which knows the record if one fails. Timestamps and headers are kept, as in
+Kafka Streams. A value of None passes through `map` and `filter` like any other; in a table's change
+it is a deletion, which these steps do not show to the functions. `RepartitionStep` stamps records
+with their provenance and sends time marks.
 """
 
 from __future__ import annotations
@@ -12,15 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from streamlog.errors import TopologyError
-from streamlog.processing.changes import seen_through
-from streamlog.processing.columns import Batch, Feed
-from streamlog.processing.node_time import NodeTime
-from streamlog.processing.outbox import SinkBatch
-from streamlog.processing.provenance import BUSY_MS, PROVENANCE, Mark, Stamps, mark_headers
-from streamlog.processing.step import Collector, Step
-from streamlog.record import Headers
-from streamlog.serdes import window_bytes
-from streamlog.topology import (
+from streamlog.nodes.stream_nodes import (
     Filter,
     FilterNot,
     FlatMap,
@@ -29,13 +22,41 @@ from streamlog.topology import (
     MapValues,
     Node,
     Peek,
+    Port,
     Rekey,
     Stateless,
     TableFilter,
     TableMapValues,
-    TopicSpec,
 )
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.column_batch import Batch, TimeSource
+from streamlog.processing.node_clock import NodeTime
+from streamlog.processing.outbox import Collector, SinkBatch
+from streamlog.processing.provenance import (
+    BUSY_MS,
+    PROVENANCE,
+    ProvenanceMark,
+    Stamps,
+    mark_headers,
+)
+from streamlog.processing.step import Step, view_changes
+from streamlog.record import Headers
+from streamlog.serdes import window_bytes
 from streamlog.windows.emit import UNKNOWN_MS
+
+
+class PortStep(Step):
+    """Says of each value which input it came by."""
+
+    def __init__(self, node: Port) -> None:
+        super().__init__(node.name)
+        self._number = node.number
+
+    def process(self, batch: Batch) -> None:
+        """No value stays none: aggregations leave it out."""
+        number = self._number
+        values = [None if value is None else (number, value) for value in batch.values]
+        self.forward(batch.with_values(values))
 
 
 class MapStep(Step):
@@ -178,7 +199,7 @@ class RekeyStep(Step):
 class ViewStep(Step):
     """What is seen of a table."""
 
-    tells_old_values = True
+    sends_old_values = True
     """Somebody needs to know what its changes replace."""
 
     def __init__(self, name: str, fn: Callable[..., Any]) -> None:
@@ -193,8 +214,8 @@ class TableMapValuesStep(ViewStep):
         """Call the function with the value, if there is one."""
         fn = self.fn
         if batch.old_values is not None:
-            told = self.tells_old_values
-            self.forward(seen_through(self, batch, lambda _, v: fn(v), tells_old_values=told))
+            told = self.sends_old_values
+            self.forward(view_changes(self, batch, lambda _, v: fn(v), sends_old_values=told))
             return
         batch, values = self.applied(batch, lambda v: None if v is None else fn(v), batch.values)
         self.forward(batch.with_values(values))
@@ -209,10 +230,10 @@ class TableFilterStep(ViewStep):
 
     def process(self, batch: Batch) -> None:
         """Call the function with key and value, if there is one."""
-        fn, told = self.fn, self.tells_old_values
+        fn, told = self.fn, self.sends_old_values
         if batch.old_values is not None:
-            seen = seen_through(
-                self, batch, lambda k, v: v if fn(k, v) else None, tells_old_values=told
+            seen = view_changes(
+                self, batch, lambda k, v: v if fn(k, v) else None, sends_old_values=told
             )
             self.forward(seen)
             return
@@ -292,7 +313,7 @@ class RepartitionStep(Step):
         collector: Collector,
         *,
         partitions: int,
-        feeds: list[Feed],
+        feeds: list[TimeSource],
         idle_marks_ms: tuple[int, ...],
         beside: RepartitionStep | None = None,
         is_timed: bool = False,
@@ -308,10 +329,11 @@ class RepartitionStep(Step):
         self._partitions = partitions
         self._idle_marks_ms = idle_marks_ms
         self.node_time = NodeTime(feeds)
-        self._marked: dict[Feed, Mark] = {
-            feed: Mark(feed.turn_ms, feed.time_ms, BUSY_MS) for feed in self.node_time.feeds
+        self._marked: dict[TimeSource, ProvenanceMark] = {
+            feed: ProvenanceMark(feed.turn_ms, feed.time_ms, BUSY_MS)
+            for feed in self.node_time.feeds
         }
-        self._told_ms: dict[Feed, int] = {}
+        self._told_ms: dict[TimeSource, int] = {}
         self._last: dict[bytes, tuple[int, int]] = {} if beside is None else beside._last  # noqa: SLF001 - its own class
         """By the identity of each feed: position of the last record, and how many were made of it;
         in the topic they are told apart by this, whichever step of the task has written them."""
@@ -339,7 +361,7 @@ class RepartitionStep(Step):
             )
         )
 
-    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+    def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
         """When those behind it are told again how time goes on without records.
 
         They may wait for this source to close what others have filled. The longer it is quiet,
@@ -352,7 +374,7 @@ class RepartitionStep(Step):
                 steps = min(feed.quiet_ms // 4, PASSING_MAX_MS) // PASSING_MS
                 yield feed, feed.time_ms + max(steps * PASSING_MS, 1)
 
-    def follows(self) -> Iterable[tuple[Feed, int]]:
+    def follows(self) -> Iterable[tuple[TimeSource, int]]:
         """Those behind it may wait for this source alone as soon as others are further."""
         if not self._is_timed or self._idle_marks_ms:
             return
@@ -364,7 +386,7 @@ class RepartitionStep(Step):
         for feed, before in self._marked.items():
             quiet_ms = max((ms for ms in self._idle_marks_ms if ms <= feed.quiet_ms), default=0)
             turn_ms = max(feed.turn_ms, feed.time_ms)
-            mark = Mark(turn_ms, feed.time_ms, quiet_ms if feed.at_end else BUSY_MS)
+            mark = ProvenanceMark(turn_ms, feed.time_ms, quiet_ms if feed.at_end else BUSY_MS)
             # By marks it can't have come further than what is taken of it.
             told_ms = min(feed.marked_ms, feed.time_ms)
             if mark == before and told_ms == self._told_ms.get(feed, UNKNOWN_MS):

@@ -1,71 +1,46 @@
-"""Step: a node at work. Gets batches from its parents, hands batches to its children.
+"""Step: a node at work. It receives batches from its parents and forwards batches to its children.
 
-A step is made from a frozen node of the topology once per task. Rule of the file: a step
-hands on what it made before it returns, and never an empty batch, so the order of effects is
-that of the records. What steps put into the task's outbox goes through the `Collector`.
+A task makes one step for each frozen node of its sub-topology. Rules of the module:
+
+1. A step forwards its results before it returns, and never an empty batch, so effects happen in the
+   order of the records. What a step adds to the task's outbox goes through the `Collector`.
+2. A change of a table may carry the value that it replaces. Along one edge the old values form a
+   chain: each is what the last change of its key forwarded. The same function computes both, so
+   functions on tables have to be deterministic.
+3. A row of a table on which a function fails, and that the policy skips, is forwarded as a deletion
+   of what was there before. A deletion is forwarded only if there was a row.
+
+Not done here: which step belongs to which node (`step_factory`), and error policies
+(`error_handling`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from streamlog.errors import ProcessingError, TopologyError
-from streamlog.processing.calls import Call
-from streamlog.processing.columns import Batch, Feed, until_error
-from streamlog.processing.failures import NodeFailures
-from streamlog.processing.node_time import NO_TIME
-from streamlog.processing.outbox import Drop, Outbox, Reason, SinkBatch
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.column_batch import Batch, TimeSource, exit_failure, map_until_error
+from streamlog.processing.error_handling import (
+    DeadLetterRecord,
+    NodeFailures,
+    SkippedRecord,
+    dead_letter_of,
+)
+from streamlog.processing.node_clock import NO_TIME
+from streamlog.processing.outbox import Collector
+from streamlog.records.record_columns import has_none
 from streamlog.serdes import Serde
-from streamlog.tables.store import KeyValueStore
-from streamlog.topology import TopicSpec
+from streamlog.tables.stores.store import KeyValueStore
 from streamlog.windows.emit import FAR_MS
 
 RawColumn: TypeAlias = Sequence[bytes | None]
 
 T = TypeVar("T")
 """What a user's function gives."""
-
-
-class Collector:
-    """The outbox in the making, shared by the steps of a task."""
-
-    def __init__(self, stamped: Collection[str] = ()) -> None:
-        """Records for the topics `stamped` have their stamps as columns, and no headers."""
-        self.stamped = stamped
-        self.outbox = Outbox()
-        self._drops: dict[tuple[str, Reason], Drop] = {}
-
-    def send(self, batch: SinkBatch) -> None:
-        """To be written by the runner, in this order; not a batch without records."""
-        if batch.timestamps:
-            self.outbox.writes.append(batch)
-
-    def call(self, call: Call) -> None:
-        """To be awaited by the runner."""
-        self.outbox.calls.append(call)
-
-    def drop(
-        self, node: str, reason: Reason, count: int = 1, *, late_by_ms: int = 0, told: str = ""
-    ) -> None:
-        """Count records that a node leaves out; none is fine."""
-        if not count:
-            return
-        drop = self._drops.get((node, reason))
-        if drop is None:
-            drop = self._drops[node, reason] = Drop(node, reason)
-            self.outbox.drops.append(drop)
-        drop.count += count
-        drop.late_by_ms_max = max(drop.late_by_ms_max, late_by_ms)
-        drop.told = told or drop.told
-
-    def take(self) -> Outbox:
-        """The outbox; a new one begins."""
-        outbox, self.outbox = self.outbox, Outbox()
-        self._drops.clear()
-        return outbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +50,9 @@ class StepContext:
     store: KeyValueStore
     collector: Collector
     partition: int
-    feeds: Sequence[Feed]
+    feeds: Sequence[TimeSource]
     """Where its records come from."""
-    tells_old_values: bool
+    sends_old_values: bool
     """Changes that it hands on say what they replace: somebody needs it."""
 
 
@@ -103,28 +78,28 @@ class Step:
         self.forward(batch)
 
     @property
-    def own_feeds(self) -> Sequence[Feed]:
+    def own_time_sources(self) -> Sequence[TimeSource]:
         """The sources that rows of its own making are; see `Node.feeds`."""
         return ()
 
     @property
-    def clocks(self) -> Sequence[Feed]:
+    def clocks(self) -> Sequence[TimeSource]:
         """What tells how far event time has come here, if the node keeps time."""
-        return self.own_feeds
+        return self.own_time_sources
 
     @property
     def next_wall_ms(self) -> int:
         """Nothing happens here by the clock on the wall before this time."""
         return FAR_MS
 
-    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+    def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
         """At which stream time of its feeds something happens here next, record or none.
 
         A runner sees to it that time goes on there while nothing comes (time marks).
         """
         return ()
 
-    def follows(self) -> Iterable[tuple[Feed, int]]:
+    def follows(self) -> Iterable[tuple[TimeSource, int]]:
         """As `waits_for`, once the other partitions of an input's topic have come that far."""
         return self.waits_for()
 
@@ -132,11 +107,11 @@ class Step:
         """The end of the window that closes at this stream time; the time itself elsewhere."""
         return due_ms
 
-    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:  # noqa: ARG002 - of those with feeds of their own
+    def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:  # noqa: ARG002 - of those with feeds of their own
         """How far its feeds have to come until its own have come to `time_ms`."""
         return ()
 
-    def pass_time(self, feed: Feed, elapsed_ms: int) -> None:
+    def pass_time(self, feed: TimeSource, elapsed_ms: int) -> None:
         """Time has gone on in an input, as a mark says; `settle` follows."""
 
     def look(self, now_ms: int) -> None:
@@ -190,38 +165,38 @@ class Step:
         Raises:
             ProcessingError: it raised, and records may not be left out here.
         """
-        results, error = until_error(fn, *columns)
+        results, error = map_until_error(fn, *columns)
         if error is None:
             return batch, results
         if self.failures is None:
             raise batch.failure(self.name, len(results), error) from error
         return self.failures.settled(batch, results, error, fn, columns)
 
-    def written_keys(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
+    def serialize_keys(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
         """Keys as bytes, as `written`."""
         try:
             return batch, batch.raw_keys(serde, self.name)
         except ProcessingError:
             if self.failures is None:
                 raise
-        batch, _ = self.applied(batch, partial(_dumped, serde), batch.keys)
+        batch, _ = self.applied(batch, partial(_serialize, serde), batch.keys)
         return batch, batch.raw_keys(serde, self.name)
 
-    def written_values(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
-        """Values as bytes, as `written_with`."""
+    def serialize_values(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
+        """Values as bytes, as `serialize_with`."""
         try:
             return batch, batch.raw_values(serde, self.name)
         except ProcessingError:
             if self.failures is None:
                 raise
-        batch, _ = self.applied(batch, partial(_dumped, serde), batch.values)
+        batch, _ = self.applied(batch, partial(_serialize, serde), batch.values)
         return batch, batch.raw_values(serde, self.name)
 
     def written(self, batch: Batch, topic: TopicSpec) -> tuple[Batch, RawColumn, RawColumn]:
-        """Keys and values as bytes, as `written_with`."""
-        return self.written_with(batch, topic.key, topic.value)
+        """Keys and values as bytes, as `serialize_with`."""
+        return self.serialize_with(batch, topic.key, topic.value)
 
-    def written_with(
+    def serialize_with(
         self, batch: Batch, key: Serde[Any], value: Serde[Any]
     ) -> tuple[Batch, RawColumn, RawColumn]:
         """Keys and values as bytes; records that can't be written may be left out.
@@ -235,8 +210,8 @@ class Step:
         except ProcessingError:
             if self.failures is None:
                 raise
-        batch, _ = self.applied(batch, partial(_dumped, key), batch.keys)
-        batch, _ = self.applied(batch, partial(_dumped, value), batch.values)
+        batch, _ = self.applied(batch, partial(_serialize, key), batch.keys)
+        batch, _ = self.applied(batch, partial(_serialize, value), batch.values)
         keys = batch.raw_keys(key, self.name)
         return batch, keys, batch.raw_values(value, self.name)
 
@@ -247,5 +222,94 @@ class Step:
                 child.process(batch)
 
 
-def _dumped(serde: Serde[Any], item: object) -> bytes | None:
+def _serialize(serde: Serde[Any], item: object) -> bytes | None:
     return None if item is None else serde.dumps(item)
+
+
+def view_changes(
+    step: Step, batch: Batch, view: Callable[[Any, Any], Any], *, sends_old_values: bool = True
+) -> Batch:
+    """The changes as a view of the table shows them, and what they replace in the view.
+
+    Without those of rows that are seen neither before nor after.
+
+    Args:
+        step: the view, whose policy counts.
+        batch: changes with what they replace.
+        view: what is seen of a key and its value, which is not None; None: nothing.
+        sends_old_values: somebody needs what is replaced; else it is left away.
+
+    Raises:
+        ProcessingError: `view` failed, and rows may not be left out here.
+    """
+    keys, before = batch.keys, batch.old_values or ()
+    if step.failures is None:
+        _, new = step.applied(
+            batch, lambda k, v: None if v is None else view(k, v), keys, batch.values
+        )
+    else:
+        columns = enumerate(zip(keys, batch.values, strict=True))
+        new = [
+            None if v is None else apply_to_new(step, batch, at, view, k, v)
+            for at, (k, v) in columns
+        ]
+    old = before
+    if sends_old_values or has_none(new):
+        old = [
+            apply_to_old(step, batch, at, view, keys[at], value)
+            if value is not None and (sends_old_values or new[at] is None)
+            else value
+            for at, value in enumerate(before)
+        ]
+    seen = without_void_deletions(batch.with_values(new).with_old_values(old))
+    return seen if sends_old_values else seen.with_old_values(None)
+
+
+def without_void_deletions(batch: Batch) -> Batch:
+    """The changes without deletions of what was not there."""
+    if batch.old_values is None or not has_none(batch.values):
+        return batch
+    columns = zip(batch.values, batch.old_values, strict=True)
+    real = [new is not None or old is not None for new, old in columns]
+    return batch if all(real) else batch.where(real)
+
+
+def apply_to_new(
+    step: Step, batch: Batch, at: int, fn: Callable[..., Any], *arguments: object
+) -> Any:  # noqa: ANN401 - the user's
+    """What the function gives for a row; None if it fails and the row is left out.
+
+    Raises:
+        ProcessingError: it failed, and rows may not be left out here.
+    """
+    try:
+        return fn(*arguments)
+    except Exception as error:  # noqa: BLE001 - the user's code: the policy decides
+        caught = error
+    except SystemExit as stop:
+        caught = exit_failure(stop)
+    if step.failures is None:
+        raise batch.failure(step.name, at, caught) from caught
+    found = step.failures.attempt_record(batch, at, fn, *arguments, first=caught)
+    return None if isinstance(found, SkippedRecord) else found
+
+
+def apply_to_old(
+    step: Step, batch: Batch, at: int, fn: Callable[..., Any], *arguments: object
+) -> Any:  # noqa: ANN401 - the user's
+    """What the function gave for a row when that came: None if it was left out then.
+
+    Raises:
+        ProcessingError: it fails now, and rows may not be left out here.
+    """
+    try:
+        return fn(*arguments)
+    except Exception as error:  # noqa: BLE001 - the user's code: the policy decides
+        caught = error
+    except SystemExit as stop:
+        caught = exit_failure(stop)
+    if step.failures is None:
+        raise batch.failure(step.name, at, caught) from caught
+    letter = partial(dead_letter_of, batch, at, step.name)
+    found = step.failures.tried(partial(fn, *arguments), letter, caught)
+    return None if isinstance(found, DeadLetterRecord) else found

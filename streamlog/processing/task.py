@@ -1,67 +1,168 @@
-"""Task: one sub-topology at work on one partition number. Records in, an Outbox out.
+"""Task: one sub-topology at work on one partition number. Records in, an `Outbox` out.
 
-The same class runs under the worker, the test driver and any other runner: it holds no
-consumer, producer, clock, thread or loop, and `now_ms` counts only for sources that have
-gone quiet. Rule of the file: what a task knows is a function of the records it has taken, in
-the order its `RecordQueue` gave, and all of it is in the checkpoint: changed rows, and a
-Progress with input offsets, stream times and what has been seen of each source. A new Task
-on a restored store goes on as if nothing had happened. After an error a task is of no more
-use: what it had not committed is forgotten with it. Not done here: sending, committing,
-restoring (a runner's), and bounds of the input buffers (`buffered`).
+The worker, the test driver and a history run the same class: it has no consumer, producer, clock,
+thread or loop, and `now_ms` counts only for sources that have gone quiet. Rule of the module: what
+a task knows is a function of the records that it has processed, in the order of its `RecordQueue`,
+and all of it is in the checkpoint: changed rows, and a `TaskProgress` with input offsets, stream
+times and the state of each source. A new task on a restored store continues as if nothing had
+happened. A task that has raised an error is of no more use, and what it had not committed is lost
+with it. `Holdup` names the results that are due by some sources and held back by others. Not done
+here: sending, committing, restoring (the runner's), and bounds of the input buffers (`buffered`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from streamlog.blueprints.clock_names import clock_name
 from streamlog.errors import CorruptData, TopologyError, UsageError
-from streamlog.processing.async_values import AsyncMapValuesStep
-from streamlog.processing.calls import CallResult
-from streamlog.processing.columns import Feed
-from streamlog.processing.cut_input import CutInput, TimeSpan
-from streamlog.processing.doubts import SURE, Doubt, Doubting
-from streamlog.processing.failures import NodeFailures, Pause, no_pause
-from streamlog.processing.global_tables import GlobalTables
-from streamlog.processing.holdup import Holdup, holdups_of
-from streamlog.processing.inherited import INPUTS, REACHED, SECTION, Era, inherited
-from streamlog.processing.meetings import wait_for_both_sides
-from streamlog.processing.merge_wait import MergeWait
-from streamlog.processing.merged import BUFFER_BYTES, MergedInput
+from streamlog.nodes.stream_nodes import Entry, Node
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.async_map import AsyncMapValuesStep
+from streamlog.processing.column_batch import TimeSource
+from streamlog.processing.error_handling import NodeFailures, Pause, no_pause
+from streamlog.processing.inputs.end_of_input import NO_CHECK, CaughtUpCheck, EndOfInputQuestion
+from streamlog.processing.inputs.record_queue import (
+    CutInput,
+    Input,
+    PartitionKey,
+    RecordQueue,
+    Records,
+    TimeSpan,
+)
+from streamlog.processing.inputs.repartition_input import (
+    BUFFER_BYTES,
+    MergedInput,
+    MergeWait,
+    RepartitionInput,
+    partition_name,
+    show_time,
+)
+from streamlog.processing.joins.stream_table_join import GlobalTables
+from streamlog.processing.joins.table_table_join import wait_for_both_sides
 from streamlog.processing.node_time import input_of
-from streamlog.processing.outbox import Outbox
-from streamlog.processing.provenance import tagged
-from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
-from streamlog.processing.repartitioned import RepartitionInput
-from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of, prefix_of
-from streamlog.processing.step import Collector, Step
-from streamlog.processing.steps import Around, step_of
-from streamlog.processing.windowed import FoldedWindow, WindowedAggregateStep
-from streamlog.processing.writable_tables import RowWrite, WritableTableStep
-from streamlog.records.control import TimeMark
-from streamlog.tables.cache_budget import CacheBudget
-from streamlog.tables.changelog import (
+from streamlog.processing.outbox import CallResult, Collector, Outbox
+from streamlog.processing.provenance import add_tag
+from streamlog.processing.set_timestamp import SetTimestampSource
+from streamlog.processing.stateless import RepartitionStep
+from streamlog.processing.step import Step
+from streamlog.processing.step_factory import StepDeps, step_of
+from streamlog.processing.table_rows import PAGE_ROWS_MAX, KeySpan, RowPage, prefix_of, read_page
+from streamlog.processing.tables.writable_table import RowWrite, WritableTableStep
+from streamlog.processing.task_progress import (
+    ERA_SECTION,
+    INPUTS_SECTION,
+    NODE_TIMES_SECTION,
+    Era,
+    check_inheritance,
+)
+from streamlog.processing.windows.windowed_aggregate import FoldedWindow, WindowedAggregateStep
+from streamlog.records.control_batches import TimeMark
+from streamlog.tables.state.changelog import (
     PROGRESS_KEY,
     Offsets,
-    Progress,
     SourceLog,
+    TaskProgress,
     changelog_offset,
     checkpoint,
     stored_progress,
 )
-from streamlog.tables.memory import MemoryStore
-from streamlog.tables.store import Changes, KeyValueStore
-from streamlog.tables.transaction import StoreTransaction
-from streamlog.topology import (
-    Entry,
-    Node,
-    Subtopology,
-    TopicSpec,
-)
-from streamlog.topology.clocks import clock_name
-from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
+from streamlog.tables.state.store_transaction import CacheBudget, StoreTransaction
+from streamlog.tables.stores.memory_store import MemoryStore
+from streamlog.tables.stores.store import Changes, KeyValueStore
+from streamlog.topology import Subtopology
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
+
+NAMED_MAX = 5
+"""How many partitions a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdup:
+    """A result of a node that waits for event time."""
+
+    node: str
+    end_ms: int
+    """The end of the window, or the time for which a timer is set."""
+    due_ms: int
+    """The event time that every source has to reach: the end and grace."""
+    behind: Mapping[Source, int]
+    """The sources that have not, and the event time that each has reached."""
+    ahead: Source
+    """The source that is furthest."""
+    ahead_ms: int
+    retimed: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Nodes that set other timestamps, and nodes behind them, with the topics above them."""
+
+    def told(self) -> str:
+        """In a line: what is held back, by what, and what to do."""
+        places = sorted(self.behind)
+        named = [f"{partition_name(each)} ({self._standing(each)})" for each in places[:NAMED_MAX]]
+        if len(places) > NAMED_MAX:
+            named.append(f"{len(places) - NAMED_MAX} more")
+        verb = "holds" if len(places) == 1 else "hold"
+        return (
+            f"{', '.join(named)} {verb} back {self.node!r}: its next result, of "
+            f"{show_time(self.end_ms)}, is due once event time reaches {show_time(self.due_ms)} in "
+            f"every source; {partition_name(self.ahead)} has reached {show_time(self.ahead_ms)}. "
+            f"{self._remedy(places)}"
+        )
+
+    def _remedy(self, places: Collection[Source]) -> str:
+        nodes = {name.partition("/")[0] for name, _ in places} & {*self.retimed}
+        if not nodes:
+            return (
+                "Send records to these partitions, give the topic fewer of them, or declare "
+                '.idle_after("30s") on the window'
+            )
+        above = "set_timestamp before the merge and " if any("/" in n for n, _ in places) else ""
+        topics = {topic for node in nodes for topic in self.retimed[node]}
+        return (
+            f"Behind set_timestamp a partition of {', '.join(sorted(topics))} without records has "
+            "no event time, and no time mark gives it one: declare timestamp= on the topic in "
+            f'place of set_timestamp, or {above}.idle_after("30s") on the window'
+        )
+
+    def _standing(self, source: Source) -> str:
+        time_ms = self.behind[source]
+        return "no record yet" if time_ms == UNKNOWN_MS else f"at {show_time(time_ms)}"
+
+
+def find_holdups(steps: Iterable[Step], sub: Subtopology) -> list[Holdup]:
+    """What is due in these steps by some sources, and held back by others."""
+    found: list[Holdup] = []
+    for step in steps:
+        if isinstance(step, RepartitionStep):
+            found += _find_untimed(step, sub.retimed)
+            continue
+        pairs = [*step.waits_for()]
+        due_ms = min((each for _, each in pairs), default=FAR_MS)
+        heard = {s: ms for feed, _ in pairs for s, ms, _ in feed.heard_of()}
+        behind = {source: ms for source, ms in heard.items() if ms < due_ms}
+        if behind and max(heard.values()) >= due_ms:
+            ahead = max(heard, key=lambda source: heard[source])
+            times = (step.ends_at(due_ms), due_ms, behind, ahead, heard[ahead])
+            found.append(Holdup(step.name, *times, sub.retimed))
+    return found
+
+
+def _find_untimed(step: RepartitionStep, retimed: Mapping[str, Collection[str]]) -> list[Holdup]:
+    """What several sources with other timestamps hold back together downstream.
+
+    There they are one source, which has no time before each of them has.
+    """
+    found: list[Holdup] = []
+    for feed in step.node_time.feeds:
+        heard = {source: ms for source, ms, _ in feed.heard_of()}
+        behind = {source: ms for source, ms in heard.items() if ms == UNKNOWN_MS}
+        if isinstance(feed, SetTimestampSource) and 0 < len(behind) < len(heard):
+            ahead = max(heard, key=lambda source: heard[source])
+            times = (heard[ahead], heard[ahead], behind, ahead, heard[ahead])
+            found.append(Holdup(step.name, *times, retimed))
+    return found
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,13 +176,13 @@ class TaskId:
         return f"{self.subtopology}_{self.partition}"
 
 
-NO_MARKS: Mapping[TopicPartition, Sequence[TimeMark]] = MappingProxyType({})
+NO_MARKS: Mapping[PartitionKey, Sequence[TimeMark]] = MappingProxyType({})
 """There are none."""
-NOT_BROUGHT: Mapping[TopicPartition, int] = MappingProxyType({})
+NOT_BROUGHT: Mapping[PartitionKey, int] = MappingProxyType({})
 """No input is brought anywhere."""
 
 
-class Part(Protocol):
+class TaskPart(Protocol):
     """What is known in a task and has to be known after a restart."""
 
     def to_data(self) -> dict[str, object]:
@@ -101,7 +202,7 @@ class Task:
         *,
         partitions: Mapping[str, int],
         store: KeyValueStore | None = None,
-        progress: Progress | None = None,
+        progress: TaskProgress | None = None,
         era: Era | None = None,
         merges: bool = True,
         pause: Pause = no_pause,
@@ -120,7 +221,7 @@ class Task:
             partitions: partition counts of all topics, see `Topology.partition_counts`.
             store: the restored state; None for a task without state.
             progress: what the state has taken in; by default what the store says.
-            era: which state the app has let go of (see `inherited`).
+            era: which state the app has let go of (see `check_inheritance`).
             merges: take what comes through a repartition topic in the order of time (`merged`),
                 whatever order it was sent in. Not for a runner that may send it twice.
             pause: waits before a record is tried again (see `failures`).
@@ -128,7 +229,8 @@ class Task:
             global_tables: those of the app, as the runner reads them.
             history: which time of the topics that it reads is taken, and no more; None: all.
             merge_buffer_bytes: what may wait for an earlier record, per repartition topic.
-            doubts_ends: somebody answers `doubts`. Else an input at its end holds nobody back.
+            doubts_ends: somebody answers `find_problems`. Else an input at its end holds nobody
+            back.
             stamped: repartition topics whose records are wanted with columns of stamps in place of
                 headers (`SinkBatch.stamps`).
 
@@ -150,10 +252,10 @@ class Task:
         self._store = StoreTransaction(store if store is not None else MemoryStore(), budget=caches)
         self._collector = Collector(stamped)
         self._pause = pause
-        self._doubting = Doubting(is_on=doubts_ends)
+        self._doubting = CaughtUpCheck(is_on=doubts_ends)
         self._queue = self._new_queue()
-        self._logs: dict[TopicPartition, SourceLog] = {}
-        self.doubts: list[Doubt] = []
+        self._logs: dict[PartitionKey, SourceLog] = {}
+        self.doubts: list[EndOfInputQuestion] = []
         """What has to be known before it can go on, as of the last `process`."""
         self._steps: dict[str, Step] = {}
         self._build(global_tables or GlobalTables())
@@ -164,7 +266,9 @@ class Task:
         self._clocked = self._with("next_wall_ms")
         self._passing, self._waiting = self._with("pass_time"), self._with("waits_for")
         self._following = [step for step in self._waiting if not self._is_patient(step)]
-        self._owners = {f: s for s in self._steps.values() for f in (*s.own_feeds, *s.clocks)}
+        self._owners = {
+            f: s for s in self._steps.values() for f in (*s.own_time_sources, *s.clocks)
+        }
         """Of feeds that are no inputs."""
         self._has_news, self._era = False, era or Era()
         if store is not None and subtopology.changelog_topic is not None:
@@ -173,12 +277,12 @@ class Task:
             step.init()
 
     @property
-    def inputs(self) -> tuple[TopicPartition, ...]:
+    def inputs(self) -> tuple[PartitionKey, ...]:
         """The topic partitions it reads, in the order of their rank."""
         return tuple(self._queue.inputs)
 
     @property
-    def positions(self) -> dict[TopicPartition, int]:
+    def positions(self) -> dict[PartitionKey, int]:
         """The next offset to be taken in, where it is known: seek there before reading."""
         return {
             place: entry.position
@@ -187,13 +291,13 @@ class Task:
         }
 
     @property
-    def cuts(self) -> dict[TopicPartition, int]:
+    def cuts(self) -> dict[PartitionKey, int]:
         """Where inputs were cut (`history`): of each its first offset beyond the end."""
         inputs = self._queue.inputs.values()
         return {e.place: e.cut for e in inputs if isinstance(e, CutInput) and e.cut is not None}
 
     @property
-    def buffered(self) -> dict[TopicPartition, int]:
+    def buffered(self) -> dict[PartitionKey, int]:
         """Records that have arrived and wait for their turn. Never pause an input with none."""
         return {place: len(entry) for place, entry in self._queue.inputs.items()}
 
@@ -213,12 +317,12 @@ class Task:
         return clock_name(self.subtopology.app_id, self.subtopology.topics[topic])
 
     @property
-    def waits_quiet(self) -> dict[TopicPartition, int]:
+    def waits_quiet(self) -> dict[PartitionKey, int]:
         """After how long a quiet, from now, a time mark in an input would make a difference.
 
         Of inputs that are read to their end. Milliseconds; a runner sees to it that one comes.
         """
-        found: dict[TopicPartition, int] = {}
+        found: dict[PartitionKey, int] = {}
         pairs = (pair for step in self._waiting for pair in step.waits_for())
         for place, time_ms, due_ms in self._due(pairs):
             if time_ms > UNKNOWN_MS:
@@ -226,14 +330,14 @@ class Task:
         return found
 
     @property
-    def behind(self) -> dict[TopicPartition, int]:
+    def behind(self) -> dict[PartitionKey, int]:
         """To which event time an input has to come to make a difference.
 
         Of inputs of which no record had come when they were looked at first: a runner brings them
         as far as the other partitions of their topics have come. One that has records goes on by
         these and by the wall clock alone, since a load that pauses would find its rest late.
         """
-        found: dict[TopicPartition, int] = {}
+        found: dict[PartitionKey, int] = {}
         pairs = (pair for step in self._following for pair in step.follows())
         for place, _, due_ms in self._due(pairs):
             entry = self._queue.inputs[place]
@@ -244,14 +348,14 @@ class Task:
     @property
     def holdups(self) -> list[Holdup]:
         """What is due by some of its sources, and held back by others."""
-        return holdups_of(self._waiting, self.subtopology)
+        return find_holdups(self._waiting, self.subtopology)
 
-    def _due(self, waits: Iterable[tuple[Feed, int]]) -> list[tuple[TopicPartition, int, int]]:
+    def _due(self, waits: Iterable[tuple[TimeSource, int]]) -> list[tuple[PartitionKey, int, int]]:
         """Inputs of others that are read to their end: where they are, and where they have to be.
 
         By the time that each has for the node that waits.
         """
-        found: list[tuple[TopicPartition, int, int]] = []
+        found: list[tuple[PartitionKey, int, int]] = []
         pending = [*waits]
         while pending:
             feed, time_ms = pending.pop()
@@ -274,7 +378,7 @@ class Task:
         return self._store.size_bytes
 
     @property
-    def stream_times(self) -> dict[TopicPartition, int]:
+    def stream_times(self) -> dict[PartitionKey, int]:
         """How far event time has come in what was taken of each input, in milliseconds.
 
         A runner keeps them beside the positions of a task without state: see `start_at`.
@@ -283,7 +387,7 @@ class Task:
         if self.subtopology.changelog_topic is not None:
             return times
         # Nothing else remembers what has reached the nodes that keep time.
-        reached: dict[TopicPartition, list[int]] = {}
+        reached: dict[PartitionKey, list[int]] = {}
         for node_time in self._node_times.values():
             for feed in node_time.reached.values():
                 reached.setdefault(feed.entry.place, []).append(feed.time_ms)
@@ -291,8 +395,8 @@ class Task:
 
     def start_at(
         self,
-        positions: Mapping[TopicPartition, int],
-        times: Mapping[TopicPartition, int] | None = None,
+        positions: Mapping[PartitionKey, int],
+        times: Mapping[PartitionKey, int] | None = None,
     ) -> None:
         """All records before these offsets have been given to the task, or are not to be.
 
@@ -310,11 +414,11 @@ class Task:
                 node_time.start()
 
     @property
-    def logs(self) -> dict[TopicPartition, SourceLog]:
+    def logs(self) -> dict[PartitionKey, SourceLog]:
         """Which log the positions belong to, as far as the task was told."""
         return dict(self._logs)
 
-    def belong_to(self, logs: Mapping[TopicPartition, SourceLog]) -> None:
+    def belong_to(self, logs: Mapping[PartitionKey, SourceLog]) -> None:
         """The positions in these inputs belong to these logs; it is in the next checkpoint.
 
         Of an input from which records were taken only the leader epoch may change.
@@ -323,18 +427,18 @@ class Task:
             entry = self._queue.inputs.get(place)
             if entry is not None:
                 self._logs[place] = log
-                entry.provenance = tagged(entry.identity, log.topic_id, log.cuts)
+                entry.provenance = add_tag(entry.identity, log.topic_id, log.cuts)
 
     def process(
         self,
-        records: Mapping[TopicPartition, Records],
+        records: Mapping[PartitionKey, Records],
         now_ms: int,
         *,
-        ends: Mapping[TopicPartition, int],
+        ends: Mapping[PartitionKey, int],
         results: Sequence[CallResult] = (),
-        marks: Mapping[TopicPartition, Sequence[TimeMark]] = NO_MARKS,
-        brought: Mapping[TopicPartition, int] = NOT_BROUGHT,
-        confirmed: Sequence[Doubt] = (),
+        marks: Mapping[PartitionKey, Sequence[TimeMark]] = NO_MARKS,
+        brought: Mapping[PartitionKey, int] = NOT_BROUGHT,
+        confirmed: Sequence[EndOfInputQuestion] = (),
     ) -> Outbox:
         """Take in records and time marks, and process all whose turn it is.
 
@@ -494,9 +598,9 @@ class Task:
         return checkpoint(changes, self.progress)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> TaskProgress:
         """What its state has taken in, as of the last checkpoint if nothing came since."""
-        return Progress(offsets=self.positions, logs=self._logs, sections=self._sections())
+        return TaskProgress(offsets=self.positions, logs=self._logs, sections=self._sections())
 
     def write_again(self, keys: Collection[bytes]) -> None:
         """Have the next checkpoint contain these keys of the store, as they are."""
@@ -547,20 +651,20 @@ class Task:
         return self._store.get(at)
 
     def rows(
-        self, node: str, span: Span, *, committed: bool, rows_max: int = PAGE_ROWS_MAX
-    ) -> Page:
+        self, node: str, span: KeySpan, *, committed: bool, rows_max: int = PAGE_ROWS_MAX
+    ) -> RowPage:
         """The first rows of a part of a table, in the order of their keys; see `row`."""
         prefix = prefix_of(self.subtopology, node)
         if committed:
-            return page_of(self._store.stored_range, prefix, span, rows_max=rows_max)
+            return read_page(self._store.stored_range, prefix, span, rows_max=rows_max)
         self._settle_rows(node)
-        return page_of(self._store.range, prefix, span, rows_max=rows_max)
+        return read_page(self._store.range, prefix, span, rows_max=rows_max)
 
     @property
     def committed_positions(self) -> Offsets:
         """The next offsets to be read, as of the last commit."""
         data = self._store.stored(PROGRESS_KEY)
-        return {} if data is None else Progress.decode(data).offsets
+        return {} if data is None else TaskProgress.decode(data).offsets
 
     def close(self) -> None:
         """Forget what is not committed, and close the store.
@@ -592,7 +696,7 @@ class Task:
     def _input(self, topic: TopicSpec) -> Input:
         entry = self._new_input(topic)
         # In a ring, to be at the end upstream is to have taken what waits here.
-        entry.doubting = SURE if topic.name in self.subtopology.looped else self._doubting
+        entry.doubting = NO_CHECK if topic.name in self.subtopology.looped else self._doubting
         for node in self.subtopology.nodes:
             if isinstance(node, Entry) and node.topic.name == topic.name:
                 entry.failures = self._failures(topic.name, node)
@@ -633,7 +737,7 @@ class Task:
         )
 
     def _build(self, global_tables: GlobalTables) -> None:
-        around = Around(
+        around = StepDeps(
             self.subtopology,
             self.id.partition,
             self._partitions,
@@ -677,15 +781,15 @@ class Task:
                 entries[node.topic.name].append(self._steps[node.name])
         return entries
 
-    def _parts(self) -> dict[str, dict[str, Part]]:
+    def _parts(self) -> dict[str, dict[str, TaskPart]]:
         """What a restart has to know beside the stores, by section and name."""
-        parts: dict[str, dict[str, Part]] = {
-            INPUTS: {entry.topic.name: entry for entry in self._queue.inputs.values()},
+        parts: dict[str, dict[str, TaskPart]] = {
+            INPUTS_SECTION: {entry.topic.name: entry for entry in self._queue.inputs.values()},
         }
         for step in self._steps.values():
             if step.section:
                 parts.setdefault(step.section, {})[step.name] = step
-        parts[REACHED] = {**self._node_times}
+        parts[NODE_TIMES_SECTION] = {**self._node_times}
         return parts
 
     def _sections(self) -> dict[str, object]:
@@ -693,18 +797,18 @@ class Task:
             section: {name: part.to_data() for name, part in parts.items()}
             for section, parts in self._parts().items()
         }
-        return {**sections, SECTION: self._era.number}
+        return {**sections, ERA_SECTION: self._era.number}
 
-    def _begin(self, given: Progress | None, stored: Progress | None) -> None:
+    def _begin(self, given: TaskProgress | None, stored: TaskProgress | None) -> None:
         """Go on from the progress that is given, else from that of the store."""
         self._load(given or stored)
         # A runner that has moved an input wants that in the next checkpoint.
         self._has_news = None not in (given, stored) and given != stored
 
-    def _load(self, progress: Progress | None) -> None:
+    def _load(self, progress: TaskProgress | None) -> None:
         if progress is None:
             return
-        inheritance = inherited(self.subtopology, progress, self._era)
+        inheritance = check_inheritance(self.subtopology, progress, self._era)
         inheritance.clear(self._store)
         progress = inheritance.progress
         self.start_at(progress.offsets)
@@ -715,7 +819,7 @@ class Task:
                 stored = sections.get(section, {})
                 for name in parts.keys() & set(stored):
                     parts[name].load(stored[name])
-            if REACHED not in sections:
+            if NODE_TIMES_SECTION not in sections:
                 # Written before nodes had a time of their own: it was that of the input.
                 for node_time in self._node_times.values():
                     node_time.start()

@@ -24,9 +24,9 @@ from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
 from typing import Any, NamedTuple
 
-from streamlog.processing.columns import Feed
-from streamlog.tables.store import NamedStore, prefix_end
-from streamlog.topology import Punctuation
+from streamlog.nodes.process_nodes import Punctuation
+from streamlog.processing.column_batch import TimeSource
+from streamlog.tables.stores.store import NamedStore, prefix_end
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 READY_MAX = 20_000
@@ -42,7 +42,7 @@ _END = b"\0\1"
 _AFTER_ALL = b"\xff" * 9
 
 
-class Alarm(NamedTuple):
+class DueTimer(NamedTuple):
     """Something that is due."""
 
     at_ms: int
@@ -95,7 +95,7 @@ class KeyTimers:
             self._store.delete(self._by_key + name)
             self._store.delete(self._by_time + before + name)
 
-    def first(self, limit_ms: int) -> Alarm | None:
+    def first(self, limit_ms: int) -> DueTimer | None:
         """The first timer, if it is due."""
         while self.first_ms <= limit_ms:
             if not self._ready:
@@ -104,11 +104,11 @@ class KeyTimers:
             at, name = self._ready[0][: _AT.size], self._ready[0][_AT.size :]
             if self._store.get(self._by_key + name) == at:
                 key, _, tag = name.partition(_END)
-                return Alarm(_at(at), "", key.replace(_ESCAPED_ZERO, _ZERO), tag.decode())
+                return DueTimer(_at(at), "", key.replace(_ESCAPED_ZERO, _ZERO), tag.decode())
             heappop(self._ready)
         return None
 
-    def first_of(self, key: bytes, limit_ms: int) -> Alarm | None:
+    def first_of(self, key: bytes, limit_ms: int) -> DueTimer | None:
         """The first timer of a key, if it is due."""
         prefix = self._by_key + _name(key, "")
         found = [
@@ -116,7 +116,7 @@ class KeyTimers:
             for name, at in self._store.range(prefix, prefix_end(prefix))
         ]
         at_ms, tag = min(found, default=(FAR_MS, b""))
-        return Alarm(at_ms, "", key, tag.decode()) if at_ms <= limit_ms else None
+        return DueTimer(at_ms, "", key, tag.decode()) if at_ms <= limit_ms else None
 
     def _read(self) -> None:
         """Bring the next timers into memory."""
@@ -139,11 +139,11 @@ class KeyTimers:
         heapify(self._ready)
 
 
-class Alarms:
+class DueTimers:
     """Everything that is due on one clock, and the number of the last firing."""
 
     def __init__(
-        self, feed: Feed, punctuations: Sequence[Punctuation], timers: KeyTimers | None
+        self, feed: TimeSource, punctuations: Sequence[Punctuation], timers: KeyTimers | None
     ) -> None:
         """`feed` is what is forwarded by firings comes from."""
         self.feed = feed
@@ -168,7 +168,7 @@ class Alarms:
             next_ms = (now_ms // every_ms + 1) * every_ms
             self._nexts[method] = min(self._nexts.get(method, next_ms), next_ms)
 
-    def due(self, limit_ms: int, *, each: bool) -> Alarm | None:
+    def due(self, limit_ms: int, *, each: bool) -> DueTimer | None:
         """What fires next, up to this time; at equal times timers come first.
 
         Args:
@@ -191,7 +191,7 @@ class Alarms:
         timers = self.timers
         return timers is not None and timers.first_ms <= limit_ms and bool(timers.first(limit_ms))
 
-    def due_of(self, key: bytes, limit_ms: int) -> Alarm | None:
+    def due_of(self, key: bytes, limit_ms: int) -> DueTimer | None:
         """The next timer of this key that fires, up to this time."""
         timer = None if self.timers is None else self.timers.first_of(key, limit_ms)
         if timer is not None:
@@ -209,12 +209,12 @@ class Alarms:
             if method in data["nexts"]:
                 self._nexts[method] = -(-int(data["nexts"][method]) // every_ms) * every_ms
 
-    def _take(self, timer: Alarm) -> None:
+    def _take(self, timer: DueTimer) -> None:
         if self.timers is not None:
             self.timers.cancel(timer.key, timer.tag)
         self.last = max(self.last + 1, timer.at_ms)
 
-    def _punctuation(self, limit_ms: int, *, each: bool) -> Alarm | None:
+    def _punctuation(self, limit_ms: int, *, each: bool) -> DueTimer | None:
         if not self._nexts:
             return None
         next_ms, method = min((at_ms, method) for method, at_ms in self._nexts.items())
@@ -223,8 +223,8 @@ class Alarms:
         every_ms = self._every_ms[method]
         last_ms = limit_ms // every_ms * every_ms
         if not each:
-            return Alarm(last_ms, method)
-        return Alarm(max(next_ms, last_ms - PUNCTUATIONS_MAX * every_ms), method)
+            return DueTimer(last_ms, method)
+        return DueTimer(max(next_ms, last_ms - PUNCTUATIONS_MAX * every_ms), method)
 
 
 def _name(key: bytes, tag: str) -> bytes:

@@ -1,7 +1,7 @@
 """The words of ACLs by Kafka's numbers: resources, patterns, operations, permissions.
 
-What broker and client have in common; who decides by ACLs is the broker (`broker/security/acls`).
-KIP-140, KIP-290 (patterns), KIP-430 (what can be done to what).
+What broker and client have in common; who decides by ACLs is the broker
+(`broker/security/acl_authorizer`). KIP-140, KIP-290 (patterns), KIP-430 (what can be done to what).
 """
 
 from __future__ import annotations

@@ -1,23 +1,558 @@
-"""Messages to bytes and back, in any of their versions.
+"""Codec: messages to bytes and back, by functions that are compiled once per message and version.
 
-Each message and version is compiled to a function on first use (`reader`, `writer`): that
-takes about a millisecond, and then costs about what handwritten code would.
-
-Rule of the file: whatever the bytes, reading ends in a message, in `CorruptData`, or (by the
-version alone) in `UnsupportedVersion`; whatever the values, writing ends in bytes or in
-`UsageError`. What the compiled functions raise besides stays in here.
+Source code of a reader and of a writer is generated from the declarations (`schema`), as a table
+walk per message is too slow. Malformed bytes raise `CorruptData`.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
-from typing import Final, TypeVar, cast
+from typing import Final, NoReturn, TypeVar, cast
 
 from streamlog.errors import CorruptData, UnsupportedVersion, UsageError
-from streamlog.protocol.reader import Reader, compile_reader
-from streamlog.protocol.schema import Buffer, Message, Piece, one_buffer
-from streamlog.protocol.writer import Writer, compile_writer, null_field
+from streamlog.protocol.schema import (
+    FIXED,
+    Buffer,
+    Field,
+    Message,
+    Piece,
+    Records,
+    Struct,
+    StructType,
+    one_buffer,
+)
+
+_FIXED_BYTES: Final = {kind: struct.calcsize(f">{code}") for kind, code in FIXED.items()}
+_EMPTY_BYTES: Final = {"string": 2, "bytes": 4, "records": 4, "array": 4}
+
+
+class GeneratedSource:
+    """Lines of one function; `scope` is what it can name besides its parameters."""
+
+    def __init__(self, scope: Mapping[str, object]) -> None:
+        self._scope = dict(scope)
+        self._lines: list[str] = []
+        self._depth = 0
+        self._names = 0
+
+    def line(self, text: str) -> None:
+        """Add a statement at the current depth."""
+        self._lines.append("    " * self._depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Statements under `head`, such as "else:"."""
+        self.line(head)
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    def name(self, stem: str) -> str:
+        """A variable nobody else uses."""
+        self._names += 1
+        return f"{stem}_{self._names}"
+
+    def constant(self, stem: str, value: object) -> str:
+        """What to call a constant."""
+        name = self.name(stem)
+        self._scope[name] = value
+        return name
+
+    def function(self, name: str, title: str) -> object:
+        """Compile the lines and pick the function out of them."""
+        code = compile("\n".join(self._lines), f"<{title}>", "exec")
+        exec(code, self._scope)  # noqa: S102 - made of this package's declarations alone
+        return self._scope[name]
+
+
+def present(declared: StructType, version: int) -> list[Field]:
+    """The fields of a version that stand in their place, in the order of the wire."""
+    return [
+        field for field in declared.__fields__ if field.tag is None and version in field.versions
+    ]
+
+
+def tagged(declared: StructType, version: int) -> list[Field]:
+    """The tagged fields of a version, in the order of their tags."""
+    fields = (field for field in declared.__fields__ if version in field.versions)
+    return sorted((field for field in fields if field.tag is not None), key=_tag)
+
+
+def size_bytes_min(item: StructType | str | None, version: int, *, flexible: bool) -> int:
+    """The least that an element of an array takes on the wire, and at least one byte."""
+    if isinstance(item, str):
+        return _least(item, flexible=flexible)
+    assert item is not None  # noqa: S101 - an array declares what it holds
+    sizes = (_least(field.kind, flexible=flexible) for field in present(item, version))
+    return max(1, sum(sizes) + flexible)
+
+
+def fixed_bytes(codes: str) -> int:
+    """The size of neighbours of a fixed size."""
+    return struct.calcsize(f">{codes}")
+
+
+def elements_codes(code: str, count: str) -> str:
+    """The expression of struct's codes for `count` elements in a row.
+
+    A number in front of a code repeats it; in front of 16s it would make it 316s.
+    """
+    return f"f'>{{{count}}}{code}'" if len(code) == 1 else f"'>' + {code!r} * {count}"
+
+
+def qualified(declared: type[Struct] | StructType, field: Field) -> str:
+    """How errors call a field."""
+    return f"{declared.__name__}.{field.name}"
+
+
+def _least(kind: str, *, flexible: bool) -> int:
+    if kind in _FIXED_BYTES:
+        return _FIXED_BYTES[kind]
+    return 1 if flexible else _EMPTY_BYTES[kind]
+
+
+def _tag(field: Field) -> int:
+    return -1 if field.tag is None else field.tag
+
+
+Reader = Callable[[memoryview, int], tuple[Message, int]]
+"""May raise CorruptData, IndexError, UnicodeDecodeError and struct.error, or end too far."""
+
+_EMPTY: Final = {"array": "[]", "bytes": "b''"}
+_UVARINT_BYTES_MAX: Final = 5
+_UINT32_MAX: Final = 0xFFFF_FFFF
+_GOES_ON: Final = 0x80
+
+
+def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
+    """Read an unsigned variable-length number; also returns the position after it.
+
+    Raises:
+        CorruptData: it does not fit 32 bits.
+        IndexError: the bytes end within it.
+    """
+    number = shift = 0
+    for index in range(position, position + _UVARINT_BYTES_MAX):
+        byte = data[index]
+        if byte < _GOES_ON:
+            number |= byte << shift
+            if number <= _UINT32_MAX:
+                return number, index + 1
+            break
+        number |= (byte - _GOES_ON) << shift
+        shift += 7
+    raise CorruptData(f"the number at byte {position} does not fit 32 bits")
+
+
+def compile_reader(message_type: type[Message], version: int) -> Reader:
+    """The function that reads one version of a message."""
+    source = GeneratedSource(_READER_SCOPE)
+    compiler = _ReaderCompiler(
+        source,
+        version,
+        flexible=message_type.is_flexible(version),
+        is_answer=message_type.__name__.endswith("Response"),
+    )
+    with source.block("def read(data, pos):"):
+        source.line("size = len(data)")
+        source.line(f"return {compiler.struct(message_type)}, pos")
+    return cast("Reader", source.function("read", f"{message_type.__name__} {version} reader"))
+
+
+def _bad_null(field: str) -> NoReturn:
+    raise CorruptData(f"{field} is null")
+
+
+def _bad_count(field: str, count: int, bytes_left: int, bytes_each: int) -> NoReturn:
+    raise CorruptData(
+        f"{field}: {count} elements of {bytes_each} bytes or more in {bytes_left} bytes"
+    )
+
+
+def _bad_tag(name: str, end: int, expected: int) -> NoReturn:
+    raise CorruptData(f"a tagged field of {name} ends at byte {end} instead of {expected}")
+
+
+_READER_SCOPE: Final[dict[str, object]] = {
+    "bad_count": _bad_count,
+    "bad_null": _bad_null,
+    "bad_tag": _bad_tag,
+    "new": object.__new__,
+    "read_uvarint": read_uvarint,
+    "unpack_from": struct.unpack_from,
+}
+
+
+class _ReaderCompiler:
+    """Writes the lines that read one version."""
+
+    def __init__(
+        self, source: GeneratedSource, version: int, *, flexible: bool, is_answer: bool
+    ) -> None:
+        self._source = source
+        self._version = version
+        self._flexible = flexible
+        self._is_answer = is_answer
+        # Neighbours of a fixed size that are still to be read: struct's code, where to.
+        self._pending: list[tuple[str, str]] = []
+
+    def struct(self, declared: StructType) -> str:
+        """Lines for all fields; returns the variable that holds the new object."""
+        out = self._source.name("it")
+        self._source.line(f"{out} = new({self._source.constant('Struct', declared)})")
+        read = present(declared, self._version)
+        for field in declared.__fields__:
+            if field not in read:
+                default = "[]" if field.starts_empty else repr(field.default)
+                self._source.line(f"{out}.{field.name} = {default}")
+        for field in read:
+            self._field(declared, field, out)
+        if self._flexible:
+            self._tags(declared, out)
+        self._flush()
+        return out
+
+    def _field(self, declared: StructType, field: Field, out: str) -> None:
+        target = f"{out}.{field.name}"
+        if field.kind in FIXED:
+            self._pending.append((FIXED[field.kind], target))
+        elif field.kind == "struct":
+            self._struct_field(_struct_of(field), target, nullable=self._version in field.nullable)
+        else:
+            self._sized(declared, field, target)
+
+    def _struct_field(self, item: StructType, target: str, *, nullable: bool) -> None:
+        """A struct in its place; one that may be null has a byte in front, 1 or -1."""
+        if not nullable:
+            self._source.line(f"{target} = {self.struct(item)}")
+            return
+        mark = self._source.name("mark")
+        self._pending.append(("b", mark))
+        self._flush()
+        with self._source.block(f"if {mark} < 0:"):
+            self._source.line(f"{target} = None")
+        with self._source.block("else:"):
+            self._source.line(f"{target} = {self.struct(item)}")
+
+    def _flush(self) -> None:
+        """Read the pending neighbours."""
+        if not self._pending:
+            return
+        codes = "".join(code for code, _ in self._pending)
+        targets = "".join(f"{target}, " for _, target in self._pending)
+        unpack = self._source.constant("unpack", struct.Struct(f">{codes}").unpack_from)
+        self._source.line(f"{targets}= {unpack}(data, pos)")
+        self._source.line(f"pos += {fixed_bytes(codes)}")
+        self._pending.clear()
+
+    def _uvarint(self, variable: str) -> None:
+        """An unsigned number, mostly of one byte; that byte is read with its neighbours."""
+        self._pending.append(("B", variable))
+        self._flush()
+        with self._source.block(f"if {variable} > 127:"):
+            self._source.line(f"{variable}, pos = read_uvarint(data, pos - 1)")
+
+    def _sized(self, declared: StructType, field: Field, target: str) -> None:
+        """A field that begins with its length, which says null too."""
+        length = self._source.name("n")
+        if self._flexible:
+            self._uvarint(length)
+            is_null = f"not {length}"
+        else:
+            self._pending.append(("h" if field.kind == "string" else "i", length))
+            self._flush()
+            is_null = f"{length} < 0"
+        with self._source.block(f"if {is_null}:"):
+            if self._version in field.nullable:
+                self._source.line(f"{target} = None")
+            elif self._is_answer and field.kind in _EMPTY:
+                self._source.line(f"{target} = {_EMPTY[field.kind]}")
+            else:
+                self._source.line(f"bad_null({qualified(declared, field)!r})")
+        with self._source.block("else:"):
+            if self._flexible:
+                self._source.line(f"{length} -= 1")
+            if field.kind == "array":
+                self._array(qualified(declared, field), field.item, target, length)
+            else:
+                self._piece(field.kind, target, length)
+
+    def _piece(self, kind: str, target: str, length: str) -> None:
+        end = self._source.name("end")
+        self._source.line(f"{end} = pos + {length}")
+        piece = f"data[pos:{end}]"
+        value = {"string": f"str({piece}, 'utf-8')", "bytes": f"bytes({piece})", "records": piece}
+        self._source.line(f"{target} = {value[kind]}")
+        self._source.line(f"pos = {end}")
+
+    def _array(self, name: str, item: StructType | str | None, target: str, count: str) -> None:
+        least = size_bytes_min(item, self._version, flexible=self._flexible)
+        with self._source.block(f"if {count} * {least} > size - pos:"):
+            self._source.line(f"bad_count({name!r}, {count}, size - pos, {least})")
+        if isinstance(item, str) and item in FIXED:
+            codes = elements_codes(FIXED[item], count)
+            self._source.line(f"{target} = list(unpack_from({codes}, data, pos))")
+            self._source.line(f"pos += {count} * {least}")
+            return
+        values = self._source.name("values")
+        self._source.line(f"{target} = {values} = []")
+        with self._source.block(f"for _ in range({count}):"):
+            self._source.line(f"{values}.append({self._element(name, item)})")
+
+    def _element(self, name: str, item: StructType | str | None) -> str:
+        """Lines for one element of an array; returns the variable that holds it."""
+        if isinstance(item, StructType):
+            return self.struct(item)
+        length, value = self._source.name("n"), self._source.name("value")
+        if self._flexible:
+            self._uvarint(length)
+            self._source.line(f"{length} -= 1")
+        else:
+            self._pending.append(("h", length))
+            self._flush()
+        with self._source.block(f"if {length} < 0:"):
+            self._source.line(f"bad_null({name!r})")
+        self._piece("string", value, length)
+        return value
+
+    def _tags(self, declared: StructType, out: str) -> None:
+        """The tagged fields: how many, and for each its tag, its size and itself."""
+        count, tag, end = (self._source.name(stem) for stem in ("tags", "tag", "end"))
+        self._uvarint(count)
+        with self._source.block(f"for _ in range({count}):"):
+            self._source.line(f"{tag}, pos = read_uvarint(data, pos)")
+            self._source.line(f"{end}, pos = read_uvarint(data, pos)")
+            self._source.line(f"{end} += pos")
+            with self._source.block(f"if {end} > size:"):
+                self._source.line(f"bad_tag({declared.__name__!r}, {end}, size)")
+            for field in tagged(declared, self._version):
+                with self._source.block(f"if {tag} == {field.tag}:"):
+                    self._tag(declared, field, out, end)
+            self._source.line(f"pos = {end}")
+
+    def _tag(self, declared: StructType, field: Field, out: str, end: str) -> None:
+        """A tagged field that is known: it has to end where it was said to."""
+        self._field(declared, field, out)
+        self._flush()
+        with self._source.block(f"if pos != {end}:"):
+            self._source.line(f"bad_tag({declared.__name__!r}, pos, {end})")
+
+
+def _struct_of(field: Field) -> StructType:
+    assert isinstance(field.item, StructType)  # noqa: S101 - `schema.struct` sets it
+    return field.item
+
+
+Writer = Callable[[Message, list[Piece]], None]
+"""May raise struct.error, TypeError, ValueError and AttributeError on a value of a wrong kind."""
+
+_ONE_BYTE_MAX: Final = 127
+
+
+def uvarint(number: int) -> bytes:
+    """An unsigned number, seven bits to a byte, the lowest first."""
+    out = bytearray()
+    while number > _ONE_BYTE_MAX:
+        out.append(number & _ONE_BYTE_MAX | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def compile_writer(message_type: type[Message], version: int) -> Writer:
+    """The function that writes one version of a message."""
+    source = GeneratedSource(_WRITER_SCOPE)
+    compiler = _WriterCompiler(source, version, flexible=message_type.is_flexible(version))
+    with source.block("def write(it, buffers):"):
+        source.line("out = buffers[-1]")
+        compiler.struct(message_type, "it")
+    return cast("Writer", source.function("write", f"{message_type.__name__} {version} writer"))
+
+
+def null_field(value: Struct, version: int) -> str | None:
+    """The first field that is None although this version has no null, for an error's text."""
+    for field in present(type(value), version):
+        inner = getattr(value, field.name, None)
+        if inner is None:
+            if version not in field.nullable:
+                return qualified(type(value), field)
+        elif isinstance(inner, Struct):
+            if found := null_field(inner, version):
+                return found
+        elif isinstance(inner, list):
+            nulls = (null_field(item, version) for item in inner if isinstance(item, Struct))
+            if found := next(filter(None, nulls), None):
+                return found
+    return None
+
+
+def _write_records(records: Records, buffers: list[Piece]) -> bytearray:
+    """Hang records in as they are; returns the buffer to go on with."""
+    if isinstance(records, list):
+        buffers += records
+    else:
+        buffers.append(records)
+    out = bytearray()
+    buffers.append(out)
+    return out
+
+
+def _records_bytes(records: Records) -> int:
+    return sum(map(len, records)) if isinstance(records, list) else len(records)
+
+
+_WRITER_SCOPE: Final[dict[str, object]] = {
+    "ONE": tuple(bytes((number,)) for number in range(_ONE_BYTE_MAX + 1)),
+    "pack": struct.pack,
+    "records_bytes": _records_bytes,
+    "uvarint": uvarint,
+    "write_records": _write_records,
+}
+
+
+class _WriterCompiler:
+    """Writes the lines that write one version."""
+
+    def __init__(self, source: GeneratedSource, version: int, *, flexible: bool) -> None:
+        self._source = source
+        self._version = version
+        self._flexible = flexible
+        # Neighbours of a fixed size that are still to be written: struct's code, what.
+        self._pending: list[tuple[str, str]] = []
+
+    def struct(self, declared: StructType, value: str, out: str = "out") -> None:
+        """Lines for all fields of `value`, appending to the variable `out`."""
+        for field in present(declared, self._version):
+            self._field(field, f"{value}.{field.name}", out)
+        if self._flexible:
+            self._tags(declared, value, out)
+        self._flush(out)
+
+    def _field(self, field: Field, value: str, out: str) -> None:
+        if field.kind in FIXED:
+            self._pending.append((FIXED[field.kind], value))
+            return
+        if field.kind == "struct":
+            assert isinstance(field.item, StructType)  # noqa: S101 - `schema.struct` sets it
+            self._struct_field(field.item, value, out, nullable=self._version in field.nullable)
+            return
+        content = self._source.name("content")
+        self._source.line(f"{content} = {value}")
+        if self._version not in field.nullable:
+            self._content(field, content, out)
+            return
+        self._flush(out)
+        with self._source.block(f"if {content} is None:"):
+            self._length(field.kind, "-1", out)
+            self._flush(out)
+        with self._source.block("else:"):
+            self._content(field, content, out)
+            self._flush(out)
+
+    def _struct_field(self, item: StructType, value: str, out: str, *, nullable: bool) -> None:
+        """A struct in its place; one that may be null has a byte in front, 1 or -1."""
+        if not nullable:
+            self.struct(item, value, out)
+            return
+        self._flush(out)
+        with self._source.block(f"if {value} is None:"):
+            self._source.line(f"{out}.append(0xFF)")
+        with self._source.block("else:"):
+            self._source.line(f"{out}.append(1)")
+            self.struct(item, value, out)
+
+    def _content(self, field: Field, content: str, out: str) -> None:
+        """A field with its length in front; `content` is a variable and not None."""
+        match field.kind:
+            case "array":
+                self._length(field.kind, f"len({content})", out)
+                self._flush(out)
+                self._elements(field.item, content, out)
+            case "records":
+                size = self._source.name("n")
+                self._source.line(f"{size} = records_bytes({content})")
+                self._length(field.kind, size, out)
+                self._flush(out)
+                with self._source.block(f"if {size}:"):
+                    self._source.line(f"{out} = write_records({content}, buffers)")
+            case _:
+                if field.kind == "string":
+                    self._source.line(f"{content} = {content}.encode()")
+                self._length(field.kind, f"len({content})", out)
+                self._flush(out)
+                self._source.line(f"{out} += {content}")
+
+    def _elements(self, item: StructType | str | None, content: str, out: str) -> None:
+        if isinstance(item, str) and item in FIXED:
+            codes = elements_codes(FIXED[item], f"len({content})")
+            self._source.line(f"{out} += pack({codes}, *{content})")
+            return
+        element = self._source.name("it")
+        with self._source.block(f"for {element} in {content}:"):
+            if isinstance(item, StructType):
+                self.struct(item, element, out)
+                return
+            self._source.line(f"{element} = {element}.encode()")
+            self._length("string", f"len({element})", out)
+            self._flush(out)
+            self._source.line(f"{out} += {element}")
+
+    def _length(self, kind: str, length: str, out: str) -> None:
+        """A length, -1 for null, as the version writes it."""
+        if not self._flexible:
+            self._pending.append(("h" if kind == "string" else "i", length))
+        elif length == "-1":
+            self._pending.append(("x", ""))
+        else:
+            self._flush(out)
+            number = self._source.name("n")
+            self._source.line(f"{number} = {length} + 1")
+            self._source.line(f"{out} += ONE[{number}] if {number} < 128 else uvarint({number})")
+
+    def _flush(self, out: str) -> None:
+        """Write the pending neighbours; the code x is a zero byte that takes no value."""
+        if not self._pending:
+            return
+        codes = "".join(code for code, _ in self._pending)
+        values = ", ".join(value for _, value in self._pending if value)
+        pack = self._source.constant("pack", struct.Struct(f">{codes}").pack)
+        self._source.line(f"{out} += {pack}({values})")
+        self._pending.clear()
+
+    def _tags(self, declared: StructType, value: str, out: str) -> None:
+        """The tagged fields that have something to say: how many, then tag, size and bytes."""
+        fields = tagged(declared, self._version)
+        if not fields:
+            self._pending.append(("x", ""))
+            return
+        self._flush(out)
+        parts, part = self._source.name("parts"), self._source.name("part")
+        self._source.line(f"{parts} = []")
+        for field in fields:
+            with self._source.block(f"if {_speaks(field, f'{value}.{field.name}')}:"):
+                self._source.line(f"{part} = bytearray()")
+                self._field(field, f"{value}.{field.name}", part)
+                self._flush(part)
+                self._source.line(f"{parts}.append(uvarint({field.tag}) + uvarint(len({part})))")
+                self._source.line(f"{parts}.append({part})")
+        self._source.line(f"{out}.append(len({parts}) // 2)")
+        with self._source.block(f"if {parts}:"):
+            self._source.line(f"{out} += b''.join({parts})")
+
+
+def _speaks(field: Field, value: str) -> str:
+    """The condition that a tagged field is not at its default."""
+    match field.kind, field.default:
+        case "array", _ if field.starts_empty:
+            return value
+        case _, None:
+            return f"{value} is not None"
+        case _, default:
+            return f"{value} != {default!r}"
+
 
 M = TypeVar("M", bound=Message)
 

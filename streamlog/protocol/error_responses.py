@@ -13,22 +13,25 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, TypeAlias, TypeVar, cast
 
-from streamlog.protocol.apis import api_of
+from streamlog.protocol.api_table import api_of
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.admin import CreatableTopicResult, DeleteRecordsPartitionResult
-from streamlog.protocol.messages.coordination import (
-    Coordinator,
+from streamlog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    FoundCoordinator,
     InitProducerIdRequest,
     InitProducerIdResponse,
     OffsetFetchRequest,
     OffsetFetchResponsePartition,
 )
-from streamlog.protocol.messages.data import PartitionData, PartitionProduceResponse
-from streamlog.protocol.messages.quotas import DescribeClientQuotasResponse
-from streamlog.protocol.messages.replicas import ElectLeadersRequest
-from streamlog.protocol.messages.transactions import (
+from streamlog.protocol.messages.partitions_and_replicas import ElectLeadersRequest
+from streamlog.protocol.messages.produce_and_fetch import PartitionData, PartitionProduceResponse
+from streamlog.protocol.messages.sasl_acls_quotas import DescribeClientQuotasResponse
+from streamlog.protocol.messages.topics_and_configs import (
+    CreatableTopicResult,
+    DeleteRecordsPartitionResult,
+)
+from streamlog.protocol.messages.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
@@ -58,7 +61,7 @@ _ITEMS_ALONE: Final = frozenset({AddPartitionsToTxnRequest})
 single ones: a code for all would hold for the other transactions too."""
 _ABSENT: Final[Mapping[StructType, Mapping[str, object]]] = {
     FindCoordinatorResponse: {"node_id": -1, "port": -1},
-    Coordinator: {"node_id": -1, "port": -1},
+    FoundCoordinator: {"node_id": -1, "port": -1},
     InitProducerIdResponse: {"producer_epoch": -1},
     DescribeClientQuotasResponse: {"entries": None},
     CreatableTopicResult: {"configs": None},

@@ -13,15 +13,15 @@ import struct
 from copy import copy
 from typing import Final, NamedTuple
 
+from streamlog.protocol.codec import uvarint
 from streamlog.protocol.frame import Request, encode_request, encode_response
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
 from streamlog.protocol.schema import Piece, one_buffer
-from streamlog.protocol.writer import uvarint
 
 VERSION_MIN: Final = 10
 """Readers of older ones don't know every codec, which somebody has to look at."""

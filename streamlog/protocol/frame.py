@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from streamlog.errors import CorruptData, UnsupportedVersion, UsageError
-from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api
-from streamlog.protocol.codec import decode, encode_into
+from streamlog.protocol.api_table import API_VERSIONS_KEY, APIS, Api
+from streamlog.protocol.codec import decode, encode_into, read_uvarint
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.reader import read_uvarint
 from streamlog.protocol.schema import Buffer, Message, Piece, one_buffer
 
 READ_BYTES: Final = 8 * 1024
@@ -55,7 +54,7 @@ class Request(NamedTuple):
     message: Message
 
 
-class Held(NamedTuple):
+class HeldBytes(NamedTuple):
     """Bytes of a stream in their buffer, from `start` to before `end`."""
 
     data: bytearray
@@ -174,9 +173,9 @@ class FrameReader:
         self.skip(_SIZE.size + size_bytes)
         return self._buffer[first : self._start]
 
-    def held(self) -> Held:
+    def held(self) -> HeldBytes:
         """What has come and was not taken: frames with their sizes, the last maybe a part."""
-        return _new_tuple(Held, (self._bytes, self._buffer, self._start, self._end))
+        return _new_tuple(HeldBytes, (self._bytes, self._buffer, self._start, self._end))
 
     def skip(self, size_bytes: int) -> None:
         """Whole frames at the front were taken by somebody who has looked at `held`."""

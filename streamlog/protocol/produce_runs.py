@@ -17,15 +17,15 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from streamlog.protocol.codec import uvarint
 from streamlog.protocol.frame import FrameReader, Request, encode_request, encode_response
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
 from streamlog.protocol.schema import one_buffer
-from streamlog.protocol.writer import uvarint
 
 RUN_MAX: Final = 1024
 """Requests in one run: so many pieces one write takes, and then others have their turn."""

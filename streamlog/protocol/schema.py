@@ -1,17 +1,8 @@
-"""How a message is declared: one class per struct, for all of its versions.
-
-A field is a typed attribute whose default is a declaration, `acks: int = int16("0+")`: the
-string is the range of versions that have it, as in Kafka's own definitions. The metaclass
-turns the class into slots and a keyword constructor in which everything has Kafka's default;
-a type checker sees an ordinary class. `codec` compiles a class and a version to functions.
-
-A field that a version lacks is left out when it is written and has its default when it is
-read, so handlers deal with one object whatever the peer speaks (KIP-482 for tagged fields).
-Nothing here knows bytes, and nothing here checks the values given to a constructor.
-"""
+"""Declarations of messages: structs with fields, versions, and types, and topic ids as text."""
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, cast, dataclass_transform
@@ -19,7 +10,7 @@ from typing import ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, cast, da
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-class Stored(Protocol):
+class StoredForm(Protocol):
     """Bytes that lie in a file until they are needed."""
 
     def __len__(self) -> int:
@@ -31,7 +22,7 @@ class Stored(Protocol):
         ...
 
 
-Piece: TypeAlias = Buffer | Stored
+Piece: TypeAlias = Buffer | StoredForm
 Records: TypeAlias = Piece | list[Buffer]
 """Record batches: a memoryview after reading; what is written may also be in several pieces, or in
 a file, from which whoever sends it takes it."""
@@ -407,3 +398,13 @@ def one_buffer(pieces: Records | None) -> Buffer:
     if pieces is None:
         return b""
     return pieces if isinstance(pieces, bytes | bytearray) else pieces.read()
+
+
+def id_text(topic_id: bytes) -> str:
+    """An id as Kafka's tools print it, in base64; "unknown" for an empty one."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=") or "unknown"
+
+
+def id_bytes(text: str) -> bytes:
+    """The id that `id_text` gave; empty for an empty text."""
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -117,7 +117,7 @@ class ScramClient:
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
-        self._first_bare = f"n={escaped(user)},r={nonce}"
+        self._first_bare = f"n={escape(user)},r={nonce}"
         self._expected = b""
 
     def first(self) -> bytes:
@@ -131,7 +131,11 @@ class ScramClient:
             AuthenticationFailed: the server asks what a server would not.
         """
         fields = attributes(server_first)
-        nonce, salt, iterations = fields.get("r", ""), decoded(fields.get("s", "")), fields.get("i")
+        nonce, salt, iterations = (
+            fields.get("r", ""),
+            decode_base64(fields.get("s", "")),
+            fields.get("i"),
+        )
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise AuthenticationFailed("the broker's SCRAM nonce does not continue ours")
         if not salt or iterations is None or not iterations.isdecimal():
@@ -149,7 +153,7 @@ class ScramClient:
         Raises:
             AuthenticationFailed: it does not: it is somebody else.
         """
-        signature = decoded(attributes(server_final).get("v", ""))
+        signature = decode_base64(attributes(server_final).get("v", ""))
         if not hmac.compare_digest(signature, self._expected):
             raise AuthenticationFailed(
                 "the broker does not know this user's password: it is not the one it claims to be"
@@ -157,14 +161,14 @@ class ScramClient:
 
     def _proof(self, nonce: str, salt: bytes, iterations: int, server_first: bytes) -> bytes:
         mechanism = self._mechanism
-        without_proof = f"c={encoded(HEADER.encode())},r={nonce}"
+        without_proof = f"c={encode_base64(HEADER.encode())},r={nonce}"
         auth_message = b",".join((self._first_bare.encode(), server_first, without_proof.encode()))
         salted = mechanism.salted_password(self._password, salt, iterations)
         client_key = mechanism.signed(salted, b"Client Key")
         signature = mechanism.signed(mechanism.hashed(client_key), auth_message)
         server_key = mechanism.signed(salted, b"Server Key")
         self._expected = mechanism.signed(server_key, auth_message)
-        return f"{without_proof},p={encoded(xor(client_key, signature))}".encode()
+        return f"{without_proof},p={encode_base64(xor(client_key, signature))}".encode()
 
 
 def attributes(message: bytes) -> dict[str, str]:
@@ -177,24 +181,24 @@ def attributes(message: bytes) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def escaped(user: str) -> str:
+def escape(user: str) -> str:
     """A name as it stands in a message."""
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
-def unescaped(name: str) -> str | None:
+def unescape(name: str) -> str | None:
     """The name that is meant; None if it is not well-formed."""
     if "=" in name.replace("=2C", "").replace("=3D", ""):
         return None
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
-def encoded(data: bytes) -> str:
+def encode_base64(data: bytes) -> str:
     """Bytes in a message."""
     return base64.b64encode(data).decode()
 
 
-def decoded(text: str) -> bytes:
+def decode_base64(text: str) -> bytes:
     """The bytes that are meant; none if it is not well-formed."""
     try:
         return base64.b64decode(text, validate=True)

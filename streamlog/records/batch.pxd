@@ -1,8 +1,8 @@
 # C types of batch.py; `data` of the decoders is bytes there and a pointer here.
 cimport cython
 from streamlog.records cimport header as layout
-from streamlog.records cimport record as rows
-from streamlog.records.columns cimport RecordColumns
+from streamlog.records cimport log_record as rows
+from streamlog.records.record_columns cimport RecordColumns
 from streamlog.records.varint cimport read_varint, read_varlong
 
 cdef int _NULL, _RECORD_BYTES_MIN, _HEADER_BYTES_MIN, _PADDING_BYTES

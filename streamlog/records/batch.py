@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from streamlog.errors import CorruptData
 from streamlog.records import header as layout
-from streamlog.records import record as rows
+from streamlog.records import log_record as rows
 from streamlog.records.builder import (
     HEADER_BYTES,
     RECORDS_MAX,
@@ -28,9 +28,9 @@ from streamlog.records.builder import (
     encode_batch,
     encode_columns,
 )
-from streamlog.records.columns import RecordColumns
 from streamlog.records.compression import Compression, decompress
-from streamlog.records.record import Record
+from streamlog.records.log_record import LogRecord
+from streamlog.records.record_columns import RecordColumns
 from streamlog.records.varint import read_varint, read_varlong
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ __all__ = [
     "RECORDS_MAX",
     "TIMESTAMP_MS_MAX",
     "BatchBuilder",
-    "Record",
+    "LogRecord",
     "RecordBatch",
     "count_offsets",
     "encode_batch",
@@ -198,13 +198,13 @@ class RecordBatch:
                 f" its header says {self.crc:#010x}"
             )
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[LogRecord]:
         """Decompress and decode the records, in order of offset.
 
         Raises:
             CorruptData: they are malformed, too many or too large; see `UNCOMPRESSED_BYTES_MAX`.
         """
-        records: list[Record] = []
+        records: list[LogRecord] = []
         self._read(records, None)
         return records
 
@@ -218,7 +218,7 @@ class RecordBatch:
         self._read([], columns)
         return columns
 
-    def _read(self, records: list[Record], columns: RecordColumns | None) -> None:
+    def _read(self, records: list[LogRecord], columns: RecordColumns | None) -> None:
         payload: bytes | memoryview = self.data[HEADER_BYTES:]
         if self.record_count == 0 and not payload:
             return  # compaction keeps such a batch for its producer's sequence numbers
@@ -286,7 +286,7 @@ def _decode(
     batch: RecordBatch,
     data: bytes,
     end: int,
-    records: list[Record],
+    records: list[LogRecord],
     columns: RecordColumns | None,
 ) -> None:
     """Decode what is in `data[:end]`, to columns if there are some; the header is checked already.
@@ -328,9 +328,9 @@ def _decode(
         if columns is not None:
             columns.add(offset, timestamp_ms, key, value, headers)
         elif headers is None:
-            records.append(rows.new_record(Record, offset, timestamp_ms, key, value))
+            records.append(rows.new_record(LogRecord, offset, timestamp_ms, key, value))
         else:
-            records.append(_new_tuple(Record, (offset, timestamp_ms, key, value, headers)))
+            records.append(_new_tuple(LogRecord, (offset, timestamp_ms, key, value, headers)))
         position = record_end
     if position != end:
         raise CorruptData(f"{end - position} bytes follow the last record of a batch")

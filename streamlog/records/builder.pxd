@@ -1,8 +1,8 @@
 # C types of builder.py.
 cimport cython
-from streamlog.records cimport copying, writing
+from streamlog.records cimport copying, buffer_writes
 from streamlog.records.arrow_rows cimport ArrowRows, BinaryArray
-from streamlog.records.columns cimport FieldColumns
+from streamlog.records.record_columns cimport FieldColumns
 from streamlog.records.varint cimport append_varint, varint_size
 
 cdef int _AHEAD, _NULL_BYTE, _NUMBERS_BYTES_MAX

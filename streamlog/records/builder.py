@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from streamlog.errors import MessageTooLarge, UsageError
-from streamlog.records import copying, writing
+from streamlog.records import buffer_writes, copying
 from streamlog.records.arrow_rows import ArrowRows, BinaryArray
-from streamlog.records.columns import FieldColumns
 from streamlog.records.compression import Compression, compress
+from streamlog.records.record_columns import FieldColumns
 from streamlog.records.varint import append_varint, varint_size
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _PREFIX_BYTES = 12  # base offset and length: what the length does not count
 _ATTRIBUTES_AT = 21  # where the bytes under the CRC begin
 _BATCH_BYTES_MAX = 2**31 - 1
 _FRAME_BYTES = 5  # of a record's length at most
-_AHEAD = writing.AHEAD
+_AHEAD = buffer_writes.AHEAD
 _NULL_BYTE = 1  # -1 as a varint
 _NO_HEADERS = b"\x00"
 _NUMBERS_BYTES_MAX = 31  # of a record: three lengths, its number, attributes and time
@@ -178,8 +178,8 @@ class BatchBuilder:
         timestamps, keys, values = columns.timestamps, columns.keys, columns.values
         if not 0 <= start <= stop <= min(len(timestamps), len(keys), len(values)):
             raise IndexError(f"no records {start} to {stop} of {len(keys)}")
-        key_bytes = writing.plain_bytes(keys, start, stop)
-        value_bytes = writing.plain_bytes(values, start, stop)
+        key_bytes = buffer_writes.plain_bytes(keys, start, stop)
+        value_bytes = buffer_writes.plain_bytes(values, start, stop)
         if key_bytes < 0 or value_bytes < 0:
             plain = columns.part(start, stop)
             plain.keys, plain.values = _all_bytes(plain.keys), _all_bytes(plain.values)
@@ -201,7 +201,7 @@ class BatchBuilder:
         self._max_timestamp_ms = max(self._max_timestamp_ms, newest_ms)
         if len(self._out) < size_bytes + room_bytes:
             # By itself it grows by an eighth, and is copied each time where others grow beside it.
-            writing.resize(self._out, max(size_bytes + room_bytes, 2 * size_bytes))
+            buffer_writes.resize(self._out, max(size_bytes + room_bytes, 2 * size_bytes))
         self.size_bytes = self._put(columns, encoded, start, stop)
         self.record_count = count
 
@@ -215,21 +215,25 @@ class BatchBuilder:
         base_ms = self._base_timestamp_ms
         for at in range(start, stop):
             if (at - start) % _AHEAD == 0:
-                writing.bring_near(keys, at)
-                writing.bring_near(values, at)
+                buffer_writes.bring_near(keys, at)
+                buffer_writes.bring_near(values, at)
             stamp = timestamps[at]
             delta = stamp - base_ms
             key, value = keys[at], values[at]
             headers = _NO_HEADERS if encoded is None else encoded[at - start]
-            body_bytes = 1 + writing.varint_bytes(delta) + writing.varint_bytes(first + at)
-            body_bytes += writing.field_bytes(key) + writing.field_bytes(value) + len(headers)
-            position = writing.put_varint(data, position, body_bytes)
+            body_bytes = (
+                1 + buffer_writes.varint_bytes(delta) + buffer_writes.varint_bytes(first + at)
+            )
+            body_bytes += (
+                buffer_writes.field_bytes(key) + buffer_writes.field_bytes(value) + len(headers)
+            )
+            position = buffer_writes.put_varint(data, position, body_bytes)
             data[position] = 0
-            position = writing.put_varint(data, position + 1, delta)
-            position = writing.put_varint(data, position, first + at)
-            position = writing.put_field(data, position, key)
-            position = writing.put_field(data, position, value)
-            position = writing.put_bytes(data, position, headers)
+            position = buffer_writes.put_varint(data, position + 1, delta)
+            position = buffer_writes.put_varint(data, position, first + at)
+            position = buffer_writes.put_field(data, position, key)
+            position = buffer_writes.put_field(data, position, value)
+            position = buffer_writes.put_bytes(data, position, headers)
         return position
 
     def take(self, rows: ArrowRows, first: int, end: int, bytes_max: int) -> int:
@@ -264,7 +268,7 @@ class BatchBuilder:
                     f" take one of up to {room_bytes} bytes more"
                 )
             if len(self._out) < self.size_bytes + room_bytes:
-                writing.resize(self._out, max(self.size_bytes + room_bytes, bytes_max))
+                buffer_writes.resize(self._out, max(self.size_bytes + room_bytes, bytes_max))
             if self.record_count == 0:
                 self._base_timestamp_ms = self._max_timestamp_ms = stamp
             self._max_timestamp_ms = max(self._max_timestamp_ms, stamp)
@@ -278,16 +282,16 @@ class BatchBuilder:
         delta = stamp - self._base_timestamp_ms
         key_bytes = -1 if rows.keys is None else rows.keys.size(row)
         value_bytes = rows.values.size(row)
-        body_bytes = 1 + writing.varint_bytes(delta) + writing.varint_bytes(number)
-        body_bytes += writing.varint_bytes(key_bytes) + max(key_bytes, 0)
-        body_bytes += writing.varint_bytes(value_bytes) + max(value_bytes, 0) + len(headers)
-        position = writing.put_varint(data, self.size_bytes, body_bytes)
+        body_bytes = 1 + buffer_writes.varint_bytes(delta) + buffer_writes.varint_bytes(number)
+        body_bytes += buffer_writes.varint_bytes(key_bytes) + max(key_bytes, 0)
+        body_bytes += buffer_writes.varint_bytes(value_bytes) + max(value_bytes, 0) + len(headers)
+        position = buffer_writes.put_varint(data, self.size_bytes, body_bytes)
         data[position] = 0
-        position = writing.put_varint(data, position + 1, delta)
-        position = writing.put_varint(data, position, number)
+        position = buffer_writes.put_varint(data, position + 1, delta)
+        position = buffer_writes.put_varint(data, position, number)
         position = _put_entry(data, position, rows.keys, row)
         position = _put_entry(data, position, rows.values, row)
-        return writing.put_bytes(data, position, headers)
+        return buffer_writes.put_bytes(data, position, headers)
 
     def build(self) -> bytes:
         """The batch as bytes, with base offset 0 and leader epoch -1.
@@ -318,7 +322,7 @@ class BatchBuilder:
 
 def _put_entry(data: bytearray, position: int, entries: BinaryArray | None, row: int) -> int:
     size_bytes = -1 if entries is None else entries.size(row)
-    position = writing.put_varint(data, position, size_bytes)
+    position = buffer_writes.put_varint(data, position, size_bytes)
     if entries is None or size_bytes <= 0:
         return position
     copying.put(data, position, entries._data, entries.start(row), size_bytes)  # noqa: SLF001 - the same room

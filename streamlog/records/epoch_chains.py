@@ -52,11 +52,11 @@ def contains(found: EpochEnd, epoch: int, offset: int) -> bool:
 
 K = TypeVar("K")
 T = TypeVar("T")
-Asking: TypeAlias = Generator[int, EpochEnd, T]
+EpochQuestion: TypeAlias = Generator[int, EpochEnd, T]
 """Yields epochs, is sent their ends, and returns what follows from them."""
 
 
-def learnt(offset: int, newest: int, known: EpochChain = ()) -> Asking[EpochChain]:
+def learn_chain(offset: int, newest: int, known: EpochChain = ()) -> EpochQuestion[EpochChain]:
     """The last epochs of the records before `offset`.
 
     `newest` is the epoch of the log's leader, -1 if it is unknown; `known` are the epochs before
@@ -92,7 +92,7 @@ def learnt(offset: int, newest: int, known: EpochChain = ()) -> Asking[EpochChai
     return (*known, *reversed(found_chain))[-CHAIN_MAX:]
 
 
-def divergence(offset: int, chain: EpochChain, begin: int) -> Asking[int | None]:
+def find_divergence(offset: int, chain: EpochChain, begin: int) -> EpochQuestion[int | None]:
     """Where the log stops being the one that had these epochs before `offset`; None: it does not.
 
     `UNKNOWN_OFFSET`: somewhere before all that the chain tells. `begin` is the log's first offset.
@@ -114,11 +114,11 @@ def divergence(offset: int, chain: EpochChain, begin: int) -> Asking[int | None]
     return 0 if chain[0][1] == 0 else UNKNOWN_OFFSET
 
 
-def answered(
-    askings: Mapping[K, Asking[T]], ask: Callable[[Mapping[K, int]], Mapping[K, EpochEnd]]
+def answer_all(
+    askings: Mapping[K, EpochQuestion[T]], ask: Callable[[Mapping[K, int]], Mapping[K, EpochEnd]]
 ) -> dict[K, T]:
     """What each of them returns, with one call of `ask` for a question of all."""
-    rounds = questions(askings)
+    rounds = rounds_of(askings)
     try:
         wanted = next(rounds)
         while True:
@@ -128,8 +128,8 @@ def answered(
         return found
 
 
-def questions(
-    askings: Mapping[K, Asking[T]],
+def rounds_of(
+    askings: Mapping[K, EpochQuestion[T]],
 ) -> Generator[Mapping[K, int], Mapping[K, EpochEnd], dict[K, T]]:
     """The same for who asks in another way: yields what is asked, is sent the answers."""
     results: dict[K, T] = {}

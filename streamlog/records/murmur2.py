@@ -3,7 +3,7 @@
 The one hash that producers in all languages agree on, so that the same key lies in the same
 partition whoever wrote it. The rule of the file: it may be compiled; every number is cut to 32
 bits before it is used on, so that both builds count alike. Records without a key have no place
-here: who chooses for them is `client/partitioner`.
+here: who chooses for them is `client/producer/accumulator`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A key has to be looked for where its producer put it, and producers differ: Java's clients, ours
 and most others hash with murmur2; librdkafka (kcat, confluent-kafka, most clients built on it)
 hashes with CRC32 unless told otherwise; sarama (Go) hashes with FNV-1a. Pure. Not done here:
-records without a key (`client/partitioner`).
+records without a key (`client/producer/accumulator`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def partitions_by(
     return [partition_by(partitioner, key[: max(len(key) - tail_bytes, 0)], count) for key in keys]
 
 
-def fitting(places: Iterable[tuple[bytes, int]], count: int) -> dict[str, int]:
+def matching_partitioners(places: Iterable[tuple[bytes, int]], count: int) -> dict[str, int]:
     """How many of these keys, each with the partition that it lies in, every partitioner explains.
 
     Empty keys tell nothing: librdkafka puts them anywhere.

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from streamlog.serdes.avro import AvroSerde
 from streamlog.serdes.choice import from_json, from_text, serde_for
-from streamlog.serdes.json_values import JsonSerde, schema_of
+from streamlog.serdes.json_values import JsonSerde, ModelSerde, display_json, schema_of
 from streamlog.serdes.migrations import MigratingSerde, migration
-from streamlog.serdes.models import ModelSerde
-from streamlog.serdes.not_finite import shown_json
-from streamlog.serdes.packed import PACKED, PackedSerde, packed_by
+from streamlog.serdes.msgpack import PACKED, PackedSerde, msgpack_serde_of
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde, WideIntSerde
 from streamlog.serdes.serde import SHOWN_BYTES, Serde, declared_by, form_of, type_name
-from streamlog.serdes.windowed import (
+from streamlog.serdes.windowed_keys import (
     END_AND_START,
     START_AND_END,
     Layout,
@@ -50,14 +48,14 @@ __all__ = [
     "WideIntSerde",
     "WindowedSerde",
     "declared_by",
+    "display_json",
     "form_of",
     "from_json",
     "from_text",
     "migration",
-    "packed_by",
+    "msgpack_serde_of",
     "schema_of",
     "serde_for",
-    "shown_json",
     "span_of",
     "type_name",
     "window_bytes",

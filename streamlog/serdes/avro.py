@@ -22,7 +22,7 @@ import msgspec
 
 from streamlog.errors import ConfigError, SerdeError
 from streamlog.serdes.json_values import is_model
-from streamlog.serdes.serde import T, type_name, unreadable
+from streamlog.serdes.serde import T, type_name, unreadable_error
 
 Schema = Mapping[str, Any] | Sequence[Any] | str
 """As data (a union is a list), or as JSON text."""
@@ -68,7 +68,7 @@ class AvroSerde(Generic[T]):
         library = _fastavro()
         schemas: dict[bytes, Any] = {}
         for each in (schema, *older):
-            parsed = _parsed(library, each)
+            parsed = _parse_schema(library, each)
             # Schemas that differ in what bytes do not show have one fingerprint.
             schemas.setdefault(_fingerprint(library, parsed), parsed)
         self._take_over(library, schemas, into)
@@ -84,7 +84,7 @@ class AvroSerde(Generic[T]):
         if not schemas:
             raise ConfigError("AvroSerde.registered needs a schema with its id")
         library = _fastavro()
-        found = {_ID.pack(REGISTERED, id_): _parsed(library, s) for id_, s in schemas.items()}
+        found = {_ID.pack(REGISTERED, id_): _parse_schema(library, s) for id_, s in schemas.items()}
         serde = cls.__new__(cls)
         serde._take_over(library, found, into)  # noqa: SLF001 - its own class
         return serde
@@ -109,7 +109,7 @@ class AvroSerde(Generic[T]):
         head = data[: len(self._head)]
         schema = self._schemas.get(head)
         if schema is None:
-            raise unreadable(
+            raise unreadable_error(
                 self._type_name,
                 data,
                 "it was written with no schema that is known here: give it in `older`, or by id",
@@ -123,7 +123,9 @@ class AvroSerde(Generic[T]):
                 raise ValueError(f"{len(data) - read.tell()} bytes are left over")
             return self._typed(found)
         except self._errors as error:
-            raise unreadable(self._type_name, data, f"{type(error).__name__}: {error}") from error
+            raise unreadable_error(
+                self._type_name, data, f"{type(error).__name__}: {error}"
+            ) from error
 
     def _take_over(self, library: Any, schemas: dict[bytes, Any], into: type[T]) -> None:  # noqa: ANN401 - a module
         self._library = library
@@ -172,19 +174,19 @@ def _fastavro() -> Any:  # noqa: ANN401 - a module without types
         ) from error
 
 
-def _parsed(library: Any, schema: Schema) -> Any:  # noqa: ANN401 - as above
+def _parse_schema(library: Any, schema: Schema) -> Any:  # noqa: ANN401 - as above
     plain = _plain_schema(schema)
     try:
         return library.parse_schema(plain)
     except library.schema.UnknownType as error:
         raise SerdeError(
-            f"{_shown(schema)} is no Avro schema: it names the type {error.name!r}, which is "
-            "neither one of Avro's nor defined in it: where it is used first, put its definition "
-            "in place of the name"
+            f"{_format_schema(schema)} is no Avro schema: it names the type {error.name!r}, which "
+            "is neither one of Avro's nor defined in it: where it is used first, put its "
+            "definition in place of the name"
         ) from error
     except (ValueError, TypeError, LookupError, library.schema.SchemaParseException) as error:
         raise SerdeError(
-            f"{_shown(schema)} is no Avro schema: {type(error).__name__}: {error}"
+            f"{_format_schema(schema)} is no Avro schema: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -212,10 +214,10 @@ def _plain_schema(schema: Schema) -> object:
                 f"{schema!r} is a name, not an Avro schema: give the schema itself, as a dict or "
                 "as JSON text (of a file: Path('NAME.avsc').read_text())"
             ) from error
-        raise SerdeError(f"{_shown(schema)} is no Avro schema: {error}") from error
+        raise SerdeError(f"{_format_schema(schema)} is no Avro schema: {error}") from error
 
 
-def _shown(schema: object) -> str:
+def _format_schema(schema: object) -> str:
     text = schema if isinstance(schema, str) else repr(schema)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 

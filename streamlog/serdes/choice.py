@@ -15,12 +15,11 @@ import msgspec
 
 from streamlog.errors import SerdeError
 from streamlog.record import Windowed
-from streamlog.serdes.json_values import JsonSerde, resolved
+from streamlog.serdes.json_values import JsonSerde, ModelSerde, has_model, resolve_alias
 from streamlog.serdes.migrations import MigratingSerde, migration_to
-from streamlog.serdes.models import ModelSerde, has_model
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
-from streamlog.serdes.serde import Serde, unreadable_json
-from streamlog.serdes.windowed import WindowedSerde
+from streamlog.serdes.serde import Serde, unreadable_json_error
+from streamlog.serdes.windowed_keys import WindowedSerde
 
 _PLAIN: dict[object, Serde[Any]] = {
     str: StrSerde(),
@@ -39,7 +38,7 @@ def serde_for(declared: Any) -> Serde[Any]:  # noqa: ANN401 - any type form may 
     Raises:
         SerdeError: the type can't be read from JSON, or `Windowed` stands without its key.
     """
-    inner = _without_none(resolved(declared))
+    inner = _without_none(resolve_alias(declared))
     if inner is Windowed:
         raise SerdeError("Windowed needs the type of its key: write Windowed[str]")
     if typing.get_origin(inner) is Windowed:
@@ -91,14 +90,14 @@ def from_json(serde: Serde[Any], data: bytes) -> Any:  # noqa: ANN401 - of the s
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise unreadable_json(kind.__name__, data, str(error)) from error
+        raise unreadable_json_error(kind.__name__, data, str(error)) from error
 
 
 def _without_none(declared: object) -> object:
     if typing.get_origin(declared) not in (Union, types.UnionType):
         return declared
     members = [member for member in typing.get_args(declared) if member is not type(None)]
-    return resolved(members[0]) if len(members) == 1 else Union[tuple(members)]  # noqa: UP007 - built from values
+    return resolve_alias(members[0]) if len(members) == 1 else Union[tuple(members)]  # noqa: UP007 - built from values
 
 
 def _number(kind: type[int | float], text: str) -> float:

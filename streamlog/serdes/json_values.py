@@ -1,22 +1,104 @@
-"""JSON by msgspec, for every type that it knows: dataclass, Struct, TypedDict, unions and parts.
+"""JSON by msgspec and pydantic: dataclasses, Structs, TypedDicts, models, unions and their parts.
 
-Decoded strictly. Rule of the file: a type that JSON can't give back is refused where it is
-declared; `dumps` checks the outer type only, as it runs once per record: a wrong type inside a
-value is found by whoever reads it. NaN and infinities, which JSON does not have, are refused.
+Types are decoded strictly. A pydantic model is read and written by pydantic, with its aliases and
+validators, also inside lists, unions and dataclasses; pydantic is never imported before the
+program that defines a model imports it. NaN and infinities, which JSON lacks (RFC 8259, section
+6), are refused; a value is searched for them only if its JSON has a null.
+
+Rule: a type that JSON cannot give back is refused where it is declared. `dumps` checks the outer
+type only, because it runs once per record.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from math import isfinite
 from typing import Annotated, Any, Generic, Literal, Union, cast, is_typeddict
 
 import msgspec
 
 from streamlog.errors import SerdeError
-from streamlog.serdes.not_finite import refuse_not_finite
-from streamlog.serdes.serde import T, type_name, unexpected, unreadable_json
+from streamlog.serdes.serde import T, type_name, unreadable_json_error, wrong_type_error
+
+ADVICE = (
+    "JSON has no such number: leave the record out or replace the number before, or declare a "
+    "field that may be missing as `float | None` and write None"
+)
+
+_encode = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode
+_PACKED_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""How NaN and infinities begin as MessagePack; other bytes may look the same."""
+
+
+def refuse_not_finite(name: str, value: object, plain: object = None) -> None:
+    """Refuse a value with NaN or an infinity in it, and name the field.
+
+    Args:
+        name: the type of the value, for the message.
+        value: what is to be written.
+        plain: the same as dicts and lists; by default msgspec makes them.
+
+    Raises:
+        SerdeError: a number in it is not finite.
+    """
+    if plain is None:
+        if not _may_have(value):
+            return
+        plain = msgspec.to_builtins(value, enc_hook=str)
+    found = next(_not_finite("$", plain), None)
+    if found is not None:
+        path, number = found
+        raise SerdeError(f"{name} can't be written as JSON: `{path}` is {number}. {ADVICE}")
+
+
+def display_json(value: object, enc_hook: Callable[[Any], Any]) -> bytes:
+    """A value as JSON for people, with "nan", "inf" and "-inf" in place of such numbers.
+
+    Args:
+        value: what is shown.
+        enc_hook: makes something plain of what msgspec does not know.
+    """
+    data = msgspec.json.encode(value, enc_hook=enc_hook)
+    if b"null" not in data:
+        return data
+    plain = _display_value(msgspec.to_builtins(value, enc_hook=enc_hook))
+    return msgspec.json.encode(plain)
+
+
+def _display_value(value: object) -> object:
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {_display_value(key): _display_value(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_display_value(part) for part in value]
+    return value
+
+
+def _may_have(value: object) -> bool:
+    try:
+        return _PACKED_NUMBER.search(_encode(value)) is not None
+    except OverflowError:
+        return True  # A whole number beyond 64 bits, which MessagePack does not have.
+
+
+def _not_finite(path: str, plain: object) -> Iterator[tuple[str, float]]:
+    if isinstance(plain, float):
+        if not isfinite(plain):
+            yield path, plain
+    elif isinstance(plain, dict):
+        for key, part in plain.items():
+            yield from _not_finite(f"key of {path}", key)
+            yield from _not_finite(f"{path}.{key}", part)
+    elif isinstance(plain, list | tuple):
+        for at, part in enumerate(plain):
+            yield from _not_finite(f"{path}[{at}]", part)
+
 
 NULL = b"null"
 _FLOATS = (msgspec.inspect.FloatType, msgspec.inspect.AnyType)
@@ -73,7 +155,7 @@ class JsonSerde(Generic[T]):
     def dumps(self, obj: T) -> bytes:
         """The value as JSON; a value of another type than declared is refused."""
         if not isinstance(obj, self._expected):
-            raise unexpected(self._type_name, obj)
+            raise wrong_type_error(self._type_name, obj)
         try:
             data = self.encode(obj)
         except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -96,7 +178,7 @@ class JsonSerde(Generic[T]):
         try:
             return self.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise unreadable_json(self._type_name, data, str(error)) from error
+            raise unreadable_json_error(self._type_name, data, str(error)) from error
 
 
 def schema_of(declared: object) -> object:
@@ -107,23 +189,23 @@ def schema_of(declared: object) -> object:
         return type_name(declared)
 
 
-def resolved(declared: object) -> object:
+def resolve_alias(declared: object) -> object:
     """What stands behind a NewType or Annotated."""
     while isinstance(declared, typing.NewType):
         declared = declared.__supertype__
-    if typing.get_origin(declared) is Annotated and not _constrained(declared):
-        return resolved(typing.get_args(declared)[0])
+    if typing.get_origin(declared) is Annotated and not _is_constrained(declared):
+        return resolve_alias(typing.get_args(declared)[0])
     return declared
 
 
-def _constrained(declared: object) -> bool:
+def _is_constrained(declared: object) -> bool:
     """Annotated with limits for msgspec, which only its decoder knows how to check."""
     return any(isinstance(note, msgspec.Meta) for note in typing.get_args(declared)[1:])
 
 
 def outer_classes(declared: object) -> tuple[type, ...]:
     """The classes whose instances `dumps` takes; `object` where a class says nothing."""
-    declared = resolved(declared)
+    declared = resolve_alias(declared)
     origin = typing.get_origin(declared)
     if origin in (Union, types.UnionType):
         return tuple(c for member in typing.get_args(declared) for c in outer_classes(member))
@@ -182,3 +264,66 @@ def _parts(info: object) -> list[object]:
         kinds = (tuple, msgspec.inspect.Type, msgspec.inspect.Field)
         return [part for part in parts if isinstance(part, kinds)]
     return []
+
+
+def has_model(declared: object) -> bool:
+    """Whether there is a model in a type, as far as its arguments show it."""
+    return is_model(declared) or any(map(has_model, typing.get_args(declared)))
+
+
+class ModelSerde(Generic[T]):
+    """A type with models of pydantic in it, as JSON."""
+
+    __slots__ = ("_adapter", "_expected", "_type_name", "declared")
+
+    def __init__(self, declared: object) -> None:
+        self.declared = declared
+        self._type_name = type_name(declared)
+        try:
+            self._adapter: Any = import_module("pydantic").TypeAdapter(declared)
+        except (TypeError, ValueError, NameError, AttributeError) as error:
+            # Errors of pydantic are errors of the kind that they are, such as TypeError.
+            raise SerdeError(f"{self._type_name} can't be read from JSON: {error}") from error
+        self._expected = outer_classes(declared)
+
+    @property
+    def form(self) -> object:
+        """See `form_of`; the schema of what is written."""
+        return {"json": self._adapter.json_schema(mode="validation", by_alias=True)}
+
+    def dumps(self, obj: T) -> bytes:
+        """The value as JSON, fields by their aliases."""
+        if not isinstance(obj, self._expected):
+            raise wrong_type_error(self._type_name, obj)
+        try:
+            data: bytes = self._adapter.dump_json(obj, by_alias=True, warnings="error")
+            if NULL in data:
+                self._refuse_not_finite(obj, data)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SerdeError(f"{self._type_name} can't be written as JSON: {error}") from error
+        return data
+
+    def loads(self, data: bytes) -> T:
+        """The value in the JSON text, validated; the error names the field that is wrong."""
+        try:
+            return cast("T", self._adapter.validate_json(data))
+        except (ValueError, RecursionError) as error:
+            raise unreadable_json_error(self._type_name, data, str(error)) from error
+
+    def _refuse_not_finite(self, obj: T, data: bytes) -> None:
+        """Refuse NaN and infinities that pydantic has written as null.
+
+        A model that says so writes them as text or constants (`ser_json_inf_nan`): those stay.
+        """
+        plain = self._adapter.dump_python(obj, by_alias=True, warnings="none")
+        if _nones(json.loads(data)) > _nones(plain):
+            refuse_not_finite(self._type_name, obj, plain)
+
+
+def _nones(plain: object) -> int:
+    """How many Nones there are in dicts, lists and the like."""
+    if isinstance(plain, dict):
+        return sum(map(_nones, plain.values()))
+    if isinstance(plain, list | tuple | set | frozenset):
+        return sum(map(_nones, plain))
+    return plain is None

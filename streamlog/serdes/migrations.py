@@ -87,7 +87,7 @@ class MigratingSerde(Generic[T]):
         self._old = old
         self._migrate = migrate
         self.declared = declared
-        if not any(_is_told_apart(form_of(new), form) for form in written_forms(old)[:1]):
+        if not any(_is_distinguishable(form_of(new), form) for form in readable_forms(old)[:1]):
             raise TopologyError(
                 f"what was written before could be taken for a {type_name(declared)}: for its "
                 f"migration {_name(migrate)} it needs a field without a default that the older "
@@ -97,7 +97,7 @@ class MigratingSerde(Generic[T]):
     @property
     def form(self) -> object:
         """See `form_of`: the new type's, and those that are read as well."""
-        return {**cast("Any", form_of(self._new)), "migrates": written_forms(self._old)}
+        return {**cast("Any", form_of(self._new)), "migrates": readable_forms(self._old)}
 
     def dumps(self, obj: T) -> bytes:
         """As the new type."""
@@ -124,7 +124,7 @@ class MigratingSerde(Generic[T]):
             ) from error
 
 
-def written_forms(serde: Serde[Any]) -> list[object]:
+def readable_forms(serde: Serde[Any]) -> list[object]:
     """The forms that a serde reads: its own first, then those that it migrates from."""
     form = form_of(serde)
     if not isinstance(form, Mapping) or "migrates" not in form:
@@ -133,7 +133,7 @@ def written_forms(serde: Serde[Any]) -> list[object]:
     return [own, *form["migrates"]]
 
 
-def _is_told_apart(new: object, old: object) -> bool:
+def _is_distinguishable(new: object, old: object) -> bool:
     """Whether the new type requires a field that the old one never had."""
     required = set(_object(new).get("required", ()))
     return bool(required - set(_object(old).get("properties", ())))

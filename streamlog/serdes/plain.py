@@ -10,7 +10,7 @@ import struct
 from typing import cast
 
 from streamlog.errors import SerdeError
-from streamlog.serdes.serde import unexpected, unreadable
+from streamlog.serdes.serde import unreadable_error, wrong_type_error
 
 _LONG = struct.Struct(">q")
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
@@ -20,7 +20,7 @@ _DOUBLE = struct.Struct(">d")
 class StrSerde:
     """Text as UTF-8.
 
-    `encode` and `decode` are the same for whole columns (`processing/serialized`): right for what
+    `encode` and `decode` are the same for whole columns (`processing/column_batch`): right for what
     `exact` names, and no more than an error for anything else.
     """
 
@@ -32,7 +32,7 @@ class StrSerde:
     def dumps(self, obj: str) -> bytes:
         """The text as UTF-8."""
         if not isinstance(obj, str):
-            raise unexpected("str", obj)
+            raise wrong_type_error("str", obj)
         try:
             return obj.encode()
         except UnicodeEncodeError as error:
@@ -43,7 +43,7 @@ class StrSerde:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise unreadable("str", data, str(error)) from error
+            raise unreadable_error("str", data, str(error)) from error
 
 
 class BytesSerde:
@@ -54,7 +54,7 @@ class BytesSerde:
     def dumps(self, obj: bytes) -> bytes:
         """The same bytes."""
         if not isinstance(obj, bytes):
-            raise unexpected("bytes", obj)
+            raise wrong_type_error("bytes", obj)
         return obj
 
     def loads(self, data: bytes) -> bytes:
@@ -72,7 +72,7 @@ class IntSerde:
     def dumps(self, obj: int) -> bytes:
         """Eight bytes; `bool` is refused, and so is what needs more than 64 bits."""
         if not isinstance(obj, int) or isinstance(obj, bool):
-            raise unexpected("int", obj)
+            raise wrong_type_error("int", obj)
         try:
             return _LONG.pack(obj)
         except struct.error as error:
@@ -83,7 +83,7 @@ class IntSerde:
     def loads(self, data: bytes) -> int:
         """The integer in exactly eight bytes."""
         if len(data) != _LONG.size:
-            raise unreadable("int", data, f"{_LONG.size} bytes expected, got {len(data)}")
+            raise unreadable_error("int", data, f"{_LONG.size} bytes expected, got {len(data)}")
         return cast("int", _LONG.unpack(data)[0])
 
 
@@ -117,7 +117,7 @@ class FloatSerde:
     def dumps(self, obj: float) -> bytes:
         """Eight bytes; an `int` counts as the float it equals."""
         if not isinstance(obj, float | int) or isinstance(obj, bool):
-            raise unexpected("float", obj)
+            raise wrong_type_error("float", obj)
         try:
             return _DOUBLE.pack(obj)
         except struct.error as error:
@@ -126,5 +126,5 @@ class FloatSerde:
     def loads(self, data: bytes) -> float:
         """The double in exactly eight bytes."""
         if len(data) != _DOUBLE.size:
-            raise unreadable("float", data, f"{_DOUBLE.size} bytes expected, got {len(data)}")
+            raise unreadable_error("float", data, f"{_DOUBLE.size} bytes expected, got {len(data)}")
         return cast("float", _DOUBLE.unpack(data)[0])

@@ -59,12 +59,12 @@ def type_name(declared: object) -> str:
     return _MODULE.sub("", str(declared))
 
 
-def unexpected(expected: str, obj: object) -> SerdeError:
+def wrong_type_error(expected: str, obj: object) -> SerdeError:
     """A value of another type than declared."""
     return SerdeError(f"{expected} expected, got {type(obj).__name__}")
 
 
-def unreadable_json(expected: str, data: bytes, reason: str) -> SerdeError:
+def unreadable_json_error(expected: str, data: bytes, reason: str) -> SerdeError:
     """JSON that is not of the type; a byte order mark, which parsers do not name, is named."""
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if data.startswith(mark):
@@ -73,10 +73,10 @@ def unreadable_json(expected: str, data: bytes, reason: str) -> SerdeError:
                 "it as UTF-8 without a BOM"
             )
             break
-    return unreadable(expected, data, reason)
+    return unreadable_error(expected, data, reason)
 
 
-def unreadable(expected: str, data: bytes, reason: str) -> SerdeError:
+def unreadable_error(expected: str, data: bytes, reason: str) -> SerdeError:
     """Bytes that are not of the type, with the first of them."""
     more = f" and {len(data) - SHOWN_BYTES} bytes more" if len(data) > SHOWN_BYTES else ""
     return SerdeError(f"not {expected}: {reason}; the data is {data[:SHOWN_BYTES]!r}{more}")

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby, pairwise
 
+from streamlog.blueprints.blueprint import Blueprint
 from streamlog.errors import CorruptData
 from streamlog.processing.task import Task
 from streamlog.records.builder import encode_columns
-from streamlog.records.columns import FieldColumns, RecordColumns
+from streamlog.records.record_columns import FieldColumns, RecordColumns
 from streamlog.snapshots.manifest import (
     MANIFEST_FILE,
     FilePart,
@@ -32,10 +33,9 @@ from streamlog.snapshots.manifest import (
 )
 from streamlog.snapshots.places import SnapshotPlace, measured
 from streamlog.snapshots.snapshot import Snapshot
-from streamlog.tables.changelog import Progress, SourceLog, changelog_offset
-from streamlog.tables.store import KeyValueStore
+from streamlog.tables.state.changelog import SourceLog, TaskProgress, changelog_offset
+from streamlog.tables.stores.store import KeyValueStore
 from streamlog.topology import Topology
-from streamlog.topology.blueprint import Blueprint
 
 FILE_BYTES = 128 * 1024 * 1024
 """Keys and values in one sorted file, before compression."""
@@ -87,7 +87,7 @@ def entry_of(
     task: tuple[int, int],
     *,
     store: KeyValueStore | None,
-    progress: Progress | None,
+    progress: TaskProgress | None,
     offsets: Mapping[tuple[str, int], int],
     times: Mapping[tuple[str, int], int],
     place: SnapshotPlace,
@@ -239,7 +239,7 @@ def _store_files(
     directory: str,
     file_bytes: int,
 ) -> Iterator[StoreFile]:
-    from streamlog.tables.sorted_file import write_sorted  # noqa: PLC0415 - RocksDB, only for this
+    from streamlog.tables.local_disk.rocksdb_store import write_sorted  # noqa: PLC0415 - RocksDB, only for this
 
     for number, first in enumerate(rows):
         # One file at a time: each is at its place before the next one takes the disk.

@@ -19,15 +19,15 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from streamlog.blueprints.blueprint import Blueprint
+from streamlog.blueprints.topology_difference import difference
 from streamlog.errors import CorruptData, TopologyError
 from streamlog.topology import Topology
-from streamlog.topology.blueprint import Blueprint
-from streamlog.topology.difference import difference
 
 FORMAT_VERSION: Final = 1
 MANIFEST_FILE: Final = "manifest.json"
 
-TopicPartition: TypeAlias = tuple[str, int]
+PartitionKey: TypeAlias = tuple[str, int]
 Row: TypeAlias = tuple[str, int, int]
 """Topic, partition and a number: an offset, or a time in milliseconds."""
 
@@ -162,12 +162,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Of streamlog and Python, for who looks into it."""
 
     @property
-    def offsets(self) -> dict[TopicPartition, int]:
+    def offsets(self) -> dict[PartitionKey, int]:
         """Per input partition, repartition topics left out, the first offset that is not in it."""
         return _lowest(row for entry in self.tasks for row in entry.offsets if self._is_source(row))
 
     @property
-    def times(self) -> dict[TopicPartition, int]:
+    def times(self) -> dict[PartitionKey, int]:
         """Per input partition, how far event time had come there, in milliseconds."""
         rows = (row for entry in self.tasks for row in entry.times if self._is_source(row))
         return {(topic, partition): ms for topic, partition, ms in rows}
@@ -296,8 +296,8 @@ def _same_topics(topology: Topology, app_id: str) -> list[tuple[str, str]]:
     ]
 
 
-def _lowest(rows: Iterable[Row]) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
+def _lowest(rows: Iterable[Row]) -> dict[PartitionKey, int]:
+    found: dict[PartitionKey, int] = {}
     for topic, partition, offset in rows:
         at = (topic, partition)
         found[at] = min(offset, found.get(at, offset))

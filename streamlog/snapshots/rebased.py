@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streamlog.processing.inherited import INPUTS
-from streamlog.processing.inherited import SECTION as ERA
 from streamlog.processing.provenance import BUSY_MS
-from streamlog.tables.changelog import Progress
+from streamlog.processing.task_progress import ERA_SECTION as ERA
+from streamlog.processing.task_progress import INPUTS_SECTION
+from streamlog.tables.state.changelog import TaskProgress
 from streamlog.windows.emit import StreamTime
 
 REPARTITION: Final = "-repartition"
@@ -36,7 +36,7 @@ class Landing:
     positions: Mapping[tuple[str, int], int]
     """Per repartition topic, by its new name, and partition: where reading goes on."""
     era: int
-    """Of the app that goes on (see `processing/inherited`)."""
+    """Of the app that goes on (see `processing/task_progress`)."""
     merges: bool = True
     """Whether the sources behind a repartition topic are merged by time: exactly once."""
 
@@ -46,7 +46,9 @@ class Landing:
             return f"{self.new_id}-{topic.removeprefix(f'{self.app_id}-')}"
         return topic
 
-    def rebased(self, progress: Progress, partition: int, topics: Iterable[str] = ()) -> Progress:
+    def rebased(
+        self, progress: TaskProgress, partition: int, topics: Iterable[str] = ()
+    ) -> TaskProgress:
         """The progress of a task there.
 
         Args:
@@ -56,7 +58,7 @@ class Landing:
                 says nothing, but what lies in there from earlier days is none of its business.
         """
         sections: dict[str, Any] = self._named(dict(progress.sections))
-        inputs = dict(sections.get(INPUTS, {}))
+        inputs = dict(sections.get(INPUTS_SECTION, {}))
         offsets: dict[tuple[str, int], int] = {}
         known = {(self.name(topic), number): at for (topic, number), at in progress.offsets.items()}
         silent = {(topic, partition): 0 for topic in topics if topic.endswith(REPARTITION)}
@@ -73,8 +75,8 @@ class Landing:
             # Of a repartition topic it is another one here.
             if (here := (self.name(topic), number)) not in self.positions
         }
-        sections = {**sections, INPUTS: inputs, ERA: self.era}
-        return Progress(offsets=offsets, logs=logs, sections=sections)
+        sections = {**sections, INPUTS_SECTION: inputs, ERA: self.era}
+        return TaskProgress(offsets=offsets, logs=logs, sections=sections)
 
     def _input(self, data: Mapping[str, Any], position: int, moved: int) -> dict[str, Any]:
         """What is known of the sources of a repartition topic's partition."""
@@ -107,7 +109,9 @@ class Landing:
                 return data
 
 
-def renumbered(progress: Progress, tails: Mapping[tuple[str, int], Sequence[int]]) -> Progress:
+def renumbered(
+    progress: TaskProgress, tails: Mapping[tuple[str, int], Sequence[int]]
+) -> TaskProgress:
     """The progress of a live task as a history would have left it.
 
     In the log there are gaps between records, as at the ends of transactions; in a snapshot what
@@ -119,7 +123,7 @@ def renumbered(progress: Progress, tails: Mapping[tuple[str, int], Sequence[int]
             the task's position on.
     """
     sections: dict[str, Any] = dict(progress.sections)
-    inputs = dict(sections.get(INPUTS, {}))
+    inputs = dict(sections.get(INPUTS_SECTION, {}))
     for (topic, partition), offsets in tails.items():
         data = inputs.get(topic)
         if data is None or "sequence" not in data:
@@ -129,8 +133,8 @@ def renumbered(progress: Progress, tails: Mapping[tuple[str, int], Sequence[int]
             [*row[:6], position + bisect_left(offsets, row[6]), *row[7:]] for row in data["sources"]
         ]
         inputs[topic] = {**data, "sources": sources}
-    sections = {**sections, INPUTS: inputs}
-    return Progress(offsets=progress.offsets, logs=progress.logs, sections=sections)
+    sections = {**sections, INPUTS_SECTION: inputs}
+    return TaskProgress(offsets=progress.offsets, logs=progress.logs, sections=sections)
 
 
 def _stream(sources: list[list[Any]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from streamlog.errors import CorruptData
 from streamlog.snapshots.manifest import MANIFEST_FILE, FilePart, Manifest, TaskEntry
 from streamlog.snapshots.places import SnapshotPlace
-from streamlog.tables.changelog import Progress
+from streamlog.tables.state.changelog import TaskProgress
 
 
 class Snapshot:
@@ -60,7 +60,7 @@ class Snapshot:
         found = (e for e in self.manifest.tasks if (e.subtopology, e.partition) == at)
         return next(found, None)
 
-    def progress(self, entry: TaskEntry) -> Progress | None:
+    def progress(self, entry: TaskEntry) -> TaskProgress | None:
         """What a task has taken in; None if it has no state.
 
         Raises:
@@ -68,7 +68,7 @@ class Snapshot:
         """
         if entry.progress is None:
             return None
-        return Progress.decode(self.read(entry.progress))
+        return TaskProgress.decode(self.read(entry.progress))
 
     def rows(self, entry: TaskEntry) -> Iterator[tuple[bytes, bytes]]:
         """The rows of a task as they are in its store, store by store.
@@ -76,7 +76,7 @@ class Snapshot:
         Raises:
             CorruptData: a file is missing, or not what was written.
         """
-        from streamlog.tables.sorted_file import read_sorted  # noqa: PLC0415 - RocksDB, for this
+        from streamlog.tables.local_disk.rocksdb_store import read_sorted  # noqa: PLC0415 - RocksDB, for this
 
         for file in entry.files:
             with self.place.checked(file) as path:

@@ -17,16 +17,15 @@ from typing import Any, Protocol
 
 from streamlog.agents.asks import Ask
 from streamlog.agents.awaited import awaited
-from streamlog.agents.offsets import Place
+from streamlog.agents.offsets import AgentPosition
 from streamlog.agents.rows import AgentRows
 from streamlog.agents.run import AgentRun
-from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
-from streamlog.dsl.schedule import Service
+from streamlog.dsl.schedule_times import Service
 from streamlog.errors import ProcessingError, RequestTimedOut, StreamlogError, UsageError
-from streamlog.processing.calls import Call, CallResult
-from streamlog.processing.outbox import Drop, SinkBatch
-from streamlog.processing.writable_tables import RowWrite
+from streamlog.processing.outbox import CallResult, Drop, SinkBatch, TaskCall
+from streamlog.processing.tables.writable_table import RowWrite
+from streamlog.record import TopicPartition
 from streamlog.testing.memory_topic import MemoryTopic
 
 AGENT_WAIT_S = 10
@@ -35,7 +34,7 @@ SERVICE_TURNS = 20
 """Turns of the loop that functions under `app.task` get when the driver settles."""
 
 
-class Clock(Protocol):
+class DriverClock(Protocol):
     """Port: the driver's time."""
 
     @property
@@ -43,7 +42,7 @@ class Clock(Protocol):
         """In milliseconds since the epoch."""
 
 
-class Stage(Clock, Protocol):
+class DriverStage(DriverClock, Protocol):
     """Port: what agents need of the driver."""
 
     def left_out(self, drop: Drop) -> None:
@@ -58,10 +57,10 @@ def _nowhere(table: str, partition: int, rows: Sequence[RowWrite]) -> None:
     """Nobody sets any."""
 
 
-class Alarms:
+class DriverAlarms:
     """What is to be called when the driver's time has come so far."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: DriverClock) -> None:
         self._clock = clock
         self._calls: list[tuple[int, int, Callable[[], None]]] = []
         self._cancelled: set[int] = set()
@@ -101,7 +100,7 @@ class Alarms:
             heapq.heappop(self._calls)[2]()
 
 
-class Agents:
+class DriverAgents:
     """The agents of a driver, on a loop of their own."""
 
     def __init__(
@@ -109,7 +108,7 @@ class Agents:
         agents: Sequence[Agent[Any, Any]],
         services: Sequence[Service],
         topics: Mapping[str, MemoryTopic],
-        stage: Stage,
+        stage: DriverStage,
         *,
         rows: AgentRows | None = None,
         write_rows: WriteRows = _nowhere,
@@ -121,11 +120,11 @@ class Agents:
         self._services = services
         self._serving: list[asyncio.Task[None]] = []
         self._topics = topics
-        self._alarms = Alarms(stage)
+        self._alarms = DriverAlarms(stage)
         self._stage = stage
         self._fed: dict[str, int] = {}
         """Per agent: how many arrivals of its topic it has been given."""
-        self._places: dict[str, dict[TopicPartition, Place]] = {}
+        self._places: dict[str, dict[TopicPartition, AgentPosition]] = {}
         self._runs: list[AgentRun] = []
         self._runner: asyncio.Runner | None = None
         self._failures: list[StreamlogError] = []
@@ -135,7 +134,7 @@ class Agents:
         self._was_stirred = False
         """A user's coroutine may have given the agents something to do."""
 
-    def go_on_from(self, before: Agents) -> None:
+    def go_on_from(self, before: DriverAgents) -> None:
         """Not to be given what those of an older program have handled."""
         self._places |= before._places
 
@@ -154,7 +153,7 @@ class Agents:
         for run in self._runs:
             topic = run.agent.topic.name
             partitions = range(len(self._topics[topic].partitions))
-            fresh = {TopicPartition(topic, number): Place(0) for number in partitions}
+            fresh = {TopicPartition(topic, number): AgentPosition(0) for number in partitions}
             run.assign(self._places.get(run.agent.name, fresh))
         if self._runs:
             # Owned by this object: `close` awaits it, and the services.
@@ -204,7 +203,7 @@ class Agents:
             del self._asked[number]
         return found
 
-    def results(self, calls: Sequence[Call]) -> list[CallResult]:
+    def results(self, calls: Sequence[TaskCall]) -> list[CallResult]:
         """Await the calls of a task, all at a time.
 
         Raises:
@@ -340,7 +339,7 @@ class Agents:
             raise self._failures[0]
 
 
-async def _awaited(calls: Sequence[Call]) -> list[CallResult]:
+async def _awaited(calls: Sequence[TaskCall]) -> list[CallResult]:
     try:
         async with asyncio.timeout(AGENT_WAIT_S):
             # Nobody waits in a test.

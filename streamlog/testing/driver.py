@@ -17,39 +17,39 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from streamlog.agents.rows import AgentRows
-from streamlog.chance import Random
+from streamlog.blueprints.blueprint import Blueprint
+from streamlog.blueprints.clock_names import partners
+from streamlog.blueprints.topology_difference import difference
 from streamlog.dsl.agent import Agent
-from streamlog.dsl.schedule import Crontab, Service, Timer
+from streamlog.dsl.app_runtime import AppRuntime
+from streamlog.dsl.schedule_times import Crontab, Service, Timer
 from streamlog.dsl.table import Table
-from streamlog.dsl.topic import Outlet, Topic
+from streamlog.dsl.topic import Topic
 from streamlog.durations import Dur, duration_ms, when_ms
 from streamlog.errors import StateLost, StreamlogError, UsageError
-from streamlog.processing.calls import Call, CallResult
-from streamlog.processing.joins import viewed
-from streamlog.processing.outbox import Drop, Outbox, SinkRecord
-from streamlog.processing.rows import tables_of
+from streamlog.processing.joins.stream_table_join import apply_view
+from streamlog.processing.outbox import CallResult, Drop, Outbox, SinkRecord, TaskCall
+from streamlog.processing.table_rows import tables_of
+from streamlog.processing.tables.writable_table import RowWrite
 from streamlog.processing.task import Task, TaskId
-from streamlog.processing.writable_tables import RowWrite
+from streamlog.random_source import Random
 from streamlog.record import Headers, Record
-from streamlog.records.batch import Record as RawRecord
-from streamlog.records.control import TimeMark
+from streamlog.records.batch import LogRecord as RawRecord
+from streamlog.records.control_batches import TimeMark
 from streamlog.records.partitioners import DEFAULT, Partitioner
-from streamlog.tables.changelog import Restoration
-from streamlog.tables.memory import MemoryStore
-from streamlog.tables.store import Change
-from streamlog.testing.agents import Agents
+from streamlog.tables.state.changelog import Restoration
+from streamlog.tables.stores.memory_store import MemoryStore
+from streamlog.tables.stores.store import Change
+from streamlog.testing.agents import DriverAgents
 from streamlog.testing.final_check import check_outputs, check_state
 from streamlog.testing.global_tables import ListedTables
 from streamlog.testing.marks import DriverMarks
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.schedules import schedules
 from streamlog.testing.sharing import shared
-from streamlog.testing.tables import DriverTables, TaskRows
+from streamlog.testing.tables import DriverTables, DriverTaskRows
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.topology import Subtopology, Topology, dead_letter_topics
-from streamlog.topology.blueprint import Blueprint
-from streamlog.topology.clocks import partners
-from streamlog.topology.difference import difference
 from streamlog.windows.emit import FAR_MS
 
 K = TypeVar("K")
@@ -72,7 +72,7 @@ class Rehearsal:
     """Of the declared topics."""
     partitioners: Mapping[str, Partitioner] = field(default_factory=dict)
     """Of topics whose producers don't use the default."""
-    outlet: Outlet
+    outlet: AppRuntime
     agents: Sequence[Agent[Any, Any]] = ()
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
@@ -103,7 +103,7 @@ class _Left:
     """How far inputs were read."""
     times: dict[TaskId, dict[tuple[str, int], int]] = field(default_factory=dict)
     """Stream times of tasks."""
-    agents: Agents | None = None
+    agents: DriverAgents | None = None
     now_ms: int = 0
 
 
@@ -141,11 +141,13 @@ class TestDriver:
         self._workers = 1
         self._owners: dict[TaskId, int] = {}
         """Which worker has a task, by number; all are with the first one, if it is not told."""
-        self._calls: dict[TaskId, list[Call]] = {}
+        self._calls: dict[TaskId, list[TaskCall]] = {}
         """Of tasks, to be awaited before anything else happens."""
         tables = tables_of(self._topology)
-        rows = AgentRows(tables, self._counts, self._topology.worked_on, TaskRows(self._tasks))
-        self._agents = Agents(
+        rows = AgentRows(
+            tables, self._counts, self._topology.worked_on, DriverTaskRows(self._tasks)
+        )
+        self._agents = DriverAgents(
             rehearsal.agents,
             rehearsal.tasks,
             self._topics,
@@ -239,7 +241,7 @@ class TestDriver:
             for key, value in task.table(t.side.owner):
                 seen = value
                 for view in t.side.views:
-                    seen = None if seen is None else viewed(view, key, seen)
+                    seen = None if seen is None else apply_view(view, key, seen)
                 if seen is not None:
                     rows[key] = seen
         return rows

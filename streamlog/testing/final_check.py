@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamlog.errors import ProcessingError, StreamlogError
-from streamlog.processing.rows import TableRows, prefix_of, tables_in
-from streamlog.tables.store import KeyValueStore, prefix_end
+from streamlog.nodes.stream_nodes import Entry, Sink
+from streamlog.nodes.table_nodes import TableTableJoin
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.table_rows import TableRows, prefix_of, tables_in
+from streamlog.tables.stores.store import KeyValueStore, prefix_end
 from streamlog.testing.memory_topic import MemoryTopic
-from streamlog.topology import Entry, Sink, Subtopology, TableTableJoin, TopicSpec, Topology
+from streamlog.topology import Subtopology, Topology
 
 
 def check_state(subtopology: Subtopology, store: KeyValueStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamlog.processing.global_tables import GlobalTables
+from streamlog.processing.joins.stream_table_join import GlobalTables
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.topology import Topology
 

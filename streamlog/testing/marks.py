@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.processing.task import Task
-from streamlog.records.control import Told
+from streamlog.records.control_batches import MarkTold
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
@@ -32,7 +32,7 @@ class DriverMarks:
         """`marked` are the names of the topics that take marks; `partners` see `clocks`."""
         self._partners = partners
         self._topics = {name: topics[name] for name in marked}
-        self._appended: dict[TopicPartition, tuple[int, int]] = {}
+        self._appended: dict[PartitionKey, tuple[int, int]] = {}
         """End, and since when it is there."""
 
     def look(self, now_ms: int) -> None:
@@ -59,7 +59,7 @@ class DriverMarks:
                 telling = (told[place],) if is_told else ()
                 self._topics[place[0]].mark(place[1], now_ms - appended_ms, telling)
 
-    def _told(self, tasks: Iterable[Task]) -> dict[TopicPartition, Told]:
+    def _told(self, tasks: Iterable[Task]) -> dict[PartitionKey, MarkTold]:
         """Inputs that are behind the other partitions of their topic, and where those have come."""
         own: dict[str, int] = {}
         for task in tasks:
@@ -70,7 +70,7 @@ class DriverMarks:
             for topic, time_ms in own.items()
         }
         return {
-            place: Told(task.clock(place[0]), reached[place[0]])
+            place: MarkTold(task.clock(place[0]), reached[place[0]])
             for task in tasks
             for place, due_ms in task.behind.items()
             if place in self._appended and reached[place[0]] >= due_ms
@@ -85,7 +85,7 @@ class DriverMarks:
         since = [ms for (name, _), (_, ms) in self._appended.items() if name in self._met(topic)]
         return max(since) + QUIET_MS
 
-    def _due(self, tasks: Iterable[Task]) -> dict[TopicPartition, int]:
+    def _due(self, tasks: Iterable[Task]) -> dict[PartitionKey, int]:
         tasks = [*tasks]
         due = {place: self._calm_ms(place[0]) for place in self._told(tasks)}
         for task in tasks:

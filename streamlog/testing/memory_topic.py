@@ -6,8 +6,8 @@ from bisect import bisect_left
 
 from streamlog.errors import UsageError
 from streamlog.record import Headers
-from streamlog.records.batch import Record as RawRecord
-from streamlog.records.control import TimeMark, Told
+from streamlog.records.batch import LogRecord as RawRecord
+from streamlog.records.control_batches import MarkTold, TimeMark
 from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
 
 
@@ -47,7 +47,7 @@ class MemoryTopic:
         """The offset of what comes next."""
         return len(self.partitions[partition]) + len(self._marks[partition])
 
-    def mark(self, partition: int, elapsed_ms: int, told: tuple[Told, ...] = ()) -> None:
+    def mark(self, partition: int, elapsed_ms: int, told: tuple[MarkTold, ...] = ()) -> None:
         """Add a time mark: nothing has come for so long."""
         self._marks[partition].append(TimeMark(self.end(partition), elapsed_ms, told))
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from streamlog.dsl.due import Interval, cron_times
-from streamlog.dsl.due import Schedule as Times
-from streamlog.dsl.schedule import Crontab, Timer
+from streamlog.dsl.schedule_times import Crontab, Interval, Timer, cron_times
+from streamlog.dsl.schedule_times import Schedule as Times
 
 
-class Schedule:
+class DriverSchedule:
     """A timer or crontab under way: a clock that only the test moves misses nothing."""
 
     def __init__(
@@ -32,7 +31,7 @@ def schedules(
     *,
     start_ms: int,
     workers: Callable[[], int],
-) -> list[Schedule]:
+) -> list[DriverSchedule]:
     """All timers and crontabs of an app, as they stand when a test begins.
 
     Those on "every_worker" run once for each of the `workers` there are by then.
@@ -52,19 +51,19 @@ def _once() -> int:
     return 1
 
 
-def _timer(timer: Timer, start_ms: int, workers: Callable[[], int]) -> Schedule:
+def _timer(timer: Timer, start_ms: int, workers: Callable[[], int]) -> DriverSchedule:
     async def run(_due_ms: int) -> None:
         for _ in range(workers()):
             await timer.run()
 
-    return Schedule(Interval(start_ms, timer.every_ms), run, start_ms=start_ms)
+    return DriverSchedule(Interval(start_ms, timer.every_ms), run, start_ms=start_ms)
 
 
-def _crontab(crontab: Crontab, start_ms: int, workers: Callable[[], int]) -> Schedule:
+def _crontab(crontab: Crontab, start_ms: int, workers: Callable[[], int]) -> DriverSchedule:
     times = cron_times(crontab.spec, crontab.timezone)
 
     async def run(due_ms: int) -> None:
         for _ in range(workers()):
             await crontab.run(times.local(due_ms))
 
-    return Schedule(times, run, start_ms=start_ms)
+    return DriverSchedule(times, run, start_ms=start_ms)

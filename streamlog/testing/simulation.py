@@ -20,15 +20,17 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from streamlog.dsl.topic import Topic
 from streamlog.errors import RunsDiffer, StreamlogError, UsageError
+from streamlog.nodes.stream_nodes import Entry
+from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.outbox import Drop
-from streamlog.records.batch import Record as RawRecord
+from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.records.partitioners import DEFAULT
-from streamlog.testing.agents import Agents
+from streamlog.testing.agents import DriverAgents
 from streamlog.testing.driver import Rehearsal, TestDriver
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.testing.turmoil import Turmoil
-from streamlog.topology import Entry, TopicSpec, Topology
+from streamlog.topology import Topology
 from streamlog.windows.emit import Emit
 
 K = TypeVar("K")
@@ -185,7 +187,7 @@ class Simulation:
     def _run(self, seed: int, expected: Mapping[str, Rows]) -> Counter[str]:
         topics = self._topics()
         self._fill(topics.__getitem__)
-        agents = Agents((), (), topics, self)
+        agents = DriverAgents((), (), topics, self)
         turmoil = Turmoil(
             self._topology,
             self._counts,

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamlog.processing.rows import Span, TableRows, table_named
+from streamlog.processing.table_rows import KeySpan, TableRows, table_named
 from streamlog.processing.task import Task, TaskId
 from streamlog.testing.memory_topic import MemoryTopic
 
@@ -56,7 +56,7 @@ class DriverTables:
         rows = table_named(self.tables, table)
         wanted = rows.span(prefix=prefix, at_ms=at_ms)
         for partition in range(rows.partitions(self.counts)):
-            span: Span | None = wanted
+            span: KeySpan | None = wanted
             while span is not None:
                 task = self.tasks[TaskId(rows.subtopology, partition)]
                 page = task.rows(rows.owner.name, span, committed=False)
@@ -66,8 +66,8 @@ class DriverTables:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRows:
-    """`CommittedRows` of tasks at hand: what they have now."""
+class DriverTaskRows:
+    """`CommittedRowReader` of tasks at hand: what they have now."""
 
     tasks: Mapping[TaskId, Task]
 
@@ -79,7 +79,7 @@ class TaskRows:
     def rows(self, table: TableRows, partition: int) -> Iterator[tuple[bytes, bytes]]:
         """All rows of a partition, in the order of their keys."""
         task = self.tasks[TaskId(table.subtopology, partition)]
-        span: Span | None = table.span()
+        span: KeySpan | None = table.span()
         while span is not None:
             page = task.rows(table.owner.name, span, committed=False)
             yield from page.rows

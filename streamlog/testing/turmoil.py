@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from streamlog.chance import Random
 from streamlog.errors import UsageError
-from streamlog.processing.calls import Call, CallResult
-from streamlog.processing.outbox import Outbox, SinkBatch
+from streamlog.processing.outbox import CallResult, Outbox, SinkBatch, TaskCall
 from streamlog.processing.task import Task, TaskId
-from streamlog.tables.changelog import Restoration
-from streamlog.tables.memory import MemoryStore
+from streamlog.random_source import Random
+from streamlog.tables.state.changelog import Restoration
+from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.testing.global_tables import ListedTables
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.topology import Subtopology, Topology
@@ -38,7 +37,7 @@ and a disk that a task finds its state on."""
 ROUNDS_MAX = 10_000
 """A topology that writes to its own input has no end."""
 
-Results = Callable[[Sequence[Call]], list[CallResult]]
+Results = Callable[[Sequence[TaskCall]], list[CallResult]]
 """Awaits the calls of a task."""
 
 
@@ -50,7 +49,7 @@ class _Worker:
         self.tasks: dict[TaskId, Task] = {}
         self.writes: list[SinkBatch] = []
         self.offsets: dict[tuple[TaskId, str, int], int] = {}
-        self.calls: dict[TaskId, list[Call]] = {}
+        self.calls: dict[TaskId, list[TaskCall]] = {}
 
     def __str__(self) -> str:
         return f"worker {self.number} ({', '.join(map(str, self.tasks)) or 'no tasks'})"

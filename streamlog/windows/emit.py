@@ -6,7 +6,7 @@ its own source; a window closes for good at the minimum over all sources, so tha
 that is read faster than the others neither drops their records nor closes their windows.
 Rule of the file: the sources are fixed at the start, and one that has not been heard of
 holds every window open until it speaks or is declared idle. Not done here: finding out who
-is idle, and rows and their store (`processing/aggregate`).
+is idle, and rows and their store (`processing/tables/aggregate`).
 """
 
 from __future__ import annotations

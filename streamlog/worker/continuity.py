@@ -6,8 +6,8 @@ the same offsets: reading on from there would mix two histories. What a follower
 leader epoch of the log, and ends with a record that it knows again; what a task has written itself
 ends with its progress, which the log has at that very offset, unless compaction has removed it:
 then only what was read before is compared, as nobody knows under which leaders the task has
-written. Not done here: a changelog that ends before the store (`tables/changelog`), or is another
-topic (`restore`).
+written. Not done here: a changelog that ends before the store (`tables/state/changelog`), or is
+another topic (`restore`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut, UnsupportedVersion
 from streamlog.log import Log
 from streamlog.protocol.schema import ZERO_UUID
-from streamlog.records.batch import Record
-from streamlog.tables.changelog import (
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
+from streamlog.tables.state.changelog import (
     PROGRESS_KEY,
     TRUNCATED,
     ReadUpTo,
@@ -31,7 +31,7 @@ from streamlog.tables.changelog import (
     crc_of,
     stored_read_up_to,
 )
-from streamlog.tables.store import KeyValueStore
+from streamlog.tables.stores.store import KeyValueStore
 
 POLL_MS: Final = 20
 STALL_MS: Final = 30_000
@@ -94,7 +94,9 @@ async def _parted(
     return f"{TRUNCATED}: leader epoch {read.leader_epoch} does not reach to offset {position}"
 
 
-async def _record(log: Log, changelog: TopicPartition, offset: int, clock: Clock) -> Record | None:
+async def _record(
+    log: Log, changelog: TopicPartition, offset: int, clock: Clock
+) -> LogRecord | None:
     """The record at an offset; None if compaction has removed it. The log goes on behind it."""
     async with log.consumer(auto_offset_reset="none") as consumer:
         consumer.assign([changelog])

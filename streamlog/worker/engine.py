@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from streamlog.clock import Clock
-from streamlog.processing.exits import exit_failure
+from streamlog.processing.column_batch import exit_failure
 from streamlog.processing.task import TaskId
 
 T = TypeVar("T")

@@ -8,23 +8,23 @@ from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.log import EMBEDDED, Log
+from streamlog.worker.commit.exactly_once import Transactor
 from streamlog.worker.engine import EngineThread
-from streamlog.worker.exactly_once import Transactor
-from streamlog.worker.global_tables import GlobalReader
-from streamlog.worker.halts import Cut
-from streamlog.worker.hand_overs import hand_overs
-from streamlog.worker.own_topics import OwnTopicsLog
-from streamlog.worker.program import Program, Start
+from streamlog.worker.global_reader import GlobalReader
+from streamlog.worker.inputs.source_watch import Sources
+from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.source_ids import compared
-from streamlog.worker.sources import Sources
-from streamlog.worker.surroundings import Surroundings
-from streamlog.worker.topics import ensure_topics
-from streamlog.worker.versions import Versions
+from streamlog.worker.task_deps import TaskDeps
+from streamlog.worker.topics.app_topics import ensure_topics
+from streamlog.worker.topics.hand_over_log import hand_overs
+from streamlog.worker.topics.own_topics import OwnTopicsLog
+from streamlog.worker.topics.savepoint_messages import SavepointCut
+from streamlog.worker.topics.version_log import VersionLog
 
 
 async def prepared(
     program: Program, log: Log, *, clock: Clock, log_url: str, web: str | None
-) -> Start:
+) -> WorkerStart:
     """Make sure that no state would be lost, and that all topics are there.
 
     Raises:
@@ -32,7 +32,7 @@ async def prepared(
         UnknownTopicOrPartition: a source is missing.
         TopologyError: partition counts contradict each other, or the state.
     """
-    versions = Versions(log, program.topology, clock)
+    versions = VersionLog(log, program.topology, clock)
     await versions.check(accept_state_loss=program.accept_state_loss)
     own_log = OwnTopicsLog(log, program.topology, clock)
     own = await own_log.check(
@@ -43,7 +43,7 @@ async def prepared(
     counts = await ensure_topics(log, program.topology, program.topics, required=required)
     handed = await hand_overs(log, program.app_id, clock)
     change = await versions.settle(accept_state_loss=program.accept_state_loss)
-    return Start(
+    return WorkerStart(
         program=program,
         log=log,
         log_url=log_url,
@@ -57,8 +57,8 @@ async def prepared(
 
 
 def surroundings_of(
-    start: Start,
-    cut: Cut | None,
+    start: WorkerStart,
+    cut: SavepointCut | None,
     *,
     clock: Clock,
     consumer: Consumer,
@@ -67,10 +67,10 @@ def surroundings_of(
     reader: GlobalReader,
     background: asyncio.TaskGroup,
     engine: EngineThread,
-) -> Surroundings:
+) -> TaskDeps:
     """What the tasks of a worker need; `cut` is where they are to stand still, if they are."""
     program = start.program
-    return Surroundings(
+    return TaskDeps(
         log=start.log,
         producer=producer,
         consumer=consumer,

@@ -10,27 +10,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from streamlog.blueprints.version_copy import copy_version
 from streamlog.client.producer import Producer
-from streamlog.dsl.access import GlobalAccess, TableAccess
 from streamlog.dsl.agent import Agent
-from streamlog.dsl.front import Page
-from streamlog.dsl.schedule import Crontab, Service, Timer
-from streamlog.dsl.topic import Asker
+from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, TableAccess
+from streamlog.dsl.schedule_times import Crontab, Service, Timer
+from streamlog.dsl.services import WebPage
 from streamlog.log import Log
+from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec
 from streamlog.records.partitioners import Partitioner
-from streamlog.tables.cache_budget import MEMORY_BYTES
-from streamlog.topology import TopicSpec, Topology
-from streamlog.topology.beside import beside
-from streamlog.topology.source_lost import SourceLostPolicy
-from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS
-from streamlog.worker.commit import OnStep, unheard
-from streamlog.worker.hand_overs import HandOver
-from streamlog.worker.lost_sources import policy_of
-from streamlog.worker.moves import Policy
-from streamlog.worker.own_topics import OwnTopics
-from streamlog.worker.placement import Placement, together
-from streamlog.worker.versions import Change
-from streamlog.worker.watching import Limits
+from streamlog.tables.state.store_transaction import MEMORY_BYTES
+from streamlog.topology import Topology
+from streamlog.worker.assignment.rebalance_plan import Policy
+from streamlog.worker.assignment.task_placement import Placement, together
+from streamlog.worker.commit.commit import OnStep, unheard
+from streamlog.worker.health.loop_watch import Limits
+from streamlog.worker.state.abandoned import STATE_CLEANUP_DELAY_MS
+from streamlog.worker.topics.hand_over_log import HandOver
+from streamlog.worker.topics.lost_sources import policy_of
+from streamlog.worker.topics.own_topics import OwnTopics
+from streamlog.worker.topics.version_log import VersionChange
 
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 EXACTLY_ONCE: Final = "exactly_once"
@@ -53,7 +52,7 @@ class Program:
     crontabs: Sequence[Crontab] = ()
     tasks: Sequence[Service] = ()
     """What each worker runs once."""
-    pages: Sequence[Page] = ()
+    pages: Sequence[WebPage] = ()
     """What its HTTP server answers beside its own."""
     state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
     state_memory_bytes: int = MEMORY_BYTES
@@ -77,7 +76,7 @@ class Program:
     """Told what the rows of tables are asked through."""
     bind_global_tables: Callable[[GlobalAccess], None] = field(default=lambda _tables: None)
     """Told what the rows of global tables are asked through."""
-    bind_asker: Callable[[Asker], None] = field(default=lambda _asker: None)
+    bind_asker: Callable[[RequestSender], None] = field(default=lambda _asker: None)
     """Told what `AgentRef.ask` goes through."""
 
     origin: Topology | None = None
@@ -99,7 +98,7 @@ class Program:
         Raises:
             TopologyError: the version can't be a part of a topic's name.
         """
-        topology, names = beside(self.topology, version)
+        topology, names = copy_version(self.topology, version)
         topics = {
             names.get(name, name): replace(spec, name=names.get(name, name))
             for name, spec in self.topics.items()
@@ -171,7 +170,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class WorkerStart:
     """What a worker says of itself before it joins its group."""
 
     program: Program
@@ -183,7 +182,7 @@ class Start:
     """Of the whole app: all its workers share them."""
     web: str | None = None
     """HOST:PORT at which this worker answers, if it does."""
-    change: Change
+    change: VersionChange
     """Of the topology, since the version that ran before."""
     own_topics: OwnTopics = field(default_factory=OwnTopics)
     """The app's own topics, by id."""

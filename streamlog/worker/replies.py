@@ -16,12 +16,12 @@ from uuid import uuid4
 
 from streamlog import repeated
 from streamlog.agents.asks import CORRELATION, Ask, number_of
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
 from streamlog.errors import RequestTimedOut, StreamlogError, TopicExists
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 
 logger = repeated.logger(__name__)
 
@@ -159,7 +159,7 @@ class Replies:
                 for record in (await consumer.poll(timeout_ms=POLL_MS)).get(place, ()):
                     self._hear(record)
 
-    def _hear(self, record: Record) -> None:
+    def _hear(self, record: LogRecord) -> None:
         answer = self._asked.get(number_of(record.headers) or b"")
         if answer is not None and not answer.done():
             answer.set_result(record.value)

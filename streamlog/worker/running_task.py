@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from streamlog.assignors import TopicPartition
 from streamlog.processing.task import Task, TaskId
-from streamlog.records.columns import RecordColumns
-from streamlog.records.control import TimeMark
+from streamlog.record import TopicPartition
+from streamlog.records.control_batches import TimeMark
+from streamlog.records.record_columns import RecordColumns
 from streamlog.worker.engine import EngineThread
-from streamlog.worker.figures import TaskFigures
-from streamlog.worker.holdups import Held
-from streamlog.worker.restore import TaskState
-from streamlog.worker.watchdog import Sight
+from streamlog.worker.health.holdups import HeldResult
+from streamlog.worker.health.watchdog import Sight
+from streamlog.worker.health.worker_figures import TaskFigures
+from streamlog.worker.state.restore import TaskState
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class RunningTask:
     arrived: dict[tuple[str, int], RecordColumns] = field(default_factory=dict)
     marks: dict[tuple[str, int], list[TimeMark]] = field(default_factory=dict)
     processed_ms: int = 0
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldResult, ...] = ()
     """Its results that are held back, as of when it was at work last."""
     seen: dict[TopicPartition, int] = field(default_factory=dict)
     """Where it stood when it was looked at last and was not at work."""

@@ -4,7 +4,7 @@ State knows which topic it was made of. A task or an agent without state has not
 offsets, and brokers delete these together with the topic: what is left looks like a topic that was
 never read. So the ids of all sources are written down beside those of the app's own topics, and a
 worker that starts compares them. Not done here: offsets that are still there (`starts`), and tasks
-with state (`task_places`).
+with state (`task_positions`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from streamlog import repeated
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import TopicDescription
 from streamlog.errors import SourceLost
 from streamlog.log import Log
-from streamlog.protocol.schema import ZERO_UUID
-from streamlog.protocol.topic_ids import id_text
-from streamlog.worker.lost_sources import ADVICE, FAIL, LATEST
-from streamlog.worker.own_topics import OwnTopics
+from streamlog.protocol.schema import ZERO_UUID, id_text
+from streamlog.record import TopicPartition
 from streamlog.worker.program import Program
+from streamlog.worker.topics.lost_sources import ADVICE, FAIL, LATEST
+from streamlog.worker.topics.own_topics import OwnTopics
 
 logger = repeated.logger(__name__)
 

@@ -16,40 +16,40 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from streamlog.agents.offsets import Place as Reached
-from streamlog.assignors import TopicPartition
+from streamlog.agents.offsets import AgentPosition as Reached
 from streamlog.client.offset_metadata import Offsets
 from streamlog.clock import SteadyWall
 from streamlog.processing.outbox import Outbox, SinkBatch
-from streamlog.processing.rows import tables_of
+from streamlog.processing.table_rows import tables_of
+from streamlog.processing.tables.writable_table import RowWrite
 from streamlog.processing.task import Task, TaskId
-from streamlog.processing.writable_tables import RowWrite
-from streamlog.records.columns import RecordColumns
-from streamlog.records.control import TimeMark
-from streamlog.tables.deferred import DeferredStore
-from streamlog.tables.rocksdb import RocksBudget
+from streamlog.record import TopicPartition
+from streamlog.records.control_batches import TimeMark
+from streamlog.records.record_columns import RecordColumns
+from streamlog.tables.local_disk.rocksdb_store import RocksBudget
+from streamlog.tables.state.store_transaction import DeferredStore
 from streamlog.topology import Topology
 from streamlog.windows.emit import UNKNOWN_MS
 from streamlog.worker.access.questions import NotHere
-from streamlog.worker.bounds import Bounds
-from streamlog.worker.calls import Calls
-from streamlog.worker.commit import Checkpoints, Fenced, bring_in, checkpoint
-from streamlog.worker.drops import Drops
-from streamlog.worker.ends import Ends
-from streamlog.worker.exactly_once import Transactor
-from streamlog.worker.figures import TaskFigures
-from streamlog.worker.hand_overs import Base
-from streamlog.worker.holdups import Holdups
-from streamlog.worker.key_places import KeyPlaces
-from streamlog.worker.marks import Marks
-from streamlog.worker.pauses import Pauses
-from streamlog.worker.restore import Restorer, TaskState
+from streamlog.worker.commit.commit import Fenced, TaskCheckpoints, bring_in, checkpoint
+from streamlog.worker.commit.exactly_once import Transactor
+from streamlog.worker.commit.sinks import Sinks
+from streamlog.worker.health.drop_log import DropLog
+from streamlog.worker.health.holdups import Holdups
+from streamlog.worker.health.watchdog import Sight
+from streamlog.worker.health.worker_figures import TaskFigures
+from streamlog.worker.inputs.cut_limits import CutLimits
+from streamlog.worker.inputs.input_ends import Ends
+from streamlog.worker.inputs.key_partitions import KeyPlaces
+from streamlog.worker.inputs.pauses import Pauses
+from streamlog.worker.inputs.start_offsets import Place
+from streamlog.worker.inputs.time_marks import Marks
 from streamlog.worker.running_task import RunningTask, built
-from streamlog.worker.sinks import Sinks
-from streamlog.worker.starts import Place
-from streamlog.worker.surroundings import Surroundings
-from streamlog.worker.task_places import begin, logs_of, progress_of, start_of
-from streamlog.worker.watchdog import Sight
+from streamlog.worker.state.restore import Restorer, TaskState
+from streamlog.worker.task_calls import Calls
+from streamlog.worker.task_deps import TaskDeps
+from streamlog.worker.task_positions import begin, logs_of, progress_of, start_of
+from streamlog.worker.topics.hand_over_log import Base
 
 logger = logging.getLogger(__name__)
 
@@ -78,14 +78,14 @@ FENCED_DELAY_MS = 5_000
 by then a heartbeat has told whether the group counts on us at all."""
 
 
-class Tasks:
+class WorkerTasks:
     """All tasks of this worker. Used from the worker's one loop, except for opening."""
 
     def __init__(
         self,
         topology: Topology,
         counts: Mapping[str, int],
-        surroundings: Surroundings,
+        surroundings: TaskDeps,
         pauses: Pauses,
     ) -> None:
         self._topology = topology
@@ -93,8 +93,8 @@ class Tasks:
         self._with = surroundings
         self._wall = SteadyWall(surroundings.clock)
         self._pauses = pauses
-        self._bounds = Bounds(surroundings.cut, topology)
-        self._drops = Drops()
+        self._bounds = CutLimits(surroundings.cut, topology)
+        self._drops = DropLog()
         self._sinks = Sinks(
             topology,
             surroundings.producer,
@@ -110,7 +110,7 @@ class Tasks:
         """Sees to it that time goes on in quiet inputs."""
         self._holdups = Holdups()
         self._keys = KeyPlaces(topology, counts, surroundings.clock)
-        self._checkpoints = Checkpoints(
+        self._checkpoints = TaskCheckpoints(
             surroundings.log,
             surroundings.producer,
             surroundings.clock,

@@ -19,7 +19,6 @@ from uuid import uuid4
 
 from streamlog import repeated
 from streamlog.agents.asks import Answer
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
@@ -27,39 +26,45 @@ from streamlog.clock import Clock, SystemClock
 from streamlog.errors import DamagedBatch, LogError, ProcessingError
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.tables.state_host import state_host
-from streamlog.tables.worker_identity import WorkerIdentity
+from streamlog.record import TopicPartition
+from streamlog.tables.local_disk.task_directory import WorkerIdentity, state_host
 from streamlog.transport.security import Security
-from streamlog.worker.abandoned import remove_abandoned
 from streamlog.worker.access.local import LocalRows
 from streamlog.worker.access.routed import RoutedTables
-from streamlog.worker.agents import Agents
-from streamlog.worker.copies import Copies
-from streamlog.worker.cron import CronScheduler
-from streamlog.worker.damaged import passed
+from streamlog.worker.assignment.streams_assignor import StreamsAssignor
+from streamlog.worker.commit.exactly_once import Transactor, Undone
+from streamlog.worker.damaged_batches import passed
 from streamlog.worker.engine import EngineThread
-from streamlog.worker.exactly_once import Transactor, Undone
-from streamlog.worker.exchange import Exchange
-from streamlog.worker.figures import Standing
-from streamlog.worker.global_tables import reader_of
-from streamlog.worker.group_offsets import GroupOffsets
-from streamlog.worker.halting import HaltWatch, obey
-from streamlog.worker.halts import Cut
-from streamlog.worker.own_rows import rows_for_agents
+from streamlog.worker.global_reader import reader_of
+from streamlog.worker.health.loop_watch import Watching
+from streamlog.worker.health.watchdog import Sight
+from streamlog.worker.health.worker_figures import WorkerState
+from streamlog.worker.http_wiring import door_at, tables_over
+from streamlog.worker.inputs.pauses import Pauses
+from streamlog.worker.inputs.source_watch import LOST, Lost
+from streamlog.worker.inputs.start_offsets import (
+    Place,
+    described,
+    look_up,
+    refuse_growth,
+    watch_directory,
+)
 from streamlog.worker.parting import unless_gone
-from streamlog.worker.pauses import Pauses
 from streamlog.worker.preparing import prepared, surroundings_of
-from streamlog.worker.program import Program, Start
-from streamlog.worker.reaching import door_at, tables_over
+from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.replies import Replies
-from streamlog.worker.run_log import RunLog
-from streamlog.worker.sources import LOST, Lost
-from streamlog.worker.standstill import Standstill
-from streamlog.worker.starts import Place, described, look_up, refuse_growth, watch_directory
-from streamlog.worker.surroundings import Surroundings
-from streamlog.worker.tasks import AgentWrites, Tasks
-from streamlog.worker.watchdog import Sight
-from streamlog.worker.watching import Watching
+from streamlog.worker.savepoint.savepoint_watch import SavepointWatch, obey
+from streamlog.worker.savepoint.task_savepoints import TaskSavepoints
+from streamlog.worker.schedules.cron import CronScheduler
+from streamlog.worker.schedules.run_log import RunLog
+from streamlog.worker.state.abandoned import remove_abandoned
+from streamlog.worker.state.committed_rows import rows_for_agents
+from streamlog.worker.task_deps import TaskDeps
+from streamlog.worker.task_lags import TaskLags
+from streamlog.worker.tasks import AgentWrites, WorkerTasks
+from streamlog.worker.topics.savepoint_messages import SavepointCut
+from streamlog.worker.worker_agents import WorkerAgents
+from streamlog.worker.worker_offsets import WorkerGroupOffsets
 
 logger = repeated.logger(__name__)
 
@@ -107,7 +112,7 @@ class Worker:
         program: Program,
         *,
         log_url: str,
-        announce: Callable[[Start], None],
+        announce: Callable[[WorkerStart], None],
         clock: Clock | None = None,
         security: Security | None = None,
         instance_id: str | None = None,
@@ -119,7 +124,7 @@ class Worker:
         self._announce = announce
         self._instance_id = instance_id
         self._clock = clock or SystemClock()
-        self.exchange = Exchange(
+        self.exchange = StreamsAssignor(
             program.placement, process=instance_id or uuid4().hex, policy=program.policy
         )
         """What this worker tells the others, and what it knows of them."""
@@ -132,10 +137,15 @@ class Worker:
             StreamlogError: something can't go on; nothing that failed was committed.
         """
         log = Log.open(self._log_url, security=self._security)
-        async with log as opened, HaltWatch(opened, self._program.app_id, self._clock) as watch:
+        async with (
+            log as opened,
+            SavepointWatch(opened, self._program.app_id, self._clock) as watch,
+        ):
             await unless_gone(opened, stop, obey(watch, stop, partial(self._run, opened, watch)))
 
-    async def _run(self, log: Log, halts: HaltWatch, stop: asyncio.Event, cut: Cut | None) -> None:
+    async def _run(
+        self, log: Log, halts: SavepointWatch, stop: asyncio.Event, cut: SavepointCut | None
+    ) -> None:
         """The worker from its beginning to its end, or to a cut."""
         program = self._program
         async with AsyncExitStack() as stack:
@@ -173,9 +183,9 @@ class Worker:
             )
             self.exchange.host = state_host(program.state_path)
             replies = self._bound(stack, surroundings)
-            shift = _Shift(program, start.counts, surroundings, self.exchange, replies.answer)
+            shift = _WorkerLoop(program, start.counts, surroundings, self.exchange, replies.answer)
             if cut is not None:
-                shift.standstill = Standstill(cut, halts, start, surroundings)
+                shift.standstill = TaskSavepoints(cut, halts, start, surroundings)
             tables = self._tables(start, shift.rows, producer)
             if door is not None:
                 await stack.enter_async_context(
@@ -188,7 +198,7 @@ class Worker:
                 )
             await shift.work(stop)
 
-    def _tables(self, start: Start, local: LocalRows, producer: Producer) -> RoutedTables:
+    def _tables(self, start: WorkerStart, local: LocalRows, producer: Producer) -> RoutedTables:
         """What the app asks for rows through from now on."""
         tables = tables_over(
             self._program.topology,
@@ -224,7 +234,7 @@ class Worker:
             group_instance_id=self._instance_id,
         )
 
-    def _bound(self, stack: AsyncExitStack, surroundings: Surroundings) -> Replies:
+    def _bound(self, stack: AsyncExitStack, surroundings: TaskDeps) -> Replies:
         """What the app sends and asks through from now on."""
         peers = self.exchange.peers
         replies = Replies(
@@ -241,18 +251,18 @@ class Worker:
         return replies
 
 
-class _Shift:
+class _WorkerLoop:
     """The worker at work."""
 
-    standstill: Standstill | None = None
+    standstill: TaskSavepoints | None = None
     """Takes the tasks to where all are to stand still, if they are."""
 
     def __init__(
         self,
         program: Program,
         counts: Mapping[str, int],
-        surroundings: Surroundings,
-        exchange: Exchange,
+        surroundings: TaskDeps,
+        exchange: StreamsAssignor,
         answer: Answer,
     ) -> None:
         self._program = program
@@ -266,8 +276,8 @@ class _Shift:
         self._figures = surroundings.figures
         self._engine = surroundings.engine
         self._pauses = Pauses(surroundings.consumer)
-        self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
-        self._agents = Agents(
+        self._tasks = WorkerTasks(program.topology, counts, surroundings, self._pauses)
+        self._agents = WorkerAgents(
             program.agents,
             self._pauses,
             surroundings.producer,
@@ -276,7 +286,7 @@ class _Shift:
             rows=rows_for_agents(program.topology, counts, self._tasks.committed),
             answer=answer,
         )
-        self._copies = Copies(program.topology, surroundings, self._tasks, exchange)
+        self._copies = TaskLags(program.topology, surroundings, self._tasks, exchange)
         copy_of = self._copies.standbys.get
         self.rows = LocalRows(
             program.topology, self._tasks, self._clock, figures=self._figures, copy_of=copy_of
@@ -298,7 +308,7 @@ class _Shift:
         """The last commit had to wait for the group."""
         self._starts_over = False
         """All tasks were dropped, to be opened again from what the log has."""
-        self._offsets = GroupOffsets(surroundings.consumer, self._agents, self._tasks)
+        self._offsets = WorkerGroupOffsets(surroundings.consumer, self._agents, self._tasks)
         self._watching = Watching(program.limits, self, self._engine, self._clock)
         self._is_committing = self._has_begun = self._assigned = self._told = False
         self._committed_ms = self._joining_ms = self._clock.now_ms()
@@ -346,10 +356,10 @@ class _Shift:
         """Whether it has come to where all are to stand still."""
         return self.standstill is not None and await self.standstill.look(self._tasks, self._commit)
 
-    def standing(self) -> Standing:
+    def standing(self) -> WorkerState:
         """Where this worker stands."""
         ends = {part: self._consumer.high_watermark(part) for part in self._consumer.assignment()}
-        return Standing(
+        return WorkerState(
             is_assigned=self._assigned,
             has_begun=self._has_begun,
             global_left_records=self._reader.left,

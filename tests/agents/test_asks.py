@@ -10,11 +10,11 @@ import pytest
 
 from streamlog import App, ProcessingError, Record, Stream
 from streamlog.agents.asks import Ask, asks_of, number_of
-from streamlog.agents.offsets import Place
+from streamlog.agents.offsets import AgentPosition
 from streamlog.agents.run import AgentRun
-from streamlog.assignors import TopicPartition
 from streamlog.processing.outbox import SinkBatch
-from streamlog.records.batch import Record as RawRecord
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord as RawRecord
 
 PART = TopicPartition("words", 0)
 Words = Stream[str, str]
@@ -46,7 +46,7 @@ def answers_of(fn: Callable[[Words], Any], records: Sequence[RawRecord]) -> list
         run = AgentRun(
             agent, nowhere, Still(), answer=lambda ask, data: answers.append((ask[1], data))
         )
-        run.assign({PART: Place(0)})
+        run.assign({PART: AgentPosition(0)})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(run.run())
             run.take(PART, records)

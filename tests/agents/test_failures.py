@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streamlog import App, ErrorPolicy, ProcessingError, Record, Stream, Topic, on_error
-from streamlog.processing.dead_letters import ATTEMPT, MESSAGE, NODE, OFFSET, TOPIC
+from streamlog.processing.error_handling import ATTEMPT, MESSAGE, NODE, OFFSET, TOPIC
 
 BAD = 13
 RETRY = on_error.retry(2, backoff="10ms", then=on_error.dlq())

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from streamlog.agents.offsets import (
     METADATA_BYTES_MAX,
-    Place,
+    AgentPosition,
     metadata_of,
     noted_of,
     offset_of,
     places_of,
 )
 from streamlog.agents.progress import merged
-from streamlog.tables.changelog import SourceLog
+from streamlog.tables.state.changelog import SourceLog
 
 ranges = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**4)), max_size=8).map(
     lambda many: merged((start, start + length) for start, length in many)
@@ -23,10 +23,10 @@ ranges = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**4)), max_s
 
 
 @st.composite
-def some_places(draw: st.DrawFn) -> Place:
+def some_places(draw: st.DrawFn) -> AgentPosition:
     base = draw(st.integers(0, 10**12))
     found = [(base + 1 + start, base + 1 + end) for start, end in draw(ranges)]
-    return Place(base, found, draw(st.none() | st.integers(-1, 2**62)))
+    return AgentPosition(base, found, draw(st.none() | st.integers(-1, 2**62)))
 
 
 @given(
@@ -34,7 +34,9 @@ def some_places(draw: st.DrawFn) -> Place:
     st.just(b"") | st.binary(min_size=16, max_size=16),
     st.integers(0, 1_000),
 )
-def test_what_was_told_is_read_again(places: dict[str, Place], topic_id: bytes, cuts: int) -> None:
+def test_what_was_told_is_read_again(
+    places: dict[str, AgentPosition], topic_id: bytes, cuts: int
+) -> None:
     offset = min((place.position for place in places.values()), default=0)
     log = SourceLog(topic_id, cuts=cuts)
     metadata = metadata_of(offset, places, log)
@@ -42,7 +44,7 @@ def test_what_was_told_is_read_again(places: dict[str, Place], topic_id: bytes, 
     assert len(metadata) <= METADATA_BYTES_MAX
     found = places_of(offset, metadata)
     ahead = {
-        name: Place(p.position, list(p.ranges), p.time_ms)
+        name: AgentPosition(p.position, list(p.ranges), p.time_ms)
         for name, p in places.items()
         if p.position > offset or p.ranges or p.time_ms is not None
     }
@@ -54,7 +56,7 @@ def test_what_was_told_is_read_again(places: dict[str, Place], topic_id: bytes, 
 @pytest.mark.parametrize("readers", [1, 3, 40, 5_000])
 def test_it_is_bounded_and_tells_nothing_that_is_not_so(readers: int) -> None:
     many = [(at, at + 7) for at in range(1_000, 100_000, 10)]
-    places = {f"agent-{number}": Place(number, many) for number in range(readers)}
+    places = {f"agent-{number}": AgentPosition(number, many) for number in range(readers)}
     metadata = metadata_of(0, places)
     assert len(metadata.encode()) <= METADATA_BYTES_MAX
     for name, place in places_of(0, metadata).items():

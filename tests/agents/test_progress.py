@@ -5,24 +5,24 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.agents.progress import Progress, merged
-from streamlog.records.batch import Record
+from streamlog.agents.progress import AgentProgress, merged
+from streamlog.records.batch import LogRecord
 
 offsets = st.lists(st.integers(0, 60), unique=True, min_size=1).map(sorted)
 
 
-def records(of: list[int]) -> list[Record]:
-    return [Record(offset, 0, None, None) for offset in of]
+def records(of: list[int]) -> list[LogRecord]:
+    return [LogRecord(offset, 0, None, None) for offset in of]
 
 
-def covered(progress: Progress, offset: int) -> bool:
+def covered(progress: AgentProgress, offset: int) -> bool:
     ranges = progress.ranges
     return offset < progress.position or any(start <= offset < end for start, end in ranges)
 
 
 @given(offsets, st.data())
 def test_what_is_done_in_any_order_is_told_exactly(of: list[int], data: st.DataObject) -> None:
-    progress = Progress(0)
+    progress = AgentProgress(0)
     arrived = progress.fresh(records(of))
     assert list(arrived) == records(of)
     done = data.draw(st.permutations(of))
@@ -37,7 +37,7 @@ def test_what_is_done_in_any_order_is_told_exactly(of: list[int], data: st.DataO
 def test_a_restart_repeats_what_was_not_done_and_nothing_else(
     of: list[int], data: st.DataObject
 ) -> None:
-    progress = Progress(0)
+    progress = AgentProgress(0)
     done: set[int] = set()
     for _ in range(3):
         arrived = [each.offset for each in progress.fresh(records(of))]
@@ -45,11 +45,11 @@ def test_a_restart_repeats_what_was_not_done_and_nothing_else(
         for offset in data.draw(st.lists(st.sampled_from(arrived), unique=True)) if arrived else ():
             progress.done(records([offset]))
             done.add(offset)
-        progress = Progress(progress.position, progress.ranges)
+        progress = AgentProgress(progress.position, progress.ranges)
 
 
 def test_what_comes_twice_is_taken_once() -> None:
-    progress = Progress(5)
+    progress = AgentProgress(5)
     assert [each.offset for each in progress.fresh(records([3, 4, 5, 6]))] == [5, 6]
     assert list(progress.fresh(records([5, 6]))) == []
     assert progress.position == 5

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from streamlog import App, ProcessingError, Record, Stream, Topic
 from streamlog.agents import results
-from streamlog.agents.offsets import Place
+from streamlog.agents.offsets import AgentPosition
 from streamlog.agents.pace import YIELD_RECORDS
 from streamlog.agents.results import RESULTS_MAX
 from streamlog.agents.run import AgentRun
-from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
 from streamlog.durations import moment
+from streamlog.nodes.stream_nodes import Order
 from streamlog.processing.outbox import SinkBatch, SinkRecord
-from streamlog.records.batch import Record as RawRecord
-from streamlog.topology import Order
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord as RawRecord
 
 PART = TopicPartition("words", 0)
 OTHER = TopicPartition("words", 1)
@@ -70,7 +70,7 @@ class Bench:
 
     def tell(self, story: Callable[[Bench], Awaitable[None]]) -> Bench:
         async def main() -> None:
-            self.run.assign({PART: Place(0), OTHER: Place(0)})
+            self.run.assign({PART: AgentPosition(0), OTHER: AgentPosition(0)})
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.run.run())
                 await story(self)
@@ -105,7 +105,7 @@ def test_a_stream_gives_values_items_or_records_and_may_be_left_and_taken_up_aga
     async def story(bench: Bench) -> None:
         bench.run.take(PART, [raw(offset, key=b"k") for offset in range(6)])
         await bench.run.until_idle()
-        assert bench.run.places[PART] == Place(6, [])
+        assert bench.run.places[PART] == AgentPosition(6, [])
 
     Bench(fn).tell(story)
     assert seen[:4] == ["0", "1", ("k", "2"), ("k", "3")]
@@ -201,7 +201,7 @@ def test_lists_are_full_or_late_and_handled_when_the_next_one_is_asked_for() -> 
         bench.advance(1)
         await bench.run.until_idle()
         assert lists[1] == ["3", "7"]
-        assert bench.run.places == {PART: Place(4, []), OTHER: Place(8, [])}
+        assert bench.run.places == {PART: AgentPosition(4, []), OTHER: AgentPosition(8, [])}
         bench.run.take(PART, raws(4, 7))
         await bench.run.until_idle()
         assert lists[2] == ["4", "5", "6"]
@@ -222,7 +222,7 @@ def test_a_list_that_nobody_has_seen_is_dropped_with_its_partition() -> None:
         await bench.run.until_idle()
         await bench.run.suspend()
         assert bench.run.places[PART].position == 0
-        bench.run.assign({PART: Place(1)})
+        bench.run.assign({PART: AgentPosition(1)})
         bench.advance(5_000)  # The time of the first list.
         bench.run.take(PART, raws(1, 3))
         await bench.run.until_idle()
@@ -314,11 +314,11 @@ def test_what_is_handled_out_of_order_is_known() -> None:
         bench.run.take(PART, raws(0, 4))
         gates[1].set()
         await fourth.wait()
-        assert bench.run.places[PART] == Place(0, [(1, 2)])
+        assert bench.run.places[PART] == AgentPosition(0, [(1, 2)])
         gates[0].set()
         gates[2].set()
         await bench.run.until_idle()
-        assert bench.run.places[PART] == Place(4, [])
+        assert bench.run.places[PART] == AgentPosition(4, [])
 
     Bench(fn, concurrency=3, ordered="none").tell(story)
 

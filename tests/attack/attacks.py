@@ -22,24 +22,24 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from streamlog.protocol.apis import api_of
+from streamlog.protocol.api_table import api_of
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.frame import decode_response, encode_request
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.classic_groups import FindCoordinatorRequest
+from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
+from streamlog.protocol.messages.produce_and_fetch import ProduceResponse
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+)
+from streamlog.protocol.messages.topics_and_configs import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
-)
-from streamlog.protocol.messages.cluster import ApiVersionsRequest
-from streamlog.protocol.messages.coordination import FindCoordinatorRequest
-from streamlog.protocol.messages.data import ProduceResponse
-from streamlog.protocol.messages.security import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
 )
 from streamlog.protocol.scram import ScramClient, ScramMechanism
 from streamlog.records.batch import encode_batch

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from streamlog.protocol.apis import Api, api_of
+from streamlog.protocol.api_table import Api, api_of
 from streamlog.protocol.frame import decode_response, encode_request
-from streamlog.protocol.messages.cluster import ApiVersionsRequest
+from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
 from streamlog.protocol.schema import Message
 
 LISTENING = re.compile(r"listening on ([^ ]+):(\d+) ")

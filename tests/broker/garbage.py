@@ -7,13 +7,13 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from streamlog.protocol.apis import APIS, Api
+from streamlog.protocol.api_table import APIS, Api
 from streamlog.protocol.frame import encode_request, encode_response
-from streamlog.protocol.messages.admin import CreateTopicsRequest
+from streamlog.protocol.messages.topics_and_configs import CreateTopicsRequest
 from streamlog.protocol.schema import Field, Message, StructType, one_buffer
 from streamlog.records.builder import encode_columns
-from streamlog.records.columns import FieldColumns
 from streamlog.records.compression import Compression
+from streamlog.records.record_columns import FieldColumns
 from tests.broker.node import batch
 
 PARTITIONS_MAX = 50

@@ -8,22 +8,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from streamlog.broker.broker import Broker, RequestContext
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.group_config import GroupConfig
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.group import GroupConfig
 from streamlog.broker.security.principals import IN_PROCESS
-from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
-from streamlog.protocol.apis import api_of
-from streamlog.protocol.messages.admin import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.api_table import api_of
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -35,8 +26,17 @@ from streamlog.protocol.messages.data import (
     ProduceResponse,
     TopicProduceData,
 )
+from streamlog.protocol.messages.topics_and_configs import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 from streamlog.protocol.schema import Message
-from streamlog.records.batch import Record, encode_batch, split_batches
+from streamlog.records.batch import LogRecord, encode_batch, split_batches
 from streamlog.records.compression import Compression
 
 FETCH_BY_NAME = 12
@@ -180,7 +180,7 @@ async def fetch(
     return response.responses[0].partitions if response.responses else []
 
 
-def records(data: PartitionData) -> list[Record]:
+def records(data: PartitionData) -> list[LogRecord]:
     assert isinstance(data.records, bytes | memoryview)
     return [record for each in split_batches(data.records) for record in each.records()]
 

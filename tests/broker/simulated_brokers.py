@@ -13,10 +13,10 @@ from simulation.network import Network
 from simulation.node import DIRECTORY, PORT, Node
 from simulation.story import ended
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.formatting import format_directory
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.storage.data_directory import format_directory
 from streamlog.client.admin import NewTopic
-from streamlog.client.cluster_descriptions import PartitionDescription
+from streamlog.client.admin.cluster_descriptions import PartitionDescription
 from streamlog.errors import StreamlogError
 
 LATENCIES_S = (0.0002, 0.001)

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from streamlog.broker.broker import Broker, RequestContext
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.listeners import Reached
-from streamlog.broker.storage.formatting import format_directory
-from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.listeners import Reached
+from streamlog.broker.storage.data_directory import format_directory
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import ConnectionLost, UsageError
-from streamlog.protocol.apis import APIS, Api
+from streamlog.protocol.api_table import APIS, Api
 from streamlog.protocol.codec import decode, encode
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
-from streamlog.protocol.messages.data import FetchResponse
+from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest, ApiVersionsResponse
+from streamlog.protocol.messages.produce_and_fetch import FetchResponse
 from tests.broker.node import (
     Node,
     at,

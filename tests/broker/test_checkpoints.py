@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.upkeep import CHECKPOINT_INTERVAL_MS
-from streamlog.protocol.messages.admin import (
+from streamlog.broker.log_maintenance import CHECKPOINT_INTERVAL_MS
+from streamlog.protocol.messages.topics_and_configs import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from streamlog.stored_log import StoredLog
 from tests.broker.process import BrokerProcess
 

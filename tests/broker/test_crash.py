@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.errors import ConnectionLost
 from streamlog.log import Log
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.produce_and_fetch import ProduceResponse
+from streamlog.protocol.messages.topics_and_configs import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from streamlog.protocol.messages.data import ProduceResponse
-from streamlog.transport.connection import TcpTransport
+from streamlog.record import TopicPartition
+from streamlog.transport.client_connection import TcpTransport
 from tests.broker.node import batch, produce_request
 from tests.broker.process import BrokerProcess
 

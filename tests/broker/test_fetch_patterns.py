@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.server import BrokerServer
-from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse
-from streamlog.protocol.messages.data import FetchRequest, FetchResponse, PartitionData
+from streamlog.protocol.messages.produce_and_fetch import FetchRequest, FetchResponse, PartitionData
+from streamlog.protocol.messages.topics_and_configs import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.broker import node
 from tests.broker.node import at, batch, create, delete, fetch_request, produce, values
-from tests.broker.test_server import Peer, peer, until
+from tests.broker.server.test_acceptor import Peer, peer, until
 
 NAMED = 12
 
@@ -24,7 +24,7 @@ def serve(story: Callable[[Broker, Peer], Awaitable[None]]) -> None:
     async def main() -> None:
         async with (
             Broker.open("data", files=MemoryFiles()) as broker,
-            BrokerServer(broker) as server,
+            Acceptor(broker) as server,
             peer(server) as one,
         ):
             await story(broker, one)

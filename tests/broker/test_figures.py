@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from streamlog.broker.config import TopicConfig
+from streamlog.broker.config.broker import TopicConfig
 from streamlog.broker.figures import ClusterFigures, counted, counted_by_controller
-from streamlog.broker.quorum.metadata import ClusterMetadata, TopicRegistration
-from streamlog.broker.quorum.metadata_changes import PartitionChanged
-from streamlog.broker.quorum.registrations import BrokerRegistration, PartitionRegistration
+from streamlog.broker.quorum.metadata.cluster_metadata import (
+    ClusterMetadata,
+    PartitionChanged,
+    TopicRegistration,
+)
+from streamlog.broker.quorum.metadata.registrations import BrokerRegistration, PartitionRegistration
 
 WHOLE = PartitionRegistration(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=4)
 

@@ -9,7 +9,7 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.errors import LogDirectoryFull
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.topics_and_configs import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,

@@ -20,14 +20,14 @@ import pytest
 
 from streamlog import repeated
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.server import BrokerServer
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.server.acceptor import Acceptor
 from streamlog.errors import StreamlogError, UnsupportedVersion
-from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api
+from streamlog.protocol.api_table import API_VERSIONS_KEY, APIS, Api
 from streamlog.protocol.frame import Request, decode_request, decode_response, encode_request
-from streamlog.protocol.messages.cluster import ApiVersionsRequest
-from streamlog.protocol.messages.coordination import JoinGroupRequest, SyncGroupRequest
-from streamlog.protocol.messages.data import FetchRequest, ProduceRequest
+from streamlog.protocol.messages.classic_groups import JoinGroupRequest, SyncGroupRequest
+from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
+from streamlog.protocol.messages.produce_and_fetch import FetchRequest, ProduceRequest
 from tests.broker.garbage import Garbage, is_honest
 from tests.broker.memory import resident_bytes
 from tests.broker.node import create
@@ -60,7 +60,7 @@ class Lines(logging.Handler):
 class Story:
     """Connections full of garbage, one after the other."""
 
-    def __init__(self, server: BrokerServer, garbage: Garbage, lines: Lines) -> None:
+    def __init__(self, server: Acceptor, garbage: Garbage, lines: Lines) -> None:
         self._server = server
         self._garbage = garbage
         self._frames = garbage.frames()
@@ -144,7 +144,7 @@ class Story:
         self.ended = True
 
 
-async def still_serves(server: BrokerServer) -> None:
+async def still_serves(server: Acceptor) -> None:
     reader, writer = await asyncio.open_connection(server.host, server.port)
     api = APIS[API_VERSIONS_KEY]
     writer.write(b"".join(encode_request(api, 0, 77, "c", ApiVersionsRequest())))
@@ -163,7 +163,7 @@ async def bombard(directory: Path, lines: Lines, seed: int) -> Story:
     config = BrokerConfig(auto_create_topics=False)
     async with (
         Broker.open(str(directory), config=config) as broker,
-        BrokerServer(broker) as server,
+        Acceptor(broker) as server,
     ):
         create(broker, partitions=2)
         story = Story(server, Garbage(seed), lines)

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.appends import Origin
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchResponse,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -20,7 +20,7 @@ from streamlog.protocol.messages.data import (
 )
 from streamlog.protocol.schema import Message
 from streamlog.records.batch import encode_batch
-from streamlog.records.control import ABORT, COMMIT, Marker
+from streamlog.records.control_batches import ABORT, COMMIT, Marker
 from tests.broker.node import Node, ask, at, create, fetch_request, later, produce, values
 
 READ_COMMITTED = 1
@@ -44,7 +44,7 @@ def transactional(sequence: int, *sent: bytes, producer_id: int = 7) -> bytes:
 
 async def write(broker: Broker, data: bytes) -> None:
     """In a transaction, and on disk."""
-    broker._partitions.get("t", 0).append(data, now_ms=0, origin=Origin.TRANSACTION)
+    broker._partitions.get("t", 0).append(data, now_ms=0, origin=AppendOrigin.TRANSACTION)
     await on_disk(broker)
 
 

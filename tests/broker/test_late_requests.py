@@ -6,17 +6,17 @@ import asyncio
 from pathlib import Path
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.server import BrokerServer
+from streamlog.broker.server.acceptor import Acceptor
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
-from streamlog.protocol.messages.transactions import (
+from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
+from streamlog.protocol.messages.transaction_messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     EndTxnRequest,
     EndTxnResponse,
 )
-from streamlog.transport.connection import TcpTransport
+from streamlog.transport.client_connection import TcpTransport
 from tests.broker.node import create
 
 PATIENCE_MS = 60_000
@@ -25,7 +25,7 @@ PATIENCE_MS = 60_000
 def test_a_commit_by_the_older_connection_does_not_end_the_next_transaction(tmp_path: Path) -> None:
     async def main() -> None:
         broker = Broker.open(str(tmp_path / "data"))
-        async with broker, BrokerServer(broker, "127.0.0.1", 0) as server:
+        async with broker, Acceptor(broker, "127.0.0.1", 0) as server:
             create(broker, partitions=1)
 
             async def connect() -> TcpTransport:

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
+from streamlog.record import TopicPartition
 from tests.broker.simulated_brokers import Brokers, lived
 
 RACKS = ("a", "b", "c")

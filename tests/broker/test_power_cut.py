@@ -11,14 +11,14 @@ from random import Random
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import CHECKPOINTS, CLEAN_SHUTDOWN
-from streamlog.broker.storage.files import read_file
+from streamlog.broker.storage.disk.files import read_file
+from streamlog.broker.storage.disk.memory_files import MemoryFiles, Tear
+from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.memory_files import MemoryFiles, Tear
-from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import CorruptData, LogDirectoryError
-from streamlog.protocol.messages.data import ProduceResponse
+from streamlog.protocol.messages.produce_and_fetch import ProduceResponse
 from streamlog.protocol.schema import Message
 from streamlog.records.batch import encode_batch, split_batches
 from tests.broker.node import Node, create, later, produce_request

@@ -8,13 +8,13 @@ import logging
 
 import pytest
 
-from streamlog.assignors import TopicPartition
-from streamlog.broker.quorum.quorum_files import FOLDER
-from streamlog.broker.storage.formatting import format_directory
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.cli.cluster_status import look, look_until
-from streamlog.client.topic_admin import NewTopic
+from streamlog.broker.quorum.raft.quorum_files import FOLDER
+from streamlog.broker.storage.data_directory import format_directory
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.cli.cluster_command import read_status, read_status_until
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.broker.three_brokers import CLUSTER_ID, Cluster, Node, lived, until
 
 PLACE = TopicPartition("t", 0)
@@ -67,7 +67,7 @@ def test_one_disk_after_the_other_is_replaced() -> None:
                 await node.kill()
                 empty(node)
                 await node.start()
-                assert (await look_until(log.admin(), WELL_S)).is_well
+                assert (await read_status_until(log.admin(), WELL_S)).is_well
                 # At its first look the registration of the old disk may still count.
                 assert node.broker is not None
                 assert node.broker.directory.log("t", 0).log_end_offset == 30
@@ -89,7 +89,9 @@ def test_the_only_complete_replica_is_replaced_and_nothing_empty_leads_in_silenc
             await node.start()
             await until(lambda: leader(cluster) == -1)
             await cluster.ready()
-            (doubt,) = [each for each in (await look(log.admin())).doubts if "no leader" in each]
+            (doubt,) = [
+                each for each in (await read_status(log.admin())).doubts if "no leader" in each
+            ]
             assert "put that disk back" in doubt
             # The old disk is put back: it has everything, and leads once somebody says so.
             await node.kill()
@@ -97,7 +99,7 @@ def test_the_only_complete_replica_is_replaced_and_nothing_empty_leads_in_silenc
             await node.start()
 
             async def is_told_of_itself() -> bool:
-                status = await look(log.admin())
+                status = await read_status(log.admin())
                 own = [each for each in status.doubts if each.startswith(f"broker {node.node_id} ")]
                 return not own and node.node_id not in status.missing
 
@@ -107,7 +109,7 @@ def test_the_only_complete_replica_is_replaced_and_nothing_empty_leads_in_silenc
             elected = await log.admin().elect_leaders([PLACE], unclean=True)
             assert elected[PLACE] is None
             assert await values(log) == [b"one"]
-            assert (await look_until(log.admin(), WELL_S)).is_well
+            assert (await read_status_until(log.admin(), WELL_S)).is_well
 
     lived(Cluster, story)
 
@@ -130,7 +132,7 @@ def test_a_copy_of_a_disk_that_is_put_back_does_not_count_as_the_disk() -> None:
             await node.start()
             await until(lambda: leader(cluster) == -1)
             await cluster.ready()
-            assert not (await look(log.admin())).is_well
+            assert not (await read_status(log.admin())).is_well
             assert (await log.admin().elect_leaders([PLACE], unclean=True))[PLACE] is None
             assert await values(log) == [b"one"], "what was lost is what an operator accepted"
 

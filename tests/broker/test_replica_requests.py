@@ -6,9 +6,10 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.replicas import (
+from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ElectedTopicPartitions,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
@@ -16,7 +17,6 @@ from streamlog.protocol.messages.replicas import (
     ListPartitionReassignmentsTopics,
     ReassignablePartition,
     ReassignableTopic,
-    TopicPartitions,
 )
 from tests.broker.node import Node, ask, create
 
@@ -29,8 +29,8 @@ def test_no_partition_needs_an_election(node: Node, version: int, election_type:
         request = ElectLeadersRequest(
             election_type=election_type,
             topic_partitions=[
-                TopicPartitions(topic="t", partitions=[1, 2, -1]),
-                TopicPartitions(topic="u", partitions=[0]),
+                ElectedTopicPartitions(topic="t", partitions=[1, 2, -1]),
+                ElectedTopicPartitions(topic="u", partitions=[0]),
             ],
         )
         answer = await ask(broker, request, ElectLeadersResponse, version)
@@ -61,7 +61,7 @@ def test_there_are_two_types_of_elections(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         request = ElectLeadersRequest(
-            election_type=2, topic_partitions=[TopicPartitions(topic="t", partitions=[0])]
+            election_type=2, topic_partitions=[ElectedTopicPartitions(topic="t", partitions=[0])]
         )
         answer = await ask(broker, request, ElectLeadersResponse)
         assert answer.error_code == ErrorCode.INVALID_REQUEST

@@ -8,14 +8,21 @@ from contextlib import suppress
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.storage.files import read_file
-from streamlog.broker.storage.folders import partition_folder
-from streamlog.broker.storage.inspection import Inspection
-from streamlog.broker.storage.mending import mend
-from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.broker.storage.data_directory import partition_folder
+from streamlog.broker.storage.disk.files import read_file
+from streamlog.broker.storage.log.partition_log import PartitionLog
+from streamlog.broker.storage.repair.inspection import Inspection
+from streamlog.broker.storage.repair.partition_repair import repair_partition
 from streamlog.errors import ConnectionLost, CorruptData, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.partitions_and_replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from streamlog.protocol.messages.produce_and_fetch import FetchResponse, ProduceResponse
+from streamlog.protocol.messages.topics_and_configs import (
     AlterableConfig,
     AlterConfigsResource,
     CreatableTopic,
@@ -26,13 +33,6 @@ from streamlog.protocol.messages.admin import (
     DeleteTopicState,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
-)
-from streamlog.protocol.messages.data import FetchResponse, ProduceResponse
-from streamlog.protocol.messages.replicas import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
 )
 from streamlog.records.batch import split_batches
 from tests.broker.node import at, batch, context, fetch_request, produce_request
@@ -168,7 +168,7 @@ def test_a_replica_that_was_mended_fetches_what_was_lost(leads: bool) -> None:
         await produced(cluster, b"meanwhile")
         damage(node, topic_id, 100)
         with Inspection.open("data", files=node.files) as inspection:
-            done = mend(inspection, inspection.verify())
+            done = repair_partition(inspection, inspection.verify())
         assert any("are lost" in each.what or "is lost" in each.what for each in done)
         await node.start()
         await until(lambda: isr(cluster) == {1, 2, 3} and not log(node).lacks_records)
@@ -190,7 +190,7 @@ def test_what_is_mended_where_nobody_has_more_is_served_as_it_is() -> None:
         for node in cluster.nodes.values():
             damage(node, topic_id, 30)
             with Inspection.open("data", files=node.files) as inspection:
-                mend(inspection, inspection.verify())
+                repair_partition(inspection, inspection.verify())
         for node in cluster.nodes.values():
             await node.start()
         await until(lambda: len(isr(cluster)) == 3)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.assignors import TopicPartition
-from streamlog.broker.storage.reserve import RESERVE
+from streamlog.broker.storage.disk.files import RESERVE
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.client.producer import Producer
-from streamlog.client.topic_admin import NewTopic
 from streamlog.errors import LogDirectoryFull
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.produce_and_fetch import ProduceResponse
+from streamlog.protocol.messages.topics_and_configs import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -27,9 +27,9 @@ from streamlog.protocol.messages.admin import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from streamlog.protocol.messages.data import ProduceResponse
 from streamlog.protocol.schema import Message
-from streamlog.transport.connection import TcpTransport
+from streamlog.record import TopicPartition
+from streamlog.transport.client_connection import TcpTransport
 from tests.broker.node import batch, produce_request
 from tests.broker.process import BrokerProcess
 from tests.broker.small_disk import SmallDisk, small_disk

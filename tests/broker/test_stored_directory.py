@@ -9,26 +9,24 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.security_config import SecurityConfig
-from streamlog.broker.storage.files import make_durable_directory, replace_file
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.protocol.messages.admin import (
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.storage.disk.files import make_durable_directory, replace_file
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
+from streamlog.protocol.messages.produce_and_fetch import FetchResponse
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from streamlog.protocol.messages.topics_and_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
-)
-from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
-from streamlog.protocol.messages.data import FetchResponse
-from streamlog.protocol.messages.quotas import (
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
-from streamlog.protocol.messages.security import (
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
 )
 from streamlog.records.batch import encode_batch
 from tests.broker.coordinator.driving import committed

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.broker.config import BrokerConfig, TopicConfig
-from streamlog.broker.storage.cleaning import Cleaning
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
+from streamlog.broker.storage.compaction.cleaning import Cleaning
+from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import CorruptData
-from streamlog.records.batch import Record, RecordBatch
+from streamlog.records.batch import LogRecord, RecordBatch
 from streamlog.stored_log import StoredLog
-from tests.broker.storage.test_cleaning import MEMORY_BYTES, dirt, keyed
+from tests.broker.storage.compaction.test_cleaning import MEMORY_BYTES, dirt, keyed
 
 CONFIG = BrokerConfig(
     topic=TopicConfig(segment_bytes=1024, index_interval_bytes=128, cleanup_policy="compact")
@@ -33,7 +33,7 @@ def whole(stored: StoredLog) -> Iterator[RecordBatch]:
     return stored.read("t", 0, *stored.offsets("t", 0))
 
 
-def checked(batches: Iterable[RecordBatch]) -> Iterator[Record]:
+def checked(batches: Iterable[RecordBatch]) -> Iterator[LogRecord]:
     """Their records, none of them out of order."""
     previous = -1
     for batch in batches:
@@ -44,7 +44,7 @@ def checked(batches: Iterable[RecordBatch]) -> Iterator[Record]:
             yield record
 
 
-def last_values(records: Iterable[Record]) -> Values:
+def last_values(records: Iterable[LogRecord]) -> Values:
     return {record.key: record.value for record in records}
 
 
@@ -61,7 +61,7 @@ def test_what_is_read_at_every_step_of_a_compaction(directory: LogDirectory) -> 
     fill(log, range(60))
     with ExitStack() as stack:
         early = stack.enter_context(StoredLog(directory.path))
-        slow, slowly = checked(whole(early)), list[Record]()
+        slow, slowly = checked(whole(early)), list[LogRecord]()
         for rounds in range(2):
             with StoredLog(directory.path) as fresh:
                 values = last_values(checked(whole(fresh)))

@@ -7,20 +7,20 @@ import errno
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
+from streamlog.broker.config.broker import BrokerConfig
 from streamlog.errors import ConfigError, LogDirectoryFailed
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.admin import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from streamlog.protocol.messages.quorum import (
+from streamlog.protocol.messages.quorum_messages import (
     DescribeQuorumPartition,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     DescribeQuorumTopic,
+)
+from streamlog.protocol.messages.topics_and_configs import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
 )
 from tests.broker.three_brokers import Cluster, Node, Unstarted, asked, lived, until
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from streamlog.assignors import TopicPartition
-from streamlog.client.throttle_admin import (
+from streamlog.client.admin.cluster_admin import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
     LEADER_RATE,
     LEADER_REPLICAS,
 )
+from streamlog.record import TopicPartition
 from tests.broker.simulated_brokers import Brokers, lived
 
 MOVED = TopicPartition("t", 0)

@@ -13,9 +13,9 @@ from crc32c import crc32c
 from streamlog.broker.broker import Broker
 from streamlog.errors import LogDirectoryError
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
-from streamlog.protocol.messages.data import ProduceResponse
-from streamlog.protocol.messages.transactions import (
+from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
+from streamlog.protocol.messages.produce_and_fetch import ProduceResponse
+from streamlog.protocol.messages.transaction_messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
@@ -23,7 +23,7 @@ from streamlog.protocol.messages.transactions import (
     EndTxnResponse,
 )
 from tests.broker.node import Node, ask, context, create, produce_request
-from tests.broker.storage.test_transactions import committed
+from tests.broker.storage.log.test_transactions import committed
 from tests.broker.test_isolation import on_disk, transactional
 from tests.broker.test_power_cut import torn_by
 

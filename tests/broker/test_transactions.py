@@ -9,9 +9,9 @@ import pytest
 from crc32c import crc32c
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
+from streamlog.broker.config.broker import BrokerConfig
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     OffsetCommitRequest,
@@ -23,20 +23,18 @@ from streamlog.protocol.messages.coordination import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from streamlog.protocol.messages.data import ProduceRequest, ProduceResponse
-from streamlog.protocol.messages.transaction_admin import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    TopicRequest,
-)
-from streamlog.protocol.messages.transactions import (
+from streamlog.protocol.messages.produce_and_fetch import ProduceRequest, ProduceResponse
+from streamlog.protocol.messages.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
     ListTransactionsRequest,
@@ -361,7 +359,7 @@ def test_an_admin_sees_transactions_and_ends_one_that_hangs(node: Node) -> None:
         assert (known.transaction_state, known.producer_id) == ("Ongoing", writer.producer_id)
         assert [(each.topic, each.partitions) for each in known.topics] == [("t", [0])]
         assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        topics = [TopicRequest(name="t", partition_indexes=[0, 7])]
+        topics = [DescribeProducersTopic(name="t", partition_indexes=[0, 7])]
         producers = await ask(
             broker, DescribeProducersRequest(topics=topics), DescribeProducersResponse
         )

@@ -9,11 +9,11 @@ from typing import Any, Self, TypeVar
 
 from chaos.ports import reserved_ports
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.listeners import Listener
-from streamlog.broker.listening import Listening
-from streamlog.broker.storage.formatting import format_directory
-from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.listeners import Listener
+from streamlog.broker.server.socket_server import SocketServer
+from streamlog.broker.storage.data_directory import format_directory
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import LogDirectoryError
 from streamlog.protocol.schema import Message
 from tests.broker.node import context
@@ -66,7 +66,7 @@ class Node:
         try:
             async with (
                 Broker.open("data", config=self.config, files=self.files) as broker,
-                Listening(broker, [listener]),
+                SocketServer(broker, [listener]),
             ):
                 self.broker = broker
                 listens.set()

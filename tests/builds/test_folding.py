@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).parent.parent.parent
-HOT = ("streamlog.tables.folding", "streamlog.processing.window_fold")
+HOT = ("streamlog.tables.folds.folding", "streamlog.processing.windows.window_fold")
 COMPILED = [importlib.import_module(name) for name in HOT]
 missing = [
     module.__name__

@@ -39,9 +39,9 @@ VARINT = both("streamlog.records.varint")
 ARROW_ROWS = both("streamlog.records.arrow_rows")
 BATCH = both("streamlog.records.batch")
 BUILDER = both("streamlog.records.builder")
-COLUMNS = both("streamlog.records.columns")
-PLAIN_VALUES = both("streamlog.tables.plain_values")
-WAITING = both("streamlog.tables.waiting")
+COLUMNS = both("streamlog.records.record_columns")
+PLAIN_VALUES = both("streamlog.tables.folds.plain_values")
+WAITING = both("streamlog.tables.state.write_buffer")
 MURMUR2 = both("streamlog.records.murmur2")
 
 content = st.none() | st.binary(max_size=200)
@@ -304,7 +304,7 @@ def test_the_rooms_pass_interpreted() -> None:
         "tests/records/test_varint.py",
         "tests/records/test_batch.py",
         "tests/protocol/test_produce_runs.py",
-        "tests/broker/test_produce_runs.py",
+        "tests/broker/apis/test_produce_runs.py",
     ]
     run = subprocess.run(
         [*command, *files], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1_000

@@ -11,12 +11,12 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.settings import LONG_MAX
-from streamlog.broker.storage.producers import ProducerStates
-from streamlog.broker.storage.validation import RecordRules
-from streamlog.protocol.apis import api_of
+from streamlog.broker.config.settings import LONG_MAX
+from streamlog.broker.storage.log.producer_states import ProducerStates
+from streamlog.broker.storage.validator import RecordRules
+from streamlog.protocol.api_table import api_of
 from streamlog.protocol.frame import FrameReader, decode_request, encode_request
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
@@ -27,7 +27,7 @@ from tests.builds.sources import MISSING, REASON, both, same
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=REASON)
 PATTERNS = both("streamlog.protocol.produce_runs")
-RUNS = both("streamlog.broker.storage.runs")
+RUNS = both("streamlog.broker.storage.log.batch_run")
 PRODUCE = api_of(ProduceRequest)
 
 sizes = st.sampled_from([0, 1, 2, 126, 127, 128, 16_382, 16_383, 16_384])
@@ -159,7 +159,7 @@ def test_batches_are_placed_alike(
     ]
 
     def act(module: ModuleType) -> object:
-        run = module.PlainRun(next_offset, 4, room_bytes)
+        run = module.BatchRun(next_offset, 4, room_bytes)
         pieces = [memoryview(bytearray(data)) for data in encoded]
         run.extend(
             pieces,

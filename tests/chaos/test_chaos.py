@@ -13,10 +13,10 @@ from time import monotonic
 import pytest
 
 from chaos.broker import BrokerProcess, build_shim
-from streamlog.assignors import TopicPartition
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.errors import StreamlogError
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 PLACE = TopicPartition("t", 0)
 SYNC_MS = 300

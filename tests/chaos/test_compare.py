@@ -12,7 +12,7 @@ import pytest
 from chaos.broker import BrokerProcess, build_shim
 from chaos.compare import held_against
 from chaos.flips import flipped
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.log import Log
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the shim needs gcc")

@@ -8,10 +8,10 @@ import json
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.cli.broker import web_of
-from streamlog.cli.broker_web import BrokerExposition, BrokerHealth, answering
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.cli.broker_command import web_of
+from streamlog.cli.broker_web import BrokerExposition, BrokerHealth, serve_health
 from streamlog.errors import ListenError
 from tests.broker.node import create
 
@@ -31,7 +31,7 @@ def test_a_broker_tells_how_it_is() -> None:
     async def main() -> None:
         async with (
             Broker.open("data", files=MemoryFiles()) as broker,
-            answering(broker, "127.0.0.1:0") as endpoint,
+            serve_health(broker, "127.0.0.1:0") as endpoint,
         ):
             create(broker, "orders", 3)
             code, body = await got(endpoint, "/ready")
@@ -89,10 +89,10 @@ def test_an_address_that_is_taken_is_told() -> None:
     async def main() -> None:
         async with (
             Broker.open("data", files=MemoryFiles()) as broker,
-            answering(broker, "127.0.0.1:0") as taken,
+            serve_health(broker, "127.0.0.1:0") as taken,
         ):
             with pytest.raises(ListenError, match="the web server can't listen on"):
-                async with answering(broker, taken):
+                async with serve_health(broker, taken):
                     pass
 
     asyncio.run(main())

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.quorum.growth import Growth
-from streamlog.cli.cluster import cluster
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.quorum.voter_growth import VoterGrowth
+from streamlog.cli.cluster_command import cluster
 from streamlog.errors import (
     ConfigError,
     LogDirectoryLocked,
@@ -137,7 +137,7 @@ def test_it_goes_on_where_it_was_cut_off(
 
     before = one.read_text()
     with monkeypatch.context() as patch:
-        patch.setattr(Growth, "commit", cut)
+        patch.setattr(VoterGrowth, "commit", cut)
         with pytest.raises(Cut):
             grow()
     assert one.read_text() == before
@@ -145,7 +145,7 @@ def test_it_goes_on_where_it_was_cut_off(
     assert {*started_again.directory.topics} == {"orders"}
     started_again.directory.close()
     with monkeypatch.context() as patch:
-        patch.setattr("streamlog.cli.cluster_grow.OwnSettings.write", cut)
+        patch.setattr("streamlog.cli.cluster_init.OwnSettings.write", cut)
         with pytest.raises(Cut):
             grow()
     assert one.read_text() == before

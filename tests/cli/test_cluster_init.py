@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
+from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.cli.cluster import cluster
+from streamlog.cli.cluster_command import cluster
 from streamlog.errors import ConfigError, LogDirectoryLost, StreamlogError, UsageError
 from streamlog.properties import read_properties
 

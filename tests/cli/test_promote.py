@@ -13,12 +13,13 @@ import typer
 from typer.testing import CliRunner
 
 from streamlog import App
-from streamlog.assignors import TopicPartition
-from streamlog.cli import history
+from streamlog.cli import history_commands
 from streamlog.cli.session import Session
 from streamlog.errors import UsageError
 from streamlog.log import Log
-from streamlog.worker import halting, promotion, substitute
+from streamlog.record import TopicPartition
+from streamlog.worker.operations import promotion, substitute_worker
+from streamlog.worker.savepoint import savepoint_watch
 from streamlog.worker.worker import Worker
 
 Say = Callable[..., tuple[int, str]]
@@ -40,7 +41,12 @@ def shop(directory: Path, factor: int) -> App:
 def says(app: App) -> Say:
     """Runs a command with this program: its exit code, and what it prints."""
     room = typer.Typer()
-    for command in (history.backfill, history.compare, history.hand_over, history.promote):
+    for command in (
+        history_commands.backfill,
+        history_commands.compare,
+        history_commands.hand_over,
+        history_commands.promote,
+    ):
         room.command()(command)
 
     def say(*arguments: str) -> tuple[int, str]:
@@ -102,10 +108,10 @@ def at_work(app: App) -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(halting, "LOOK_MS", 100)
-    monkeypatch.setattr(halting, "HALTED_LOOK_MS", 50)
+    monkeypatch.setattr(savepoint_watch, "LOOK_MS", 100)
+    monkeypatch.setattr(savepoint_watch, "HALTED_LOOK_MS", 50)
     monkeypatch.setattr(promotion, "LOOK_MS", 50)
-    monkeypatch.setattr(substitute, "ALONE_MS", 200)
+    monkeypatch.setattr(substitute_worker, "ALONE_MS", 200)
 
 
 def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:
@@ -124,7 +130,7 @@ def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:
         assert (code, "version 'v2' is app 'shop' from 1970-01-01T00:16:45" in said) == (0, True)
     assert "end the workers of the program before" in told[0]
     code, said = by_latter("compare", "totals", "--version", "v2")
-    assert code == history.EXIT_DIFFERENT, said
+    assert code == history_commands.EXIT_DIFFERENT, said
     assert "only of the app: 'b' = 4, " in said
     assert "only of the version: 'b' = 5, " in said
     with at_work(latter) as told:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.cli.quotas import quotas
+from streamlog.cli.access_commands import quotas
 from streamlog.errors import LogError, UsageError
 from tests.cli.console import Invoke, console, row
 

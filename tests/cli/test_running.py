@@ -11,7 +11,7 @@ import pytest
 
 TELL = """
 import gc
-from streamlog.cli.running import collect_rarely
+from streamlog.cli.session import collect_rarely
 {before}
 collect_rarely()
 print(gc.get_threshold(), gc.isenabled(), gc.get_freeze_count() > 1_000)
@@ -36,7 +36,7 @@ def test_a_workers_collector_looks_less_often_unless_the_app_says_otherwise(
 
 COUNT_FAULTS = """
 import resource
-from streamlog.cli.running import keep_freed_memory
+from streamlog.cli.session import keep_freed_memory
 keep_freed_memory()
 kept = bytearray(2_000_000), bytearray(3_000_000)
 del kept
@@ -68,7 +68,7 @@ def test_a_worker_keeps_freed_memory_unless_the_environment_says_otherwise() -> 
 
 GIVE_BACK = """
 from pathlib import Path
-from streamlog.cli.running import give_back_freed_memory
+from streamlog.cli.session import give_back_freed_memory
 
 def resident_kib():
     lines = Path("/proc/self/status").read_text().splitlines()

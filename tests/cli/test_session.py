@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamlog import App
-from streamlog.cli.broker import Flush, broker_config
+from streamlog.cli.broker_command import FlushChoice, broker_config
 from streamlog.cli.session import Session
 from streamlog.errors import ConfigError
 
@@ -54,7 +54,7 @@ def test_a_broker_reads_its_settings_from_a_file(tmp_path: Path) -> None:
     given = broker_config(file, None)
     assert (given.flush, given.num_partitions) == ("os", 7)
     assert given.security.listeners == "SSL://:9093"
-    assert broker_config(file, Flush.ALWAYS).flush == "always"
+    assert broker_config(file, FlushChoice.ALWAYS).flush == "always"
     assert broker_config(None, None).flush == "always"
     file.write_text("ssl.keystore.locatoin=x\n")
     with pytest.raises(ConfigError, match=r"did you mean 'ssl\.keystore\.location'"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.cli.topics import topics
+from streamlog.cli.topics_command import topics
 from streamlog.errors import LogDirectoryLost, LogError, UnknownTopicOrPartition
 from streamlog.log import Log
 from streamlog.records.partitioners import Partitioner

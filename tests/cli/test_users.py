@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from streamlog.cli.access_commands import users
 from streamlog.cli.session import Session
-from streamlog.cli.users import users
 from streamlog.errors import LogDirectoryLost, LogError, UsageError
 
 

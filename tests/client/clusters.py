@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from conformance.mock import MockCluster
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import Admin, NewTopic
 from streamlog.errors import LogError
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode, error_for
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberIdentity,
 )
+from streamlog.record import TopicPartition
 
 EVERY_TEST = ""
 NO_ADMIN = "it has no admin requests"

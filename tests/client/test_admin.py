@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import Append, ClientQuota, ConfigResource, NewTopic, Subtract
 from streamlog.errors import (
     LogError,
@@ -19,6 +18,7 @@ from streamlog.errors import (
 )
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.record import TopicPartition
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.broker.broker import Broker
-from streamlog.broker.server import BrokerServer
+from streamlog.broker.server.acceptor import Acceptor
 from streamlog.client.cluster import (
     METADATA_AGE_MS_MAX,
     UNKNOWN_TOPIC_TIMEOUT_MS,
@@ -22,11 +21,12 @@ from streamlog.client.cluster import (
 from streamlog.clock import ManualClock, SystemClock
 from streamlog.errors import ConnectionLost, StreamlogError, UnknownTopicOrPartition, UsageError
 from streamlog.log import Log
-from streamlog.transport.connection import TcpTransport
+from streamlog.record import TopicPartition
+from streamlog.transport.client_connection import TcpTransport
 from tests.broker.node import create
 from tests.broker.three_brokers import Cluster as Brokers
 from tests.broker.three_brokers import Unstarted, lived
-from tests.transport.test_connection import open_to
+from tests.transport.test_client_connection import open_to
 
 connect = partial(TcpTransport.connect, client_id="test", timeout_ms=60_000)
 
@@ -40,7 +40,7 @@ def test_a_broker_on_another_port_is_found_by_the_addresses_as_they_are_now(
         with pytest.raises(ConnectionLost, match="nobody has this log open"):
             await cluster.describe([])
         for _ in range(2):
-            async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+            async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
                 if not broker.directory.topics:
                     create(broker, "t", 1)
                 addresses[:] = [("127.0.0.1", 1), (server.host, server.port)]
@@ -80,7 +80,7 @@ def test_another_log_at_the_same_address_is_not_taken_for_this_one(tmp_path: Pat
         for name in ("one", "two"):
             async with (
                 Broker.open(str(tmp_path / name)) as broker,
-                BrokerServer(broker) as server,
+                Acceptor(broker) as server,
             ):
                 addresses[:] = [(server.host, server.port)]
                 if name == "one":
@@ -96,7 +96,7 @@ def test_another_log_at_the_same_address_is_not_taken_for_this_one(tmp_path: Pat
 def test_what_is_known_grows_old(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+        async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
             create(broker, "t", 2)
             cluster = Cluster(lambda: [(server.host, server.port)], connect, clock)
             part = TopicPartition("t", 1)
@@ -116,7 +116,7 @@ def test_what_is_known_grows_old(tmp_path: Path) -> None:
 
 def test_each_lane_is_a_connection_and_many_callers_share_it(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+        async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
             cluster = Cluster(lambda: [(server.host, server.port)], connect, SystemClock())
             await cluster.describe([])
             node_id = broker.directory.node_id
@@ -132,7 +132,7 @@ def test_each_lane_is_a_connection_and_many_callers_share_it(tmp_path: Path) -> 
 
 def test_a_close_that_is_cancelled_closes_every_connection(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+        async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
             cluster = Cluster(lambda: [(server.host, server.port)], connect, SystemClock())
             node_id = (await cluster.nodes())[0]
             for lane in Lane:
@@ -151,7 +151,7 @@ def test_a_connection_that_is_opened_while_all_are_closed_is_closed(tmp_path: Pa
     """At every turn of the loop: to a broker that is known, and on the way in."""
 
     async def main(turns: int, *, is_known: bool) -> None:
-        async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+        async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
             cluster = Cluster(lambda: [(server.host, server.port)], connect, SystemClock())
             if is_known:
                 await cluster.nodes()
@@ -174,7 +174,7 @@ def test_an_unknown_topic_is_waited_for_a_little(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             Broker.open(str(tmp_path)) as broker,
-            BrokerServer(broker) as server,
+            Acceptor(broker) as server,
             asyncio.TaskGroup() as group,
         ):
             clock = ManualClock()

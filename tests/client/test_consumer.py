@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from streamlog.assignors import CooperativeStickyAssignor, RangeAssignor, TopicPartition
+from streamlog.assignors import CooperativeStickyAssignor, RangeAssignor
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer_settings import ConsumerSettings
+from streamlog.client.consumer.consumer_settings import ConsumerSettings
 from streamlog.errors import (
     ConfigError,
     LogError,
@@ -20,6 +20,7 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.errors import UsageError
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer_member import ConsumerMember
-from streamlog.client.consumer_settings import ConsumerOptions, ConsumerSettings
+from streamlog.client.consumer.consumer_settings import ConsumerOptions, ConsumerSettings
+from streamlog.client.group.consumer_protocol import ConsumerMember
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.errors import ConfigError, LogError, UnknownMember
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.record import TopicPartition
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 T = [TopicPartition("t", number) for number in range(4)]

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.assignors import CooperativeStickyAssignor, RangeAssignor, TopicPartition
+from streamlog.assignors import CooperativeStickyAssignor, RangeAssignor
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer_settings import ConsumerOptions
+from streamlog.client.consumer.consumer_settings import ConsumerOptions
 from streamlog.errors import LogError
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.broker.process import BrokerProcess
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]

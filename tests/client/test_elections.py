@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.assignors import TopicPartition
-from streamlog.client.elections import NOBODY, Elections
+from streamlog.client.cluster import NOBODY, LeaderEpochs
 from streamlog.client.offset_metadata import NO_EPOCH
-from streamlog.protocol.messages.cluster import MetadataResponsePartition, MetadataResponseTopic
+from streamlog.protocol.messages.cluster_metadata import (
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from streamlog.record import TopicPartition
 
 T0 = TopicPartition("t", 0)
 ONE, OTHER = b"1" * 16, b"2" * 16
@@ -22,7 +25,7 @@ def said(leader: int, epoch: int, topic_id: bytes = ONE) -> MetadataResponseTopi
 
 
 def test_who_tells_of_an_older_leader_is_behind_and_not_believed() -> None:
-    known = Elections()
+    known = LeaderEpochs()
     assert known.epoch(T0) == NO_EPOCH
     assert known.learn(said(1, 4)) == ({0: 1}, False)
     assert known.learn(said(2, 3)) == ({0: 1}, True)
@@ -32,14 +35,14 @@ def test_who_tells_of_an_older_leader_is_behind_and_not_believed() -> None:
 
 
 def test_a_topic_that_was_made_again_begins_anew() -> None:
-    known = Elections()
+    known = LeaderEpochs()
     known.learn(said(1, 4))
     assert known.learn(said(2, 0, OTHER)) == ({0: 2}, False)
     assert known.epoch(T0) == 0
 
 
 def test_brokers_that_tell_no_epochs_are_believed() -> None:
-    known = Elections()
+    known = LeaderEpochs()
     known.learn(said(1, 4))
     assert known.learn(said(2, NO_EPOCH)) == ({0: 2}, False)
     assert known.epoch(T0) == NO_EPOCH
@@ -48,7 +51,7 @@ def test_brokers_that_tell_no_epochs_are_believed() -> None:
 
 @pytest.mark.parametrize(("epoch", "is_news"), [(3, False), (4, False), (5, True)])
 def test_what_was_read_tells_of_an_election(epoch: int, is_news: bool) -> None:
-    known = Elections()
+    known = LeaderEpochs()
     assert not known.note(T0, epoch)  # Of what topic?
     known.learn(said(1, 4))
     assert known.note(T0, epoch) is is_news
@@ -64,7 +67,7 @@ def test_what_was_read_tells_of_an_election(epoch: int, is_news: bool) -> None:
     )
 )
 def test_epochs_of_one_topic_never_go_down(answers: list[tuple[bytes, int, int]]) -> None:
-    known = Elections()
+    known = LeaderEpochs()
     before: tuple[bytes, int] | None = None
     replaced: set[bytes] = set()
     for topic_id, leader, epoch in answers:

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.broker.process import BrokerProcess
 from tests.client.transformer import GROUP, MARK, STEPS
 from tests.worker.processes import DEADLINE_S, Process

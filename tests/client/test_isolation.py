@@ -8,15 +8,14 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
-from streamlog.client.offsets import Isolation
-from streamlog.client.positions import Positions
+from streamlog.client.consumer.subscription_state import SubscriptionState
+from streamlog.client.offset_lookup import Isolation
 from streamlog.errors import ConfigError, CorruptData
 from streamlog.log import Log
-from streamlog.records.aborted import AbortedRange
+from streamlog.record import TopicPartition
 from streamlog.records.batch import encode_batch, place_batch
-from streamlog.records.control import ABORT, COMMIT, Marker, encode_marker
+from streamlog.records.control_batches import ABORT, COMMIT, AbortedRange, Marker, encode_marker
 from tests.broker.process import BrokerProcess
 
 HERE = TopicPartition("t", 0)
@@ -47,7 +46,7 @@ def marker(kind: int, producer_id: int) -> bytes:
 
 
 def test_an_aborted_transaction_ends_with_its_marker() -> None:
-    positions = Positions()
+    positions = SubscriptionState()
     positions.assign([HERE])
     state = positions.state(HERE)
     state.move(0)
@@ -71,9 +70,9 @@ A_DAMAGED_MARKER[-1] ^= 1
 DAMAGED = placed(record(b"a", 7), record(b"plain"), bytes(A_DAMAGED_MARKER), record(b"b", 7))
 
 
-def fetched(position: int, aborted: list[AbortedRange]) -> Positions:
+def fetched(position: int, aborted: list[AbortedRange]) -> SubscriptionState:
     """What is damaged, fetched for a consumer that is at this position."""
-    positions = Positions()
+    positions = SubscriptionState()
     positions.assign([HERE])
     state = positions.state(HERE)
     state.move(position)
@@ -106,7 +105,7 @@ def test_a_damaged_marker_before_the_position_matters_if_it_may_have_ended_a_tra
 
 
 def test_a_marker_without_a_crc_counts() -> None:
-    positions = Positions()
+    positions = SubscriptionState()
     positions.assign([HERE])
     state = positions.state(HERE)
     state.move(0)

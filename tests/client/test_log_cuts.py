@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.errors import OffsetOutOfRange
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.broker.process import BrokerProcess
 
 T0 = TopicPartition("t", 0)

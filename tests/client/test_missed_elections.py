@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.cluster import Cluster
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.clock import SystemClock
 from streamlog.log import Log
-from streamlog.transport.connection import TcpTransport
+from streamlog.record import TopicPartition
+from streamlog.transport.client_connection import TcpTransport
 from tests.broker.three_brokers import Cluster as Brokers
 from tests.broker.three_brokers import Node, lived, until
 

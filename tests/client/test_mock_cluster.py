@@ -13,16 +13,16 @@ from functools import partial
 import pytest
 
 from conformance.mock import MockCluster
-from streamlog.assignors import TopicPartition
-from streamlog.client.accumulator import Fields
 from streamlog.client.cluster import Cluster
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer_settings import ConsumerSettings
+from streamlog.client.consumer.consumer_settings import ConsumerSettings
 from streamlog.client.producer import Producer, ProducerSettings
+from streamlog.client.producer.accumulator import Fields
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import LogError, RequestTimedOut
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.transport.connection import TcpTransport
+from streamlog.record import TopicPartition
+from streamlog.transport.client_connection import TcpTransport
 from tests.client.clusters import mocked
 
 PRODUCE, FETCH, HEARTBEAT, INIT_PRODUCER_ID = 0, 1, 12, 22

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.errors import NotAuthorized, ProducerFenced, StreamlogError, TransactionAborted
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.record import TopicPartition
 from tests.client.test_mock_cluster import INIT_PRODUCER_ID, PARTITIONS, PRODUCE, MockedClients
 
 ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 24, 25, 26, 28

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.outage import Outage
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.broker.process import BrokerProcess
 
 PARTS = st.sets(st.integers(0, 4))

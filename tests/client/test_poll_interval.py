@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer_settings import ConsumerSettings
+from streamlog.client.consumer.consumer_settings import ConsumerSettings
 from streamlog.errors import UnknownMember
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 QUICK = {"group_id": "g", "session_timeout_ms": 6_000, "heartbeat_interval_ms": 50}

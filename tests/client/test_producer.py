@@ -8,11 +8,9 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from streamlog.assignors import TopicPartition
-from streamlog.client.accumulator import Fields
-from streamlog.client.partitioner import partition_of_key
 from streamlog.client.producer import Acks, ProducerSettings
-from streamlog.client.sender import RecordMetadata
+from streamlog.client.producer.accumulator import Fields, partition_of_key
+from streamlog.client.producer.sender import RecordMetadata
 from streamlog.errors import (
     ConfigError,
     ConnectionLost,
@@ -21,19 +19,20 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 T0 = TopicPartition("t", 0)
 
 
-async def read(log: Log, partition: TopicPartition, *, end: int | None = None) -> list[Record]:
+async def read(log: Log, partition: TopicPartition, *, end: int | None = None) -> list[LogRecord]:
     """Everything in a partition, or once there is so much of it."""
     async with log.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([partition])
         if end is None:
             end = (await consumer.end_offsets([partition]))[partition]
-        records: list[Record] = []
+        records: list[LogRecord] = []
         while await consumer.position(partition) < end:
             records += (await consumer.poll(timeout_ms=1_000)).get(partition, [])
         return records
@@ -48,8 +47,8 @@ def test_a_record_arrives_with_all_its_parts(open_log: OpenLog) -> None:
                 assert await sent == ("t", 0, 0, 42)
                 await producer.send("t", None, key=b"k", timestamp_ms=43)
             assert await read(log, T0) == [
-                Record(0, 42, b"k", b"v", headers),
-                Record(1, 43, b"k", None, ()),
+                LogRecord(0, 42, b"k", b"v", headers),
+                LogRecord(1, 43, b"k", None, ()),
             ]
 
     asyncio.run(main())

@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
-from streamlog.client.sender import RecordMetadata
+from streamlog.client.producer.sender import RecordMetadata
 from streamlog.errors import RecordsRefused, StreamlogError, TransactionAborted
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.client.test_producer import read
 
 PLACE = TopicPartition("kept", 0)

@@ -10,12 +10,12 @@ from typing import Literal
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.errors import SourceLost
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 T0 = TopicPartition("t", 0)
 

@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.assignors import CooperativeStickyAssignor
-from streamlog.broker.coordinator.classic_group import ClassicGroup, GroupState
-from streamlog.broker.coordinator.records import GroupChange, decode_change
-from streamlog.broker.coordinator.shard import Caller, Instant, Outcome
-from streamlog.broker.group_config import GroupConfig
-from streamlog.client.membership import (
+from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.coordinator.group.classic_group import ClassicGroup, GroupState
+from streamlog.broker.coordinator.group.group_records import GroupChange, decode_change
+from streamlog.broker.coordinator.shard import Caller, Instant, ShardOutcome
+from streamlog.client.group.classic_protocol import (
     CountPartitions,
     GroupMember,
     GroupSettings,
     Heartbeat,
     Join,
-    Phase,
+    MemberPhase,
     Sync,
 )
-from streamlog.protocol.messages import coordination as wire
+from streamlog.protocol.messages import classic_groups as wire
 from streamlog.protocol.schema import Message
 
 SESSION_MS, BEAT_MS, STEP_MS = 300, 50, 10
@@ -55,7 +55,7 @@ class Slow:
             member.on_revoked(member.revoking, now_ms)
         if member.offered is not None:
             member.on_assigned(now_ms)
-        if member.phase is Phase.STABLE:
+        if member.phase is MemberPhase.STABLE:
             member.is_held, self.began_ms = True, now_ms
 
 
@@ -76,7 +76,7 @@ class Side:
     def at(self) -> Instant:
         return Instant(self.now_ms, self.now_ms)
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: ShardOutcome) -> None:
         for record in outcome.records:
             change = decode_change(record)
             assert isinstance(change, GroupChange)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.log import Log
-from streamlog.records.control import TimeMark
+from streamlog.record import TopicPartition
+from streamlog.records.control_batches import TimeMark
 from tests.client.conftest import OpenLog
 
 T0 = TopicPartition("t", 0)

@@ -15,17 +15,16 @@ from random import Random
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.embedded import EmbeddedTransport
-from streamlog.broker.embedded import _read_records as read_records
-from streamlog.broker.group_config import GroupConfig
-from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.server.embedded import EmbeddedTransport
+from streamlog.broker.server.embedded import _read_records as read_records
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.client.cluster import Cluster
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer_settings import ConsumerSettings
-from streamlog.client.group_metadata import GroupMetadata
+from streamlog.client.consumer.consumer_settings import ConsumerSettings
+from streamlog.client.offset_metadata import GroupMetadata
 from streamlog.client.producer import Producer, ProducerSettings
 from streamlog.clock import SystemClock
 from streamlog.errors import (
@@ -34,9 +33,10 @@ from streamlog.errors import (
     StreamlogError,
     TransactionAborted,
 )
-from streamlog.protocol.messages.data import FetchResponse
+from streamlog.protocol.messages.produce_and_fetch import FetchResponse
 from streamlog.protocol.schema import Message
-from streamlog.transport.connection import Transport
+from streamlog.record import TopicPartition
+from streamlog.transport.client_connection import Transport
 from tests.broker.node import create
 from tests.broker.test_power_cut import torn_by
 

@@ -10,13 +10,11 @@ from typing import TypeVar
 
 import pytest
 
-from streamlog.assignors import TopicPartition
-from streamlog.client import transaction_session
 from streamlog.client.admin import NewTopic
+from streamlog.client.offset_lookup import Isolation
 from streamlog.client.offset_metadata import OffsetAndMetadata
-from streamlog.client.offsets import Isolation
-from streamlog.client.producer import Producer
-from streamlog.client.transaction_session import Transaction
+from streamlog.client.producer import Producer, transaction_session
+from streamlog.client.producer.transaction_session import Transaction
 from streamlog.errors import (
     ConfigError,
     LogError,
@@ -26,8 +24,9 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.log import Log
-from streamlog.records.columns import FieldColumns
-from streamlog.records.packed import PackedRecords
+from streamlog.record import TopicPartition
+from streamlog.records.packed_records import PackedRecords
+from streamlog.records.record_columns import FieldColumns
 from tests.broker.process import BrokerProcess
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]

@@ -10,12 +10,12 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.errors import StreamlogError
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 
 GROUP = "transformers"
 RECORDS_MAX = 20
@@ -31,7 +31,7 @@ def say(line: str) -> None:
 
 
 async def transform(
-    consumer: Consumer, producer: Producer, polled: Mapping[TopicPartition, Sequence[Record]]
+    consumer: Consumer, producer: Producer, polled: Mapping[TopicPartition, Sequence[LogRecord]]
 ) -> None:
     """What was read, what it became and how far that is: all in one transaction."""
     async with producer.transaction() as transaction:

@@ -23,9 +23,9 @@ import pytest
 
 from chaos.ports import reserved_ports
 from streamlog.broker.storage.catalog import new_id
-from streamlog.broker.storage.formatting import format_directory
+from streamlog.broker.storage.data_directory import format_directory
 from streamlog.errors import StreamlogError
-from streamlog.protocol.messages.cluster import (
+from streamlog.protocol.messages.cluster_metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,
@@ -34,7 +34,7 @@ from streamlog.protocol.messages.cluster import (
     MetadataResponsePartition,
 )
 from streamlog.protocol.schema import Message
-from streamlog.transport.connection import TcpTransport
+from streamlog.transport.client_connection import TcpTransport
 from streamlog.transport.security import Security
 
 ROOT = Path(__file__).parent.parent.parent

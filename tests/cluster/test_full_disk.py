@@ -10,17 +10,20 @@ from pathlib import Path
 import pytest
 
 from chaos.compare import held_against
-from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
 from streamlog.log import Log
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.cluster_metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from streamlog.protocol.messages.topics_and_configs import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from streamlog.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from streamlog.record import TopicPartition
 from tests.broker.small_disk import SmallDisk, small_disk
 from tests.cluster.cluster import Cluster
 

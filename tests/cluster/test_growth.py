@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Self
 
 from chaos.ports import reserved_ports
-from streamlog.client.acl_admin import Acl
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.security_admin import Acl
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.log import Log
 from streamlog.protocol.acls import Operation, ResourceType
 from tests.cluster.cluster import DEADLINE_S, QUORUM_SETTINGS, ROOT, Cluster, Node

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from chaos.ports import reserved_ports
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.errors import ConnectionLost, RequestTimedOut
 from streamlog.log import Log
-from streamlog.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from streamlog.protocol.messages.cluster_metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from tests.cluster.cluster import AT_LENGTH, Cluster
 
 

@@ -6,9 +6,9 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from streamlog.broker.storage.formatting import format_directory
-from streamlog.cli.cluster_status import look, look_until
-from streamlog.client.topic_admin import NewTopic
+from streamlog.broker.storage.data_directory import format_directory
+from streamlog.cli.cluster_command import read_status, read_status_until
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.log import Log
 from tests.broker.certificates import certificates
 from tests.cluster.cluster import AT_LENGTH, Cluster
@@ -32,7 +32,7 @@ def test_a_lost_disk_is_replaced(tmp_path: Path) -> None:
             cluster.start(3)
             await cluster.ready()
             await cluster.in_sync("orders")
-            assert (await look_until(log.admin(), 60)).is_well
+            assert (await read_status_until(log.admin(), 60)).is_well
 
     with Cluster(tmp_path) as cluster:
         asyncio.run(story(cluster))
@@ -50,11 +50,11 @@ def test_who_is_not_there_is_told(tmp_path: Path) -> None:
             await cluster.ready()
 
             async def is_told() -> bool:
-                status = await look(log.admin())
+                status = await read_status(log.admin())
                 return status.missing == [2] and len(status.lacking) >= 3 and not status.offline
 
             await cluster.until(is_told, "broker 2 is missed")
-            assert not (await look(log.admin())).under_min_isr
+            assert not (await read_status(log.admin())).under_min_isr
 
     with Cluster(tmp_path) as cluster:
         asyncio.run(story(cluster))

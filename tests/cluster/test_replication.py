@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
-from streamlog.assignors import TopicPartition
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.cluster import (
+from streamlog.protocol.messages.cluster_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
 )
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -23,6 +22,7 @@ from streamlog.protocol.messages.data import (
     ProduceResponse,
 )
 from streamlog.protocol.schema import one_buffer
+from streamlog.record import TopicPartition
 from streamlog.records.batch import split_batches
 from tests.broker.node import batch, produce_request
 from tests.cluster.cluster import Cluster

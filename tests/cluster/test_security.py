@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.assignors import TopicPartition
-from streamlog.client.acl_admin import Acl
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.security_admin import Acl
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.errors import AuthenticationFailed, NotAuthorized
 from streamlog.log import Log
 from streamlog.protocol.acls import Operation, ResourceType
 from streamlog.protocol.scram import ITERATIONS_MIN
+from streamlog.record import TopicPartition
 from streamlog.transport.security import Security
 from tests.broker.certificates import BROKER_NAME, CLIENT_NAME, certificates
 from tests.cluster.cluster import Cluster

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from streamlog.assignors import TopicPartition
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.cluster.cluster import AT_LENGTH, Cluster
 
 PARTITIONS = 6

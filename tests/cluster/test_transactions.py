@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from streamlog.broker.coordinator.led_shards import shard_index
-from streamlog.client.topic_admin import NewTopic
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.errors import StreamlogError
 from streamlog.log import Log
 from tests.cluster.cluster import Cluster

@@ -13,7 +13,7 @@ import pytest
 from streamlog.client.admin import NewTopic
 from streamlog.errors import SourceLost
 from streamlog.log import Log
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.topics_and_configs import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,

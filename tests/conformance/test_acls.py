@@ -117,9 +117,9 @@ def refused_by_aiokafka(broker: BrokerProcess, topic: str, group: str) -> tuple[
 
 
 def refused_by_streamlog(broker: BrokerProcess, topic: str, group: str) -> tuple[str, str]:
-    from streamlog.assignors import TopicPartition  # noqa: PLC0415 - two of that name
     from streamlog.errors import NotAuthorized  # noqa: PLC0415 - beside it
     from streamlog.log import Log  # noqa: PLC0415 - beside it
+    from streamlog.record import TopicPartition  # noqa: PLC0415 - two of that name
 
     async def main() -> tuple[str, str]:
         url = f"kafka://{broker.address}"

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.admin import NewTopic as ConfluentTopic
 
-from streamlog.broker.config import TOPIC_SETTINGS
+from streamlog.broker.config.broker import TOPIC_SETTINGS
 from tests.broker.process import BrokerProcess
 from tests.conformance.clients import PATIENCE_S, Confluent, KafkaPython, Sent
 

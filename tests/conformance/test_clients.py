@@ -11,13 +11,10 @@ import pytest
 
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
-from streamlog.protocol.messages.coordination import (
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-)
+from streamlog.protocol.messages.classic_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from streamlog.records.compression import Compression
 from streamlog.stored_log import StoredLog
-from streamlog.transport.connection import TcpTransport
+from streamlog.transport.client_connection import TcpTransport
 from tests.broker.process import BrokerProcess
 from tests.conformance.clients import (
     CLIENTS,

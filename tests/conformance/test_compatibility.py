@@ -15,7 +15,7 @@ from conformance.features import FEATURES, Trial, records
 from conformance.own import Own
 from conformance.program import CLIENTS, FAIL, NOT_OFFERED, NOT_SERVED, PASS, Outcome, outcome
 from conformance.witness import served
-from streamlog.protocol.apis import APIS
+from streamlog.protocol.api_table import APIS
 from tests.broker.process import BrokerProcess
 
 DOCUMENT = document.DOCUMENT.read_text()

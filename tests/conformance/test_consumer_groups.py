@@ -23,12 +23,12 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from streamlog.log import Log
-from streamlog.protocol.messages.consumer_group_description import (
+from streamlog.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
-    DescribedGroup,
+    DescribedConsumerGroup,
 )
-from streamlog.transport.connection import TcpTransport
+from streamlog.transport.client_connection import TcpTransport
 from tests.broker.process import BrokerProcess
 from tests.conformance.clients import PATIENCE_S
 
@@ -116,8 +116,8 @@ def until(condition: Callable[[], bool], *polled: Member) -> None:
             member.poll()
 
 
-def described(broker: BrokerProcess, group: str) -> DescribedGroup:
-    async def main() -> DescribedGroup:
+def described(broker: BrokerProcess, group: str) -> DescribedConsumerGroup:
+    async def main() -> DescribedConsumerGroup:
         transport = await TcpTransport.connect(
             "127.0.0.1", broker.port, client_id="test", timeout_ms=PATIENCE_S * 1000
         )

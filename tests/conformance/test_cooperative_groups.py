@@ -8,10 +8,11 @@ from collections.abc import Callable
 import confluent_kafka
 import pytest
 
-from streamlog.assignors import CooperativeStickyAssignor, TopicPartition
+from streamlog.assignors import CooperativeStickyAssignor
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.broker.process import BrokerProcess
 
 PATIENCE_S = 60

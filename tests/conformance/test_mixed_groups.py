@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer as Theirs
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.broker.process import BrokerProcess
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]

@@ -19,7 +19,7 @@ from conformance.program import CLIENTS
 from conformance.witness import Witness
 from streamlog.errors import CorruptData
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
@@ -31,14 +31,14 @@ from streamlog.protocol.messages.coordination import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
 from streamlog.protocol.schema import Message
-from streamlog.transport.connection import TcpTransport
+from streamlog.transport.client_connection import TcpTransport
 
 PATIENCE_MS = 60_000
 SESSION_MS = 3_000

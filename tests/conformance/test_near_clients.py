@@ -11,7 +11,7 @@ import aiokafka
 import confluent_kafka
 
 from streamlog.client.admin import NewTopic
-from streamlog.client.cluster_descriptions import PartitionDescription
+from streamlog.client.admin.cluster_descriptions import PartitionDescription
 from streamlog.log import Log
 from tests.broker.three_brokers import Cluster, lived
 

@@ -8,7 +8,7 @@ from random import Random
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
@@ -16,8 +16,8 @@ from streamlog.protocol.messages.data import (
 )
 from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
+from tests.broker.apis.test_produce_checks import recoded
 from tests.broker.process import BrokerProcess
-from tests.broker.test_record_checks import recoded
 from tests.conformance.clients import Client, Confluent, KafkaPython, Sent
 from tests.records.slow_reader import Malformed, SlowRecord, read_plain_batch
 from tests.records.test_record_scan import damaged

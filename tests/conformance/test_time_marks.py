@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.log import Log
-from streamlog.records.control import time_mark_of
+from streamlog.record import TopicPartition
+from streamlog.records.control_batches import time_mark_of
 from streamlog.stored_log import StoredLog
 from tests.broker.process import BrokerProcess
 from tests.conformance.clients import CLIENTS, PATIENCE_S, Client, Sent

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from streamlog.broker.resource_config import (
+from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS
+from streamlog.broker.config.resources import (
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     resource_settings,
 )
-from streamlog.broker.settings import INT_MAX, LONG_MAX, Kind, Setting
+from streamlog.broker.config.settings import INT_MAX, LONG_MAX, Setting, SettingKind
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "configuration.md").read_text()
 LARGE = {INT_MAX: "2^31-1", LONG_MAX: "2^63-1"}
@@ -28,13 +28,13 @@ def number(value: float) -> str:
 
 def allowed(setting: Setting) -> str:
     match setting.kind:
-        case Kind.BOOLEAN:
+        case SettingKind.BOOLEAN:
             return "true, false"
-        case Kind.STRING:
+        case SettingKind.STRING:
             return " or ".join(setting.choices) or "text"
-        case Kind.PASSWORD:
+        case SettingKind.PASSWORD:
             return "text, shown to nobody"
-        case Kind.LIST:
+        case SettingKind.LIST:
             return " and/or ".join(setting.choices) if setting.form is None else setting.form.told
     unit = f" {setting.unit}" if setting.unit else ""
     return f"{number(setting.least)} to {number(setting.most)}{unit}"

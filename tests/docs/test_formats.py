@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 ROOT = Path(__file__).parent.parent.parent
 TEXT = (ROOT / "docs/formats.md").read_text()

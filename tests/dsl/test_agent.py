@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streamlog import App, Stream
-from streamlog.dsl.agent import AgentStream, Feed, Slice
+from streamlog.dsl.agent import AgentFeed, AgentSlice, AgentStream
 from streamlog.errors import (
     ConfigError,
     ProcessingError,
@@ -18,10 +18,10 @@ from streamlog.errors import (
 from streamlog.record import Record
 
 
-class Nothing(Feed):
+class Nothing(AgentFeed):
     """The feed of a stream that has ended."""
 
-    async def ahead(self) -> Slice | None:
+    async def ahead(self) -> AgentSlice | None:
         return None
 
     async def gather(self, n: int, within_ms: int) -> list[Record[Any, Any]] | None:

@@ -6,7 +6,7 @@ import pytest
 
 from streamlog import agg
 from streamlog.errors import TopologyError
-from streamlog.topology import Aggregator
+from streamlog.nodes.stream_nodes import Aggregator
 
 
 def test_a_column_is_data() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.dsl.branches import Branches
+from streamlog.dsl.stream import Branches
 from streamlog.errors import TopologyError
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from streamlog import agg
 from streamlog.dsl.columns import row_aggregation
-from streamlog.dsl.shapes import Shape
+from streamlog.dsl.value_types import Shape
 from streamlog.errors import SerdeError, TopologyError
+from streamlog.nodes.stream_nodes import Aggregator
 from streamlog.serdes import form_of
-from streamlog.topology import Aggregator
 
 NOON = datetime(2025, 1, 1, 12, tzinfo=UTC)
 

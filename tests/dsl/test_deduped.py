@@ -7,8 +7,8 @@ import pytest
 
 from streamlog import App, Stream
 from streamlog.errors import ConfigError, TopologyError
+from streamlog.nodes.stream_nodes import Dedupe
 from streamlog.serdes import StrSerde
-from streamlog.topology import Dedupe
 
 
 @dataclass

@@ -12,8 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from streamlog import App, agg, tumbling
-from streamlog.dsl.makers import place_of
-from streamlog.dsl.shapes import returned
+from streamlog.dsl.value_types import return_shape, source_location
 from streamlog.errors import ProcessingError, TopologyError
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def test_an_annotation_that_only_a_type_checker_can_resolve_is_refused() -> None
     with pytest.raises(TopologyError, match=r"'unresolved' at test_makers.py:\d+ .*'Decimal'"):
         stream.group_by(lambda k, _: k, name="by").count(name="it")
     # What it returns is known, whatever is said of its parameters.
-    assert returned(of_unresolved).declared is int
+    assert return_shape(of_unresolved).declared is int
 
 
 def test_what_only_values_show_is_told_with_the_function() -> None:
@@ -137,5 +136,5 @@ def send(app: App, clicks: Any) -> None:
 
 
 def test_places_are_told() -> None:
-    assert place_of(visit_of).startswith("the function 'visit_of' at test_makers.py:")
-    assert place_of(int) == "the function 'int'"
+    assert source_location(visit_of).startswith("the function 'visit_of' at test_makers.py:")
+    assert source_location(int) == "the function 'int'"

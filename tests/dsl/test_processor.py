@@ -19,11 +19,11 @@ from streamlog import (
     kv_store,
     on_error,
 )
+from streamlog.blueprints.blueprint import Blueprint
+from streamlog.blueprints.topology_difference import difference
 from streamlog.durations import when_ms
 from streamlog.errors import ConfigError, SerdeError, TopologyError, UsageError
-from streamlog.topology import RepartitionSink
-from streamlog.topology.blueprint import Blueprint
-from streamlog.topology.difference import difference
+from streamlog.nodes.stream_nodes import RepartitionSink
 
 
 @dataclass

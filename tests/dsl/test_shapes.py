@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.dsl.shapes import (
-    UNKNOWN,
-    Shape,
-    TypedPackedSerde,
-    element,
-    item,
-    returned,
-)
+from streamlog.dsl.value_types import UNKNOWN, Shape, TypedPackedSerde, element, item, return_shape
 from streamlog.errors import SerdeError
 from streamlog.serdes import PACKED, serde_for
 
@@ -56,14 +49,14 @@ def nothing(_: str) -> None: ...
 
 
 def test_what_a_function_returns_is_read_off_its_annotation() -> None:
-    assert returned(typed) == Shape(Sale)
-    assert returned(Sale) == Shape(Sale)
-    assert returned(pair, of=element(0)) == Shape(int)
-    assert returned(pair, of=element(1)) == Shape(Sale)
-    assert returned(many, of=item) == Shape(Sale)
+    assert return_shape(typed) == Shape(Sale)
+    assert return_shape(Sale) == Shape(Sale)
+    assert return_shape(pair, of=element(0)) == Shape(int)
+    assert return_shape(pair, of=element(1)) == Shape(Sale)
+    assert return_shape(many, of=item) == Shape(Sale)
     for fn in (lambda v: v, generic, anything, nothing):
-        assert returned(fn) == UNKNOWN
-    assert returned(typed, of=element(0)) == UNKNOWN
+        assert return_shape(fn) == UNKNOWN
+    assert return_shape(typed, of=element(0)) == UNKNOWN
 
 
 def test_a_known_shape_has_the_serde_of_its_type_or_the_one_given() -> None:

@@ -9,7 +9,7 @@ import pytest
 from streamlog import App, Emit, ProcessingError, Stream, Windowed, agg, tumbling
 from streamlog.dsl.topic import Topic
 from streamlog.errors import ConfigError, TopologyError, UsageError
-from streamlog.topology import RepartitionSink
+from streamlog.nodes.stream_nodes import RepartitionSink
 from streamlog.windows.definitions import Windows
 
 

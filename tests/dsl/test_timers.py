@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from streamlog import App, ProcessingError, Processor, Record, Topic, kv_store, punctuate
+from streamlog.blueprints.blueprint import Blueprint
 from streamlog.durations import when_ms
 from streamlog.errors import ConfigError, TopologyError
-from streamlog.processing import processor_context
-from streamlog.topology.blueprint import Blueprint
+from streamlog.processing import processor_step
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -267,7 +267,7 @@ def wrong_init(self: Timed) -> None:
 def test_what_can_not_be_done_with_timers_is_told(
     method: str, wrong: Callable[..., None], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor_context, "AT_ONCE_MAX", 100)
+    monkeypatch.setattr(processor_step, "AT_ONCE_MAX", 100)
     app, numbers, _ = app_of(type("Wrong", (Timed,), {method: wrong}))
 
     def play() -> None:

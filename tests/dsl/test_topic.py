@@ -7,7 +7,7 @@ import pytest
 
 from streamlog import App, ProcessingError
 from streamlog.errors import UsageError
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 
 
 @dataclass
@@ -38,11 +38,11 @@ def test_send_takes_timestamp_headers_and_partition() -> None:
 def test_a_record_is_read_with_its_event_time_or_named() -> None:
     app = App("a")
     beats = app.topic("beats", key=str, value=Beat, timestamp=lambda b: b.at)
-    read = beats.decoded(Record(3, 7, b"k", b'{"at": 1000}', (("h", None),)), 2)
+    read = beats.decoded(LogRecord(3, 7, b"k", b'{"at": 1000}', (("h", None),)), 2)
     assert (read.key, read.value, read.partition, read.offset) == ("k", Beat(1000), 2, 3)
     assert read.timestamp == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
-    assert beats.decoded(Record(3, 7, b"k", None), 2).timestamp.microsecond == 7_000
+    assert beats.decoded(LogRecord(3, 7, b"k", None), 2).timestamp.microsecond == 7_000
     for data in (b'{"at": "noon"}', b"{", b'{"at": 1e300}'):
         with pytest.raises(ProcessingError, match="offset 3 of beats-2 can't be read") as error:
-            beats.decoded(Record(3, 7, b"k", data), 2)
+            beats.decoded(LogRecord(3, 7, b"k", data), 2)
         assert (error.value.topic, error.value.offset) == ("beats", 3)

@@ -13,11 +13,11 @@ from itertools import chain
 from random import Random
 from typing import Any, TypeAlias
 
-from streamlog.client.partitioner import partition_of_key
+from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.history.fed import Flow, Provided
 from streamlog.processing.provenance import MARK, unpack_mark, unpack_record
 from streamlog.processing.task import Task, TaskId
-from streamlog.tables.memory import MemoryStore
+from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.topology import Topology
 from tests.equality.programs import LONG_MS, Fed, Program

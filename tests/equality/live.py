@@ -21,19 +21,19 @@ from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
-from streamlog.client.partitioner import partition_of_key
+from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.history.fed import FedEquality, Flow
 from streamlog.history.finished import FinishedTask
-from streamlog.history.local import LocalRun, Surroundings, with_ends
+from streamlog.history.local import LocalRun, RunDeps, with_ends
 from streamlog.history.plan import planned
 from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
 from streamlog.log import Log
-from streamlog.processing.cut_input import TimeSpan
+from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.record import TopicPartition
 from streamlog.snapshots import SnapshotPlace
-from streamlog.tables.memory import MemoryStore
+from streamlog.tables.stores.memory_store import MemoryStore
 from tests.equality.feeding import Feeding, Row, Sequences, quiet_everywhere, with_marks
 from tests.equality.programs import LIVE, LONG_MS, SPAN_MS, Fed, Program, build, history
 from tests.equality.runs import Fleet, Unequal, text, whole
@@ -196,7 +196,7 @@ def local_history(url: str, program: Program, directory: Path) -> list[FinishedT
     """The tasks of a history in this process."""
     with LogReader(url) as reader:
         plan = planned(program.app.topology(), counts_of(program), span=TimeSpan(), outputs="stage")
-        surroundings = Surroundings(
+        surroundings = RunDeps(
             reader=reader,
             directory=directory / "history",
             place=place_in(directory),

@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from streamlog.cli.running import serve
+from streamlog.cli.session import serve
 from streamlog.errors import StreamlogError
 from streamlog.worker import worker
 from streamlog.worker.worker import Worker

@@ -22,9 +22,9 @@ from random import Random
 from threading import Lock
 from time import monotonic, sleep
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from streamlog.serdes import serde_for
 from tests.equality import member
 from tests.equality.programs import Fed, Program, build, history

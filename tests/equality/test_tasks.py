@@ -11,8 +11,8 @@ import pytest
 
 from tests.equality.programs import build, history
 from tests.equality.runs import Results, driven, text, whole
+from tests.processing.inputs.test_merged_input import AtomicCluster
 from tests.processing.test_exactness import SinkRecord
-from tests.processing.test_merged import AtomicCluster
 
 SEEDS = 1_000 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 40
 

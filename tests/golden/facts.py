@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamlog import App, Emit, Record, Windowed, session, sliding, tumbling
-from streamlog.client.partitioner import murmur2, partition_of_key
+from streamlog.client.producer.accumulator import murmur2, partition_of_key
 from streamlog.durations import moment, when_ms
 from streamlog.errors import StreamlogError
 from tests.golden.adapter import join_window, ms, windows_of

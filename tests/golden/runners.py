@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from streamlog import App
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.durations import when_ms
 from streamlog.log import Log
-from streamlog.records.batch import Record as RawRecord
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.worker.worker import Worker
 from tests.golden.adapter import Adapter, windowed_key
 from tests.golden.compare import Case, Row

@@ -20,7 +20,7 @@ from streamlog.client.admin import NewTopic
 from streamlog.history.finished import FinishedTask
 from streamlog.history.staging import read_segment
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 from streamlog.snapshots import SnapshotPlace
 from tests.equality.programs import Program
 from tests.golden.adapter import Adapter
@@ -105,7 +105,7 @@ class GoldenApp:
                     await producer.send(topic.name, value, key=key, timestamp_ms=at_ms, partition=0)
                 await producer.flush()
 
-    def driven(self) -> list[list[Record]]:
+    def driven(self) -> list[list[LogRecord]]:
         """What the driver writes to each output, in order."""
         test = self.program.app.test()
         for topic, key, value, at_ms in self.fed():
@@ -121,16 +121,16 @@ class GoldenApp:
         """Where a history that runs in this directory leaves its files."""
         return SnapshotPlace(str(directory / "snapshots" / "one"))
 
-    def staged(self, tasks: Sequence[FinishedTask], place: SnapshotPlace) -> list[list[Record]]:
+    def staged(self, tasks: Sequence[FinishedTask], place: SnapshotPlace) -> list[list[LogRecord]]:
         """What a history has staged for each output, in order."""
-        found: dict[str, list[Record]] = {}
+        found: dict[str, list[LogRecord]] = {}
         for part in (part for task in tasks for part in task.staged):
             with place.checked(part) as path:
                 for batch in read_segment(path):
                     found.setdefault(part.topic, []).extend(batch.records())
         return [found.get(output.topic.name, []) for output in self.outputs]
 
-    def passed(self, found: Sequence[Sequence[Record]]) -> set[str]:
+    def passed(self, found: Sequence[Sequence[LogRecord]]) -> set[str]:
         """The cases whose rows these are, whenever they came."""
         rows: dict[str, list[Row]] = {case["id"]: [] for case in self._cases}
         for output, records in zip(self.outputs, found, strict=True):
@@ -154,6 +154,6 @@ def encoded(adapter: Adapter, fed: Case) -> tuple[bytes | None, bytes | None]:
     return key, value
 
 
-def content(records: Sequence[Record]) -> list[tuple[object, ...]]:
+def content(records: Sequence[LogRecord]) -> list[tuple[object, ...]]:
     """The records, without their offsets."""
     return [(r.key, r.value, r.timestamp_ms, tuple(r.headers)) for r in records]

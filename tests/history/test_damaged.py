@@ -10,27 +10,27 @@ from random import Random
 import pytest
 
 from streamlog import App, on_error
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import CorruptData, ProcessingError
 from streamlog.history.finished import FinishedTask
-from streamlog.history.local import LocalRun, Surroundings, with_ends
+from streamlog.history.local import LocalRun, RunDeps, with_ends
 from streamlog.history.plan import planned
 from streamlog.history.readers import LogReader
 from streamlog.history.stored import StoredReader
 from streamlog.history.task_run import PartitionReader
 from streamlog.log import Log
-from streamlog.processing.cut_input import TimeSpan
-from streamlog.processing.damaged_inputs import DamagedInputs
+from streamlog.nodes.policies import ErrorPolicy
+from streamlog.processing.error_handling import DamagedInputs
+from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.record import TopicPartition
 from streamlog.records.batch import HEADER_BYTES, encode_batch
 from streamlog.records.compression import Compression, compress
 from streamlog.snapshots import SnapshotPlace
-from streamlog.tables.memory import MemoryStore
-from streamlog.topology import ErrorPolicy
+from streamlog.tables.stores.memory_store import MemoryStore
 from tests.records.slow_reader import Malformed, SlowRecord, read_plain_batch
 from tests.records.test_record_scan import damaged, sealed
-from tests.worker.test_damaged import produce_raw
+from tests.worker.test_damaged_batches import produce_raw
 
 PLACE = TopicPartition("lines", 0)
 BATCHES = 60
@@ -118,7 +118,7 @@ def run_history(url: str, app: App, directory: Path) -> list[FinishedTask]:
     counts["lines-dlq"] = 1
     with LogReader(url) as reader:
         plan = planned(app.topology(), counts, span=TimeSpan(), outputs="stage")
-        surroundings = Surroundings(
+        surroundings = RunDeps(
             reader=reader,
             directory=directory / "history",
             place=SnapshotPlace(str(directory / "snapshots" / "one")),

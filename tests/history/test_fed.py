@@ -22,7 +22,7 @@ from streamlog import (
 )
 from streamlog.history.fed import FedEquality, Flow, Provided
 from streamlog.history.plan import planned
-from streamlog.processing.cut_input import TimeSpan
+from streamlog.processing.inputs.record_queue import TimeSpan
 
 Numbers = Stream[str, int]
 Make = Callable[[App, Numbers], Any]

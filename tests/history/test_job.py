@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from streamlog import App, Emit, Windowed, tumbling
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.errors import ConfigError, ProcessingError, TopologyError, UsageError
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from streamlog.worker.worker import Worker
 
 ORDERS = [(f"shop{n % 3}", n % 7, 1_000_000 + n * 250) for n in range(600)]

@@ -13,14 +13,14 @@ import pytest
 
 from streamlog.client.admin import NewTopic
 from streamlog.history.finished import FinishedTask
-from streamlog.history.local import LocalRun, Surroundings, with_ends
+from streamlog.history.local import LocalRun, RunDeps, with_ends
 from streamlog.history.plan import planned
 from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
 from streamlog.log import Log
-from streamlog.processing.cut_input import TimeSpan
+from streamlog.processing.inputs.record_queue import TimeSpan
 from streamlog.snapshots import SnapshotPlace
-from streamlog.tables.memory import MemoryStore
+from streamlog.tables.stores.memory_store import MemoryStore
 from tests.equality.programs import SPAN_MS, Fed, Program, build, history
 from tests.equality.runs import Results, driven, text, whole
 from tests.worker.processes import still
@@ -53,7 +53,7 @@ def run_history(
     counts = {name: spec.partitions or 1 for name, spec in program.app.topics.items()}
     with LogReader(url) as reader:
         plan = planned(program.app.topology(), counts, span=span or TimeSpan(), outputs="stage")
-        surroundings = Surroundings(
+        surroundings = RunDeps(
             reader=reader,
             directory=directory / "history",
             place=SnapshotPlace(str(directory / "snapshots" / "one")),

@@ -8,7 +8,7 @@ import pytest
 from streamlog import App, Emit, Stream, agg, hopping, session, tumbling
 from streamlog.history.lowering import Lower
 from streamlog.history.plan import Plan, Stage, planned, taken_by_tasks
-from streamlog.processing.cut_input import TimeSpan
+from streamlog.processing.inputs.record_queue import TimeSpan
 
 
 @dataclass

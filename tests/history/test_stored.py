@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.errors import ProcessingError
 from streamlog.history.readers import LogReader
 from streamlog.history.stored import StoredReader
 from streamlog.history.task_run import PartitionReader
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 
 PLACE = TopicPartition("rows", 0)
 

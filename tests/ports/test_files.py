@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from simulation.disk import SimulatedDisk
-from streamlog.broker.storage.files import (
+from streamlog.broker.storage.disk.files import (
     Files,
     directory_error,
     make_durable_directory,
@@ -19,8 +19,8 @@ from streamlog.broker.storage.files import (
     replace_file,
     write_whole,
 )
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.broker.storage.os_files import OsFiles
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.errors import LogDirectoryFailed, LogDirectoryLost
 
 Place = tuple[Files, str]
@@ -111,7 +111,7 @@ def test_a_file_system_may_know_no_allocation_or_have_no_room(
         os.ftruncate(descriptor, position + size_bytes // 2)
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("streamlog.broker.storage.os_files._allocate", refuse)
+    monkeypatch.setattr("streamlog.broker.storage.disk.os_files._allocate", refuse)
     file = OsFiles().open(f"{tmp_path}/a", writable=True)
     write_whole(file, b"abc", 0)
     if code == errno.ENOSPC:

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.errors import UsageError
-from streamlog.tables.deferred import DeferredStore, WaitingBudget
-from streamlog.tables.memory import MemoryStore
-from streamlog.tables.rocksdb import RocksBudget, RocksStore
-from streamlog.tables.store import Change, KeyValueStore, NamedStore, StoreSpec
-from streamlog.tables.transaction import StoreTransaction
+from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
+from streamlog.tables.state.store_transaction import DeferredStore, StoreTransaction, WaitingBudget
+from streamlog.tables.stores.memory_store import MemoryStore
+from streamlog.tables.stores.store import Change, KeyValueStore, NamedStore, StoreSpec
 
 Operation = Callable[[KeyValueStore, dict[bytes, bytes]], None]
 BUDGET = RocksBudget(16 << 20)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.embedded import EmbeddedTransport
-from streamlog.broker.server import BrokerServer
+from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.embedded import EmbeddedTransport
 from streamlog.errors import ConnectionLost, RequestTimedOut
-from streamlog.protocol.apis import APIS, api_of
-from streamlog.protocol.messages.cluster import MetadataRequest, MetadataResponse
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.api_table import APIS, api_of
+from streamlog.protocol.messages.cluster_metadata import MetadataRequest, MetadataResponse
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -31,7 +31,7 @@ from streamlog.protocol.messages.data import (
 )
 from streamlog.protocol.schema import one_buffer
 from streamlog.records.batch import encode_batch, split_batches
-from streamlog.transport.connection import TcpTransport, Transport
+from streamlog.transport.client_connection import TcpTransport, Transport
 from tests.broker.node import create
 
 Open = Callable[[], AbstractAsyncContextManager[Transport]]
@@ -44,7 +44,7 @@ def connected(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Transport]:
-        async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+        async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
             create(broker)
             topic_ids["t"] = broker.directory.topics["t"].topic_id
             transport: Transport = EmbeddedTransport(broker)

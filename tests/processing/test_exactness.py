@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog import App, Record, Windowed, tumbling
-from streamlog.client.partitioner import partition_of_key
+from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.durations import when_ms
 from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.task import Task, TaskId
-from streamlog.records.batch import Record as RawRecord
+from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.serdes import WindowedSerde, serde_for
-from streamlog.tables.changelog import Restoration
-from streamlog.tables.memory import MemoryStore
+from streamlog.tables.state.changelog import Restoration
+from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.topology import Subtopology, Topology
 from streamlog.windows.definitions import Windows
-from streamlog.windows.keys import layout_of
+from streamlog.windows.window_assigner import layout_of
 
 SIZE_MS = 10
 GRACE_MS = 3

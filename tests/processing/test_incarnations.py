@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.processing.incarnations import TAGS_MAX, Incarnations
-from streamlog.processing.provenance import identity, source_of, tagged, untagged
+from streamlog.processing.provenance import (
+    TAGS_MAX,
+    Incarnations,
+    add_tag,
+    identity,
+    source_of,
+    strip_tag,
+)
 
 SOURCE = ("topic", 3)
 
@@ -39,7 +45,7 @@ def test_new_records_are_new_and_repeated_ones_are_not(
     state, known = fresh()
     taken: list[tuple[int, int]] = []
     for number, (count, again, restarts) in enumerate(logs):
-        tag = tagged(identity(SOURCE), bytes([number]) * 16, 0)
+        tag = add_tag(identity(SOURCE), bytes([number]) * 16, 0)
         # A task upstream that starts again sends what it has sent since its last commit once more.
         for position in [*range(count), *range(min(again, count), count)]:
             found = known.get(tag)
@@ -62,7 +68,7 @@ def test_new_records_are_new_and_repeated_ones_are_not(
 def test_tags_are_bounded_and_the_newest_are_kept() -> None:
     state, known = fresh()
     for number in range(TAGS_MAX + 5):
-        found = known.get(tagged(identity(SOURCE), bytes([number]) * 16, number))
+        found = known.get(add_tag(identity(SOURCE), bytes([number]) * 16, number))
         assert found is not None
         state.position = found[1] + 10
     ((_, _, tags),) = known.to_data()
@@ -72,7 +78,7 @@ def test_tags_are_bounded_and_the_newest_are_kept() -> None:
 
 def test_a_source_that_there_is_not_is_not_found() -> None:
     _, known = fresh()
-    assert known.get(tagged(identity(("topic", 4)), b"1" * 16, 0)) is None
+    assert known.get(add_tag(identity(("topic", 4)), b"1" * 16, 0)) is None
 
 
 @given(st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), max_size=9),
@@ -81,5 +87,5 @@ def test_a_tag_does_not_change_the_source(
     name: str, partition: int, topic_id: bytes, cuts: int
 ) -> None:
     own = identity((name, partition))
-    assert untagged(tagged(own, topic_id, cuts)) == untagged(own) == own
-    assert source_of(tagged(own, topic_id, cuts)) == (name, partition)
+    assert strip_tag(add_tag(own, topic_id, cuts)) == strip_tag(own) == own
+    assert source_of(add_tag(own, topic_id, cuts)) == (name, partition)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog import App, Emit, Windowed, tumbling
-from streamlog.processing.columns import Feed
-from streamlog.processing.node_time import NodeTime
-from streamlog.processing.record_queue import Input, RecordQueue
-from streamlog.records.batch import Record
-from streamlog.records.control import TimeMark
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.column_batch import TimeSource
+from streamlog.processing.inputs.record_queue import Input, RecordQueue
+from streamlog.processing.node_clock import NodeTime
+from streamlog.records.batch import LogRecord
+from streamlog.records.control_batches import TimeMark
 from streamlog.serdes import serde_for
-from streamlog.topology import TopicSpec
 from streamlog.windows.emit import UNKNOWN_MS
 
 texts: Any = serde_for(str)
@@ -25,8 +25,8 @@ def an_input() -> Input:
     return Input(TopicSpec("t", texts, texts), 0, 0)
 
 
-def raw(offset: int, timestamp_ms: int, value: bytes = b"v") -> Record:
-    return Record(offset, timestamp_ms, b"k", value)
+def raw(offset: int, timestamp_ms: int, value: bytes = b"v") -> LogRecord:
+    return LogRecord(offset, timestamp_ms, b"k", value)
 
 
 @given(
@@ -81,7 +81,7 @@ def test_a_node_that_was_not_written_down_begins_where_its_input_is() -> None:
 
 
 def test_feeds_that_are_no_inputs_keep_their_own_time() -> None:
-    own = Feed(("windows", 0))
+    own = TimeSource(("windows", 0))
     inner = Input(TopicSpec("r", texts, texts, internal=True), 0, 0)
     assert NodeTime([own, inner]).feeds == [own, inner]
 

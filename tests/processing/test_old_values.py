@@ -177,12 +177,12 @@ def test_nobody_looks_at_old_values_without_need() -> None:
     table = app.table(app.topic("in", key=str, value=int))
     view = table.map_values(lambda v: v + 1)
     (sub,) = app.topology().subtopologies
-    assert not any(sub.tells_old_values(node) for node in sub.nodes)
+    assert not any(sub.sends_old_values(node) for node in sub.nodes)
     view.group_by(lambda k, v: (k, v), name="groups").count(name="n")
     first, second = app.topology().subtopologies
-    told = [node.name for node in first.nodes if first.tells_old_values(node)]
+    told = [node.name for node in first.nodes if first.sends_old_values(node)]
     assert told == [table.name, view.side.place.node]
-    assert not any(second.tells_old_values(node) for node in second.nodes)
+    assert not any(second.sends_old_values(node) for node in second.nodes)
 
 
 def anything(value: str) -> Any:

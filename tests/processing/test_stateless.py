@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamlog import App, ProcessingError, Record, Stream
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task, TaskId
-from streamlog.records.batch import Record as RawRecord
+from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.records.murmur2 import partitions_of_keys
 
 Build = Callable[[Stream[str, str]], Stream[Any, Any]]

@@ -12,8 +12,14 @@ from typing import Any
 
 import pytest
 
-from streamlog.processing.stored_times import is_mark, latest_times, reset, told_ms, without_marks
-from streamlog.tables.changelog import PROGRESS_KEY, Progress, SourceLog
+from streamlog.processing.task_progress import (
+    is_mark,
+    latest_header_ms,
+    latest_times,
+    lower_stream_times,
+    skip_time_marks,
+)
+from streamlog.tables.state.changelog import PROGRESS_KEY, SourceLog, TaskProgress
 from tests.oracle.test_left_out import ALONE, FAR_MS, TWO, WITHOUT_KEYS, Operator, app_of, behind
 from tests.oracle.test_left_out import dumped as value_of
 
@@ -59,21 +65,21 @@ def changelogs(t: Any) -> list[str]:
     return [sub.changelog_topic for sub in subs if sub.changelog_topic is not None]
 
 
-def without_unread_marks(t: Any, progress: Progress) -> Progress:
+def without_unread_marks(t: Any, progress: TaskProgress) -> TaskProgress:
     """Behind what lies unread in a repartition topic: marks of the tasks upstream."""
     for (topic, partition), position in dict(progress.offsets).items():
         tail = t.topic(topic).partitions[partition][position:]
         if topic.endswith("-repartition") and tail:
             assert all(is_mark(record.headers) for record in tail)
-            assert max(told_ms(record.headers) for record in tail) == FAR_MS
+            assert max(latest_header_ms(record.headers) for record in tail) == FAR_MS
             end = position + len(tail)
-            progress = without_marks(progress, (topic, partition), end)
+            progress = skip_time_marks(progress, (topic, partition), end)
     return progress
 
 
-def stored(t: Any, changelog: str) -> Progress:
+def stored(t: Any, changelog: str) -> TaskProgress:
     found = [r.value for _, r in t.topic(changelog).arrivals if r.key == PROGRESS_KEY]
-    return Progress.decode(found[-1])
+    return TaskProgress.decode(found[-1])
 
 
 @pytest.mark.parametrize("is_behind", [False, True], ids=["direct", "repartitioned"])
@@ -91,12 +97,12 @@ def test_a_reset_leaves_no_time_of_a_far_record(name: str, is_behind: bool) -> N
             for changelog in changelogs(t):
                 before = stored(t, changelog)
                 assert latest_times(before, after_ms=NOW_MS), before
-                after = reset(before, NOW_MS)
+                after = lower_stream_times(before, NOW_MS)
                 assert latest_times(after, after_ms=NOW_MS) == []
                 left = {n for n, each in numbers(dict(after.sections)) if each > FAR_MS // 2}
                 assert left <= NUMBERS, after
                 assert after.offsets == before.offsets
-                assert reset(after, NOW_MS) == after
+                assert lower_stream_times(after, NOW_MS) == after
                 after = without_unread_marks(t, after)
                 # It loads, and later records count again: time goes on from the reset.
                 t.topic(changelog).append(
@@ -115,9 +121,9 @@ def test_a_reset_leaves_no_time_of_a_far_record(name: str, is_behind: bool) -> N
 def test_a_progress_keeps_which_log_it_is_of() -> None:
     place, other = ("app-n-repartition", 0), ("t", 0)
     logs = {place: SourceLog(b"1" * 16, 7, 2), other: SourceLog(b"2" * 16, 3)}
-    progress = Progress(offsets={place: 5, other: 9}, logs=logs)
-    assert reset(progress, NOW_MS) == progress
-    moved = without_marks(progress, place, 8)
+    progress = TaskProgress(offsets={place: 5, other: 9}, logs=logs)
+    assert lower_stream_times(progress, NOW_MS) == progress
+    moved = skip_time_marks(progress, place, 8)
     assert moved.offsets == {place: 8, other: 9}
     # The leader epoch belongs to offset 5, and would make offset 8 look like that of a cut log.
     assert moved.logs == {

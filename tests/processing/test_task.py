@@ -7,9 +7,9 @@ import pytest
 from streamlog import App
 from streamlog.errors import TopologyError
 from streamlog.processing.task import Task, TaskId
-from streamlog.records.batch import Record
-from streamlog.tables.changelog import apply_records
-from streamlog.tables.memory import MemoryStore
+from streamlog.records.batch import LogRecord
+from streamlog.tables.state.changelog import apply_records
+from streamlog.tables.stores.memory_store import MemoryStore
 
 
 def counting(topic: str) -> App:
@@ -28,7 +28,7 @@ def worked(topic: str) -> MemoryStore:
     """A store after one record and a commit."""
     store = MemoryStore()
     task = task_of(counting(topic), store)
-    task.process({(topic, 0): [Record(0, 5, b"k", b"v")]}, 0, ends={(topic, 0): 1})
+    task.process({(topic, 0): [LogRecord(0, 5, b"k", b"v")]}, 0, ends={(topic, 0): 1})
     apply_records(store, task.checkpoint(), next_offset=3)
     return store
 

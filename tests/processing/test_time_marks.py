@@ -25,9 +25,9 @@ from streamlog import (
 )
 from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.task import Task, TaskId
-from streamlog.records.batch import Record as RawRecord
-from streamlog.records.control import TimeMark, Told
-from streamlog.tables.memory import MemoryStore
+from streamlog.records.batch import LogRecord as RawRecord
+from streamlog.records.control_batches import MarkTold, TimeMark
+from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.topology import Subtopology, Topology
 
 PLACE = ("words", 0)
@@ -95,9 +95,11 @@ def entry_of(offset: int, kind: str, ms: int) -> RawRecord | TimeMark:
         case "mark":
             return TimeMark(offset, ms)
         case "told":
-            return TimeMark(offset, 0, (Told("marks:record", ms),))
+            return TimeMark(offset, 0, (MarkTold("marks:record", ms),))
         case "told others":
-            return TimeMark(offset, 0, (Told("other:record", ms), Told("marks:another", ms)))
+            return TimeMark(
+                offset, 0, (MarkTold("other:record", ms), MarkTold("marks:another", ms))
+            )
         case _:
             return RawRecord(offset, ms, b"k%d" % (ms % 2), b"v")
 

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 
 from streamlog import App, Emit, Processor, Record, Windowed, kv_store, punctuate, tumbling
 from streamlog.durations import when_ms
+from streamlog.nodes.process_nodes import Punctuation
 from streamlog.processing import timers as timers_module
-from streamlog.processing.columns import Feed
+from streamlog.processing.column_batch import TimeSource
 from streamlog.processing.outbox import SinkRecord
-from streamlog.processing.timers import Alarms, KeyTimers
+from streamlog.processing.timers import DueTimers, KeyTimers
 from streamlog.serdes import serde_for
-from streamlog.tables.memory import MemoryStore
-from streamlog.tables.store import NamedStore, StoreSpec
-from streamlog.tables.transaction import StoreTransaction
-from streamlog.topology import Punctuation
+from streamlog.tables.state.store_transaction import StoreTransaction
+from streamlog.tables.stores.memory_store import MemoryStore
+from streamlog.tables.stores.store import NamedStore, StoreSpec
 from streamlog.windows.emit import FAR_MS
+from tests.processing.inputs.test_merged_input import AtomicCluster
 from tests.processing.test_exactness import Cluster
-from tests.processing.test_merged import AtomicCluster
 
 KEYS = [b"", b"\0", b"\0\xff", b"\0\1", b"a", b"a\0", b"ab", b"\xff\xff"]
 
@@ -106,7 +106,7 @@ def test_a_clock_that_goes_in_steps_fires_what_one_that_jumps_does(
             Punctuation("one", one_ms, "event"),
             Punctuation("other", other_ms, "event"),
         ]
-        alarms = Alarms(Feed(("n/event", 0)), punctuations, None)
+        alarms = DueTimers(TimeSource(("n/event", 0)), punctuations, None)
         alarms.start(steps[0])
         found = []
         for time_ms in times:
@@ -114,7 +114,7 @@ def test_a_clock_that_goes_in_steps_fires_what_one_that_jumps_does(
                 found.append((alarm.at_ms, alarm.method, alarms.last))
             if restarts is not None and restarts.random() < 0.3:
                 data = alarms.to_data()
-                alarms = Alarms(Feed(("n/event", 0)), punctuations, None)
+                alarms = DueTimers(TimeSource(("n/event", 0)), punctuations, None)
                 alarms.load(data)
                 alarms.start(time_ms)
         return found
@@ -139,7 +139,7 @@ def test_on_the_wall_what_was_missed_is_made_up_for_once(
     rng = Random(seed)
     now_ms = 1_000
     punctuations = [Punctuation("tick", every_ms, "wall")]
-    alarms = Alarms(Feed(("n/wall", 0)), punctuations, None)
+    alarms = DueTimers(TimeSource(("n/wall", 0)), punctuations, None)
     alarms.start(now_ms)
     last_ms = now_ms // every_ms * every_ms
     for delay_ms in delays:
@@ -152,17 +152,17 @@ def test_on_the_wall_what_was_missed_is_made_up_for_once(
         last_ms = latest_ms
         if rng.random() < 0.3:
             data = alarms.to_data()
-            alarms = Alarms(Feed(("n/wall", 0)), punctuations, None)
+            alarms = DueTimers(TimeSource(("n/wall", 0)), punctuations, None)
             alarms.load(data)
             alarms.start(now_ms)
 
 
 def test_a_wall_clock_that_was_set_back_between_two_runs_delays_by_an_interval_at_most() -> None:
     punctuations = [Punctuation("tick", 10, "wall")]
-    alarms = Alarms(Feed(("n/wall", 0)), punctuations, None)
+    alarms = DueTimers(TimeSource(("n/wall", 0)), punctuations, None)
     alarms.start(100_000)
     assert alarms.due(100_010, each=False) is not None
-    again = Alarms(Feed(("n/wall", 0)), punctuations, None)
+    again = DueTimers(TimeSource(("n/wall", 0)), punctuations, None)
     again.load(alarms.to_data())
     again.start(50_000)
     assert again.next_ms == 50_010
@@ -171,9 +171,9 @@ def test_a_wall_clock_that_was_set_back_between_two_runs_delays_by_an_interval_a
 
 
 def test_another_interval_counts_from_its_own_multiples() -> None:
-    alarms = Alarms(Feed(("n/event", 0)), [Punctuation("tick", 10, "event")], None)
+    alarms = DueTimers(TimeSource(("n/event", 0)), [Punctuation("tick", 10, "event")], None)
     alarms.start(5)
-    other = Alarms(Feed(("n/event", 0)), [Punctuation("tick", 7, "event")], None)
+    other = DueTimers(TimeSource(("n/event", 0)), [Punctuation("tick", 7, "event")], None)
     other.load(alarms.to_data())
     other.start(6)
     assert [alarm.at_ms for alarm in iter(lambda: other.due(22, each=True), None)] == [7, 14, 21]
@@ -181,7 +181,7 @@ def test_another_interval_counts_from_its_own_multiples() -> None:
 
 def test_a_jump_over_all_too_many_intervals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timers_module, "PUNCTUATIONS_MAX", 3)
-    alarms = Alarms(Feed(("n/event", 0)), [Punctuation("tick", 10, "event")], None)
+    alarms = DueTimers(TimeSource(("n/event", 0)), [Punctuation("tick", 10, "event")], None)
     alarms.start(0)
     fired = [alarm.at_ms for alarm in iter(lambda: alarms.due(10_005, each=True), None)]
     assert fired == [9_970, 9_980, 9_990, 10_000]

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from streamlog import App, Emit, Table, agg, count_window, hopping, on_error, session, tumbling
 from streamlog.errors import ProcessingError, TopologyError
-from streamlog.topology import Aggregator
+from streamlog.nodes.stream_nodes import Aggregator
 
 
 class Color(Enum):

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from streamlog.protocol.messages import (
-    admin,
-    brokers,
-    cluster,
-    config_resources,
-    consumer_group_description,
+    broker_registration,
+    classic_groups,
+    cluster_metadata,
     consumer_groups,
-    coordination,
-    data,
-    group_admin,
-    partitions,
+    partitions_and_replicas,
+    produce_and_fetch,
     publishing,
-    quorum,
-    quotas,
-    replace_configs,
-    replicas,
-    security,
-    topic_partitions,
-    transaction_admin,
-    transactions,
+    quorum_messages,
+    sasl_acls_quotas,
+    topics_and_configs,
+    transaction_messages,
 )
 from streamlog.protocol.schema import Message
 
@@ -29,17 +21,19 @@ CODE = 41
 ID = bytes(15) + b"\1"
 RESPONSES: list[tuple[Message, Message]] = [
     (
-        data.ProduceRequest(
+        produce_and_fetch.ProduceRequest(
             topic_data=[
-                data.TopicProduceData(name="a", partition_data=[data.PartitionProduceData(index=2)])
+                produce_and_fetch.TopicProduceData(
+                    name="a", partition_data=[produce_and_fetch.PartitionProduceData(index=2)]
+                )
             ]
         ),
-        data.ProduceResponse(
+        produce_and_fetch.ProduceResponse(
             responses=[
-                data.TopicProduceResponse(
+                produce_and_fetch.TopicProduceResponse(
                     name="a",
                     partition_responses=[
-                        data.PartitionProduceResponse(
+                        produce_and_fetch.PartitionProduceResponse(
                             index=2, error_code=CODE, base_offset=-1, error_message="why"
                         )
                     ],
@@ -47,42 +41,44 @@ RESPONSES: list[tuple[Message, Message]] = [
             ]
         ),
     ),
-    (data.FetchRequest(), data.FetchResponse(error_code=CODE)),
+    (produce_and_fetch.FetchRequest(), produce_and_fetch.FetchResponse(error_code=CODE)),
     (
-        data.ListOffsetsRequest(
+        produce_and_fetch.ListOffsetsRequest(
             topics=[
-                data.ListOffsetsTopic(
-                    name="a", partitions=[data.ListOffsetsPartition(partition_index=2)]
+                produce_and_fetch.ListOffsetsTopic(
+                    name="a", partitions=[produce_and_fetch.ListOffsetsPartition(partition_index=2)]
                 )
             ]
         ),
-        data.ListOffsetsResponse(
+        produce_and_fetch.ListOffsetsResponse(
             topics=[
-                data.ListOffsetsTopicResponse(
+                produce_and_fetch.ListOffsetsTopicResponse(
                     name="a",
                     partitions=[
-                        data.ListOffsetsPartitionResponse(partition_index=2, error_code=CODE)
+                        produce_and_fetch.ListOffsetsPartitionResponse(
+                            partition_index=2, error_code=CODE
+                        )
                     ],
                 )
             ]
         ),
     ),
-    (cluster.MetadataRequest(), cluster.MetadataResponse(error_code=CODE)),
+    (cluster_metadata.MetadataRequest(), cluster_metadata.MetadataResponse(error_code=CODE)),
     (
-        coordination.OffsetCommitRequest(
+        classic_groups.OffsetCommitRequest(
             topics=[
-                coordination.OffsetCommitRequestTopic(
+                classic_groups.OffsetCommitRequestTopic(
                     topic_id=ID,
-                    partitions=[coordination.OffsetCommitRequestPartition(partition_index=2)],
+                    partitions=[classic_groups.OffsetCommitRequestPartition(partition_index=2)],
                 )
             ]
         ),
-        coordination.OffsetCommitResponse(
+        classic_groups.OffsetCommitResponse(
             topics=[
-                coordination.OffsetCommitResponseTopic(
+                classic_groups.OffsetCommitResponseTopic(
                     topic_id=ID,
                     partitions=[
-                        coordination.OffsetCommitResponsePartition(
+                        classic_groups.OffsetCommitResponsePartition(
                             partition_index=2, error_code=CODE
                         )
                     ],
@@ -91,18 +87,18 @@ RESPONSES: list[tuple[Message, Message]] = [
         ),
     ),
     (
-        coordination.OffsetFetchRequest(
-            topics=[coordination.OffsetFetchRequestTopic(name="a", partition_indexes=[1, 2])]
+        classic_groups.OffsetFetchRequest(
+            topics=[classic_groups.OffsetFetchRequestTopic(name="a", partition_indexes=[1, 2])]
         ),
-        coordination.OffsetFetchResponse(
+        classic_groups.OffsetFetchResponse(
             topics=[
-                coordination.OffsetFetchResponseTopic(
+                classic_groups.OffsetFetchResponseTopic(
                     name="a",
                     partitions=[
-                        coordination.OffsetFetchResponsePartition(
+                        classic_groups.OffsetFetchResponsePartition(
                             partition_index=1, committed_offset=-1, error_code=CODE
                         ),
-                        coordination.OffsetFetchResponsePartition(
+                        classic_groups.OffsetFetchResponsePartition(
                             partition_index=2, committed_offset=-1, error_code=CODE
                         ),
                     ],
@@ -112,111 +108,123 @@ RESPONSES: list[tuple[Message, Message]] = [
         ),
     ),
     (
-        coordination.OffsetFetchRequest(
+        classic_groups.OffsetFetchRequest(
             groups=[
-                coordination.OffsetFetchRequestGroup(
+                classic_groups.OffsetFetchRequestGroup(
                     group_id="a",
                     topics=[
-                        coordination.OffsetFetchRequestTopics(topic_id=ID, partition_indexes=[1, 2])
+                        classic_groups.OffsetFetchRequestTopics(
+                            topic_id=ID, partition_indexes=[1, 2]
+                        )
                     ],
                 )
             ]
         ),
-        coordination.OffsetFetchResponse(
+        classic_groups.OffsetFetchResponse(
             error_code=CODE,
-            groups=[coordination.OffsetFetchResponseGroup(group_id="a", error_code=CODE)],
+            groups=[classic_groups.OffsetFetchResponseGroup(group_id="a", error_code=CODE)],
         ),
     ),
     (
-        coordination.FindCoordinatorRequest(),
-        coordination.FindCoordinatorResponse(
+        classic_groups.FindCoordinatorRequest(),
+        classic_groups.FindCoordinatorResponse(
             error_code=CODE, error_message="why", node_id=-1, port=-1
         ),
     ),
     (
-        coordination.FindCoordinatorRequest(coordinator_keys=["a", "b"]),
-        coordination.FindCoordinatorResponse(
+        classic_groups.FindCoordinatorRequest(coordinator_keys=["a", "b"]),
+        classic_groups.FindCoordinatorResponse(
             error_code=CODE,
             error_message="why",
             node_id=-1,
             port=-1,
             coordinators=[
-                coordination.Coordinator(
+                classic_groups.FoundCoordinator(
                     key="a", node_id=-1, port=-1, error_code=CODE, error_message="why"
                 ),
-                coordination.Coordinator(
+                classic_groups.FoundCoordinator(
                     key="b", node_id=-1, port=-1, error_code=CODE, error_message="why"
                 ),
             ],
         ),
     ),
-    (coordination.JoinGroupRequest(), coordination.JoinGroupResponse(error_code=CODE)),
-    (coordination.HeartbeatRequest(), coordination.HeartbeatResponse(error_code=CODE)),
-    (coordination.LeaveGroupRequest(), coordination.LeaveGroupResponse(error_code=CODE)),
-    (coordination.SyncGroupRequest(), coordination.SyncGroupResponse(error_code=CODE)),
+    (classic_groups.JoinGroupRequest(), classic_groups.JoinGroupResponse(error_code=CODE)),
+    (classic_groups.HeartbeatRequest(), classic_groups.HeartbeatResponse(error_code=CODE)),
+    (classic_groups.LeaveGroupRequest(), classic_groups.LeaveGroupResponse(error_code=CODE)),
+    (classic_groups.SyncGroupRequest(), classic_groups.SyncGroupResponse(error_code=CODE)),
     (
-        coordination.DescribeGroupsRequest(groups=["a", "b"]),
-        coordination.DescribeGroupsResponse(
+        classic_groups.DescribeGroupsRequest(groups=["a", "b"]),
+        classic_groups.DescribeGroupsResponse(
             groups=[
-                coordination.DescribedGroup(error_code=CODE, error_message="why", group_id="a"),
-                coordination.DescribedGroup(error_code=CODE, error_message="why", group_id="b"),
+                classic_groups.DescribedGroup(error_code=CODE, error_message="why", group_id="a"),
+                classic_groups.DescribedGroup(error_code=CODE, error_message="why", group_id="b"),
             ]
         ),
     ),
-    (coordination.ListGroupsRequest(), coordination.ListGroupsResponse(error_code=CODE)),
-    (security.SaslHandshakeRequest(), security.SaslHandshakeResponse(error_code=CODE)),
-    (cluster.ApiVersionsRequest(), cluster.ApiVersionsResponse(error_code=CODE)),
+    (classic_groups.ListGroupsRequest(), classic_groups.ListGroupsResponse(error_code=CODE)),
     (
-        admin.CreateTopicsRequest(
+        sasl_acls_quotas.SaslHandshakeRequest(),
+        sasl_acls_quotas.SaslHandshakeResponse(error_code=CODE),
+    ),
+    (cluster_metadata.ApiVersionsRequest(), cluster_metadata.ApiVersionsResponse(error_code=CODE)),
+    (
+        topics_and_configs.CreateTopicsRequest(
             topics=[
-                admin.CreatableTopic(
+                topics_and_configs.CreatableTopic(
                     name="a",
-                    assignments=[admin.CreatableReplicaAssignment(partition_index=2)],
-                    configs=[admin.CreatableTopicConfig(name="a")],
+                    assignments=[topics_and_configs.CreatableReplicaAssignment(partition_index=2)],
+                    configs=[topics_and_configs.CreatableTopicConfig(name="a")],
                 )
             ]
         ),
-        admin.CreateTopicsResponse(
+        topics_and_configs.CreateTopicsResponse(
             topics=[
-                admin.CreatableTopicResult(
+                topics_and_configs.CreatableTopicResult(
                     name="a", error_code=CODE, error_message="why", configs=None
                 )
             ]
         ),
     ),
     (
-        admin.DeleteTopicsRequest(topic_names=["a", "b"]),
-        admin.DeleteTopicsResponse(
+        topics_and_configs.DeleteTopicsRequest(topic_names=["a", "b"]),
+        topics_and_configs.DeleteTopicsResponse(
             responses=[
-                admin.DeletableTopicResult(name="a", error_code=CODE, error_message="why"),
-                admin.DeletableTopicResult(name="b", error_code=CODE, error_message="why"),
+                topics_and_configs.DeletableTopicResult(
+                    name="a", error_code=CODE, error_message="why"
+                ),
+                topics_and_configs.DeletableTopicResult(
+                    name="b", error_code=CODE, error_message="why"
+                ),
             ]
         ),
     ),
     (
-        admin.DeleteTopicsRequest(topics=[admin.DeleteTopicState(name="a", topic_id=ID)]),
-        admin.DeleteTopicsResponse(
+        topics_and_configs.DeleteTopicsRequest(
+            topics=[topics_and_configs.DeleteTopicState(name="a", topic_id=ID)]
+        ),
+        topics_and_configs.DeleteTopicsResponse(
             responses=[
-                admin.DeletableTopicResult(
+                topics_and_configs.DeletableTopicResult(
                     name="a", topic_id=ID, error_code=CODE, error_message="why"
                 )
             ]
         ),
     ),
     (
-        admin.DeleteRecordsRequest(
+        topics_and_configs.DeleteRecordsRequest(
             topics=[
-                admin.DeleteRecordsTopic(
-                    name="a", partitions=[admin.DeleteRecordsPartition(partition_index=2)]
+                topics_and_configs.DeleteRecordsTopic(
+                    name="a",
+                    partitions=[topics_and_configs.DeleteRecordsPartition(partition_index=2)],
                 )
             ]
         ),
-        admin.DeleteRecordsResponse(
+        topics_and_configs.DeleteRecordsResponse(
             topics=[
-                admin.DeleteRecordsTopicResult(
+                topics_and_configs.DeleteRecordsTopicResult(
                     name="a",
                     partitions=[
-                        admin.DeleteRecordsPartitionResult(
+                        topics_and_configs.DeleteRecordsPartitionResult(
                             partition_index=2, low_watermark=-1, error_code=CODE
                         )
                     ],
@@ -225,38 +233,41 @@ RESPONSES: list[tuple[Message, Message]] = [
         ),
     ),
     (
-        coordination.InitProducerIdRequest(),
-        coordination.InitProducerIdResponse(error_code=CODE, producer_epoch=-1),
+        classic_groups.InitProducerIdRequest(),
+        classic_groups.InitProducerIdResponse(error_code=CODE, producer_epoch=-1),
     ),
     (
-        cluster.OffsetForLeaderEpochRequest(
+        cluster_metadata.OffsetForLeaderEpochRequest(
             topics=[
-                cluster.OffsetForLeaderTopic(
-                    topic="a", partitions=[cluster.OffsetForLeaderPartition(partition=2)]
+                cluster_metadata.OffsetForLeaderTopic(
+                    topic="a", partitions=[cluster_metadata.OffsetForLeaderPartition(partition=2)]
                 )
             ]
         ),
-        cluster.OffsetForLeaderEpochResponse(
+        cluster_metadata.OffsetForLeaderEpochResponse(
             topics=[
-                cluster.OffsetForLeaderTopicResult(
-                    topic="a", partitions=[cluster.EpochEndOffset(error_code=CODE, partition=2)]
+                cluster_metadata.OffsetForLeaderTopicResult(
+                    topic="a",
+                    partitions=[cluster_metadata.EpochEndOffset(error_code=CODE, partition=2)],
                 )
             ]
         ),
     ),
     (
-        transactions.AddPartitionsToTxnRequest(
-            v3_and_below_topics=[transactions.AddPartitionsToTxnTopic(name="a", partitions=[1, 2])]
+        transaction_messages.AddPartitionsToTxnRequest(
+            v3_and_below_topics=[
+                transaction_messages.AddPartitionsToTxnTopic(name="a", partitions=[1, 2])
+            ]
         ),
-        transactions.AddPartitionsToTxnResponse(
+        transaction_messages.AddPartitionsToTxnResponse(
             results_by_topic_v3_and_below=[
-                transactions.AddPartitionsToTxnTopicResult(
+                transaction_messages.AddPartitionsToTxnTopicResult(
                     name="a",
                     results_by_partition=[
-                        transactions.AddPartitionsToTxnPartitionResult(
+                        transaction_messages.AddPartitionsToTxnPartitionResult(
                             partition_index=1, partition_error_code=CODE
                         ),
-                        transactions.AddPartitionsToTxnPartitionResult(
+                        transaction_messages.AddPartitionsToTxnPartitionResult(
                             partition_index=2, partition_error_code=CODE
                         ),
                     ],
@@ -265,27 +276,29 @@ RESPONSES: list[tuple[Message, Message]] = [
         ),
     ),
     (
-        transactions.AddPartitionsToTxnRequest(
+        transaction_messages.AddPartitionsToTxnRequest(
             transactions=[
-                transactions.AddPartitionsToTxnTransaction(
+                transaction_messages.AddPartitionsToTxnTransaction(
                     transactional_id="a",
                     producer_id=2,
-                    topics=[transactions.AddPartitionsToTxnTopic(name="a", partitions=[1, 2])],
+                    topics=[
+                        transaction_messages.AddPartitionsToTxnTopic(name="a", partitions=[1, 2])
+                    ],
                 )
             ]
         ),
-        transactions.AddPartitionsToTxnResponse(
+        transaction_messages.AddPartitionsToTxnResponse(
             results_by_transaction=[
-                transactions.AddPartitionsToTxnResult(
+                transaction_messages.AddPartitionsToTxnResult(
                     transactional_id="a",
                     topic_results=[
-                        transactions.AddPartitionsToTxnTopicResult(
+                        transaction_messages.AddPartitionsToTxnTopicResult(
                             name="a",
                             results_by_partition=[
-                                transactions.AddPartitionsToTxnPartitionResult(
+                                transaction_messages.AddPartitionsToTxnPartitionResult(
                                     partition_index=1, partition_error_code=CODE
                                 ),
-                                transactions.AddPartitionsToTxnPartitionResult(
+                                transaction_messages.AddPartitionsToTxnPartitionResult(
                                     partition_index=2, partition_error_code=CODE
                                 ),
                             ],
@@ -295,31 +308,36 @@ RESPONSES: list[tuple[Message, Message]] = [
             ]
         ),
     ),
-    (transactions.AddOffsetsToTxnRequest(), transactions.AddOffsetsToTxnResponse(error_code=CODE)),
-    (transactions.EndTxnRequest(), transactions.EndTxnResponse(error_code=CODE)),
     (
-        transactions.WriteTxnMarkersRequest(
+        transaction_messages.AddOffsetsToTxnRequest(),
+        transaction_messages.AddOffsetsToTxnResponse(error_code=CODE),
+    ),
+    (transaction_messages.EndTxnRequest(), transaction_messages.EndTxnResponse(error_code=CODE)),
+    (
+        transaction_messages.WriteTxnMarkersRequest(
             markers=[
-                transactions.WritableTxnMarker(
+                transaction_messages.WritableTxnMarker(
                     producer_id=2,
                     topics=[
-                        transactions.WritableTxnMarkerTopic(name="a", partition_indexes=[1, 2])
+                        transaction_messages.WritableTxnMarkerTopic(
+                            name="a", partition_indexes=[1, 2]
+                        )
                     ],
                 )
             ]
         ),
-        transactions.WriteTxnMarkersResponse(
+        transaction_messages.WriteTxnMarkersResponse(
             markers=[
-                transactions.WritableTxnMarkerResult(
+                transaction_messages.WritableTxnMarkerResult(
                     producer_id=2,
                     topics=[
-                        transactions.WritableTxnMarkerTopicResult(
+                        transaction_messages.WritableTxnMarkerTopicResult(
                             name="a",
                             partitions=[
-                                transactions.WritableTxnMarkerPartitionResult(
+                                transaction_messages.WritableTxnMarkerPartitionResult(
                                     partition_index=1, error_code=CODE
                                 ),
-                                transactions.WritableTxnMarkerPartitionResult(
+                                transaction_messages.WritableTxnMarkerPartitionResult(
                                     partition_index=2, error_code=CODE
                                 ),
                             ],
@@ -330,20 +348,22 @@ RESPONSES: list[tuple[Message, Message]] = [
         ),
     ),
     (
-        transactions.TxnOffsetCommitRequest(
+        transaction_messages.TxnOffsetCommitRequest(
             topics=[
-                transactions.TxnOffsetCommitRequestTopic(
+                transaction_messages.TxnOffsetCommitRequestTopic(
                     name="a",
-                    partitions=[transactions.TxnOffsetCommitRequestPartition(partition_index=2)],
+                    partitions=[
+                        transaction_messages.TxnOffsetCommitRequestPartition(partition_index=2)
+                    ],
                 )
             ]
         ),
-        transactions.TxnOffsetCommitResponse(
+        transaction_messages.TxnOffsetCommitResponse(
             topics=[
-                transactions.TxnOffsetCommitResponseTopic(
+                transaction_messages.TxnOffsetCommitResponseTopic(
                     name="a",
                     partitions=[
-                        transactions.TxnOffsetCommitResponsePartition(
+                        transaction_messages.TxnOffsetCommitResponsePartition(
                             partition_index=2, error_code=CODE
                         )
                     ],
@@ -352,101 +372,108 @@ RESPONSES: list[tuple[Message, Message]] = [
         ),
     ),
     (
-        security.DescribeAclsRequest(),
-        security.DescribeAclsResponse(error_code=CODE, error_message="why"),
+        sasl_acls_quotas.DescribeAclsRequest(),
+        sasl_acls_quotas.DescribeAclsResponse(error_code=CODE, error_message="why"),
     ),
     (
-        security.CreateAclsRequest(
-            creations=[security.AclCreation(resource_type=2, resource_name="a")]
+        sasl_acls_quotas.CreateAclsRequest(
+            creations=[sasl_acls_quotas.AclCreation(resource_type=2, resource_name="a")]
         ),
-        security.CreateAclsResponse(
-            results=[security.AclCreationResult(error_code=CODE, error_message="why")]
-        ),
-    ),
-    (
-        security.DeleteAclsRequest(filters=[security.DeleteAclsFilter()]),
-        security.DeleteAclsResponse(
-            filter_results=[security.DeleteAclsFilterResult(error_code=CODE, error_message="why")]
+        sasl_acls_quotas.CreateAclsResponse(
+            results=[sasl_acls_quotas.AclCreationResult(error_code=CODE, error_message="why")]
         ),
     ),
     (
-        admin.DescribeConfigsRequest(
+        sasl_acls_quotas.DeleteAclsRequest(filters=[sasl_acls_quotas.DeleteAclsFilter()]),
+        sasl_acls_quotas.DeleteAclsResponse(
+            filter_results=[
+                sasl_acls_quotas.DeleteAclsFilterResult(error_code=CODE, error_message="why")
+            ]
+        ),
+    ),
+    (
+        topics_and_configs.DescribeConfigsRequest(
             resources=[
-                admin.DescribeConfigsResource(
+                topics_and_configs.DescribeConfigsResource(
                     resource_type=2, resource_name="a", configuration_keys=["a", "b"]
                 )
             ]
         ),
-        admin.DescribeConfigsResponse(
+        topics_and_configs.DescribeConfigsResponse(
             results=[
-                admin.DescribeConfigsResult(
+                topics_and_configs.DescribeConfigsResult(
                     error_code=CODE, error_message="why", resource_type=2, resource_name="a"
                 )
             ]
         ),
     ),
     (
-        replace_configs.AlterConfigsRequest(
+        topics_and_configs.AlterConfigsRequest(
             resources=[
-                replace_configs.AlterConfigsResource(
+                topics_and_configs.ReplaceConfigsResource(
                     resource_type=2,
                     resource_name="a",
-                    configs=[replace_configs.AlterableConfig(name="a")],
+                    configs=[topics_and_configs.ReplacedConfig(name="a")],
                 )
             ]
         ),
-        replace_configs.AlterConfigsResponse(
+        topics_and_configs.AlterConfigsResponse(
             responses=[
-                admin.AlterConfigsResourceResponse(
+                topics_and_configs.AlterConfigsResourceResponse(
                     error_code=CODE, error_message="why", resource_type=2, resource_name="a"
                 )
             ]
         ),
     ),
-    (partitions.DescribeLogDirsRequest(), partitions.DescribeLogDirsResponse(error_code=CODE)),
     (
-        security.SaslAuthenticateRequest(),
-        security.SaslAuthenticateResponse(error_code=CODE, error_message="why"),
+        partitions_and_replicas.DescribeLogDirsRequest(),
+        partitions_and_replicas.DescribeLogDirsResponse(error_code=CODE),
     ),
     (
-        partitions.CreatePartitionsRequest(
+        sasl_acls_quotas.SaslAuthenticateRequest(),
+        sasl_acls_quotas.SaslAuthenticateResponse(error_code=CODE, error_message="why"),
+    ),
+    (
+        partitions_and_replicas.CreatePartitionsRequest(
             topics=[
-                partitions.CreatePartitionsTopic(
-                    name="a", assignments=[partitions.CreatePartitionsAssignment()]
+                partitions_and_replicas.CreatePartitionsTopic(
+                    name="a", assignments=[partitions_and_replicas.CreatePartitionsAssignment()]
                 )
             ]
         ),
-        partitions.CreatePartitionsResponse(
+        partitions_and_replicas.CreatePartitionsResponse(
             results=[
-                partitions.CreatePartitionsTopicResult(
+                partitions_and_replicas.CreatePartitionsTopicResult(
                     name="a", error_code=CODE, error_message="why"
                 )
             ]
         ),
     ),
     (
-        group_admin.DeleteGroupsRequest(groups_names=["a", "b"]),
-        group_admin.DeleteGroupsResponse(
+        consumer_groups.DeleteGroupsRequest(groups_names=["a", "b"]),
+        consumer_groups.DeleteGroupsResponse(
             results=[
-                group_admin.DeletableGroupResult(group_id="a", error_code=CODE),
-                group_admin.DeletableGroupResult(group_id="b", error_code=CODE),
+                consumer_groups.DeletableGroupResult(group_id="a", error_code=CODE),
+                consumer_groups.DeletableGroupResult(group_id="b", error_code=CODE),
             ]
         ),
     ),
     (
-        replicas.ElectLeadersRequest(
-            topic_partitions=[replicas.TopicPartitions(topic="a", partitions=[1, 2])]
+        partitions_and_replicas.ElectLeadersRequest(
+            topic_partitions=[
+                partitions_and_replicas.ElectedTopicPartitions(topic="a", partitions=[1, 2])
+            ]
         ),
-        replicas.ElectLeadersResponse(
+        partitions_and_replicas.ElectLeadersResponse(
             error_code=CODE,
             replica_election_results=[
-                replicas.ReplicaElectionResult(
+                partitions_and_replicas.ReplicaElectionResult(
                     topic="a",
                     partition_result=[
-                        replicas.PartitionResult(
+                        partitions_and_replicas.PartitionResult(
                             partition_id=1, error_code=CODE, error_message="why"
                         ),
-                        replicas.PartitionResult(
+                        partitions_and_replicas.PartitionResult(
                             partition_id=2, error_code=CODE, error_message="why"
                         ),
                     ],
@@ -455,96 +482,116 @@ RESPONSES: list[tuple[Message, Message]] = [
         ),
     ),
     (
-        admin.IncrementalAlterConfigsRequest(
+        topics_and_configs.IncrementalAlterConfigsRequest(
             resources=[
-                admin.AlterConfigsResource(
-                    resource_type=2, resource_name="a", configs=[admin.AlterableConfig(name="a")]
+                topics_and_configs.AlterConfigsResource(
+                    resource_type=2,
+                    resource_name="a",
+                    configs=[topics_and_configs.AlterableConfig(name="a")],
                 )
             ]
         ),
-        admin.IncrementalAlterConfigsResponse(
+        topics_and_configs.IncrementalAlterConfigsResponse(
             responses=[
-                admin.AlterConfigsResourceResponse(
+                topics_and_configs.AlterConfigsResourceResponse(
                     error_code=CODE, error_message="why", resource_type=2, resource_name="a"
                 )
             ]
         ),
     ),
     (
-        replicas.AlterPartitionReassignmentsRequest(),
-        replicas.AlterPartitionReassignmentsResponse(error_code=CODE, error_message="why"),
+        partitions_and_replicas.AlterPartitionReassignmentsRequest(),
+        partitions_and_replicas.AlterPartitionReassignmentsResponse(
+            error_code=CODE, error_message="why"
+        ),
     ),
     (
-        replicas.ListPartitionReassignmentsRequest(),
-        replicas.ListPartitionReassignmentsResponse(error_code=CODE, error_message="why"),
+        partitions_and_replicas.ListPartitionReassignmentsRequest(),
+        partitions_and_replicas.ListPartitionReassignmentsResponse(
+            error_code=CODE, error_message="why"
+        ),
     ),
-    (group_admin.OffsetDeleteRequest(), group_admin.OffsetDeleteResponse(error_code=CODE)),
+    (consumer_groups.OffsetDeleteRequest(), consumer_groups.OffsetDeleteResponse(error_code=CODE)),
     (
-        quotas.DescribeClientQuotasRequest(),
-        quotas.DescribeClientQuotasResponse(error_code=CODE, error_message="why", entries=None),
+        sasl_acls_quotas.DescribeClientQuotasRequest(),
+        sasl_acls_quotas.DescribeClientQuotasResponse(
+            error_code=CODE, error_message="why", entries=None
+        ),
     ),
     (
-        quotas.AlterClientQuotasRequest(
+        sasl_acls_quotas.AlterClientQuotasRequest(
             entries=[
-                quotas.QuotaAlteration(
-                    entity=[quotas.QuotaEntity(entity_type="a", entity_name="a")],
-                    ops=[quotas.QuotaOperation(key="a")],
+                sasl_acls_quotas.QuotaAlteration(
+                    entity=[sasl_acls_quotas.QuotaEntity(entity_type="a", entity_name="a")],
+                    ops=[sasl_acls_quotas.QuotaOperation(key="a")],
                 )
             ]
         ),
-        quotas.AlterClientQuotasResponse(
+        sasl_acls_quotas.AlterClientQuotasResponse(
             entries=[
-                quotas.AlteredQuota(
+                sasl_acls_quotas.AlteredQuota(
                     error_code=CODE,
                     error_message="why",
-                    entity=[quotas.QuotaEntity(entity_type="a", entity_name="a")],
+                    entity=[sasl_acls_quotas.QuotaEntity(entity_type="a", entity_name="a")],
                 )
             ]
         ),
     ),
     (
-        security.DescribeUserScramCredentialsRequest(),
-        security.DescribeUserScramCredentialsResponse(error_code=CODE, error_message="why"),
+        sasl_acls_quotas.DescribeUserScramCredentialsRequest(),
+        sasl_acls_quotas.DescribeUserScramCredentialsResponse(error_code=CODE, error_message="why"),
     ),
     (
-        security.AlterUserScramCredentialsRequest(
-            deletions=[security.ScramCredentialDeletion(name="a")],
-            upsertions=[security.ScramCredentialUpsertion(name="a")],
+        sasl_acls_quotas.AlterUserScramCredentialsRequest(
+            deletions=[sasl_acls_quotas.ScramCredentialDeletion(name="a")],
+            upsertions=[sasl_acls_quotas.ScramCredentialUpsertion(name="a")],
         ),
-        security.AlterUserScramCredentialsResponse(
+        sasl_acls_quotas.AlterUserScramCredentialsResponse(
             results=[
-                security.AlterUserScramCredentialsResult(
+                sasl_acls_quotas.AlterUserScramCredentialsResult(
                     user="a", error_code=CODE, error_message="why"
                 )
             ]
         ),
     ),
-    (quorum.VoteRequest(), quorum.VoteResponse(error_code=CODE)),
-    (quorum.BeginQuorumEpochRequest(), quorum.BeginQuorumEpochResponse(error_code=CODE)),
-    (quorum.EndQuorumEpochRequest(), quorum.EndQuorumEpochResponse(error_code=CODE)),
+    (quorum_messages.VoteRequest(), quorum_messages.VoteResponse(error_code=CODE)),
     (
-        quorum.DescribeQuorumRequest(),
-        quorum.DescribeQuorumResponse(error_code=CODE, error_message="why"),
-    ),
-    (brokers.AlterPartitionRequest(), brokers.AlterPartitionResponse(error_code=CODE)),
-    (quorum.FetchSnapshotRequest(), quorum.FetchSnapshotResponse(error_code=CODE)),
-    (
-        cluster.DescribeClusterRequest(),
-        cluster.DescribeClusterResponse(error_code=CODE, error_message="why"),
+        quorum_messages.BeginQuorumEpochRequest(),
+        quorum_messages.BeginQuorumEpochResponse(error_code=CODE),
     ),
     (
-        transaction_admin.DescribeProducersRequest(
-            topics=[transaction_admin.TopicRequest(name="a", partition_indexes=[1, 2])]
+        quorum_messages.EndQuorumEpochRequest(),
+        quorum_messages.EndQuorumEpochResponse(error_code=CODE),
+    ),
+    (
+        quorum_messages.DescribeQuorumRequest(),
+        quorum_messages.DescribeQuorumResponse(error_code=CODE, error_message="why"),
+    ),
+    (
+        broker_registration.AlterPartitionRequest(),
+        broker_registration.AlterPartitionResponse(error_code=CODE),
+    ),
+    (
+        quorum_messages.FetchSnapshotRequest(),
+        quorum_messages.FetchSnapshotResponse(error_code=CODE),
+    ),
+    (
+        cluster_metadata.DescribeClusterRequest(),
+        cluster_metadata.DescribeClusterResponse(error_code=CODE, error_message="why"),
+    ),
+    (
+        transaction_messages.DescribeProducersRequest(
+            topics=[transaction_messages.DescribeProducersTopic(name="a", partition_indexes=[1, 2])]
         ),
-        transaction_admin.DescribeProducersResponse(
+        transaction_messages.DescribeProducersResponse(
             topics=[
-                transaction_admin.TopicResponse(
+                transaction_messages.TopicResponse(
                     name="a",
                     partitions=[
-                        transaction_admin.PartitionResponse(
+                        transaction_messages.PartitionResponse(
                             partition_index=1, error_code=CODE, error_message="why"
                         ),
-                        transaction_admin.PartitionResponse(
+                        transaction_messages.PartitionResponse(
                             partition_index=2, error_code=CODE, error_message="why"
                         ),
                     ],
@@ -552,54 +599,65 @@ RESPONSES: list[tuple[Message, Message]] = [
             ]
         ),
     ),
-    (brokers.BrokerRegistrationRequest(), brokers.BrokerRegistrationResponse(error_code=CODE)),
-    (brokers.BrokerHeartbeatRequest(), brokers.BrokerHeartbeatResponse(error_code=CODE)),
     (
-        brokers.UnregisterBrokerRequest(),
-        brokers.UnregisterBrokerResponse(error_code=CODE, error_message="why"),
+        broker_registration.BrokerRegistrationRequest(),
+        broker_registration.BrokerRegistrationResponse(error_code=CODE),
     ),
     (
-        transaction_admin.DescribeTransactionsRequest(transactional_ids=["a", "b"]),
-        transaction_admin.DescribeTransactionsResponse(
+        broker_registration.BrokerHeartbeatRequest(),
+        broker_registration.BrokerHeartbeatResponse(error_code=CODE),
+    ),
+    (
+        broker_registration.UnregisterBrokerRequest(),
+        broker_registration.UnregisterBrokerResponse(error_code=CODE, error_message="why"),
+    ),
+    (
+        transaction_messages.DescribeTransactionsRequest(transactional_ids=["a", "b"]),
+        transaction_messages.DescribeTransactionsResponse(
             transaction_states=[
-                transaction_admin.TransactionState(error_code=CODE, transactional_id="a"),
-                transaction_admin.TransactionState(error_code=CODE, transactional_id="b"),
+                transaction_messages.DescribedTransaction(error_code=CODE, transactional_id="a"),
+                transaction_messages.DescribedTransaction(error_code=CODE, transactional_id="b"),
             ]
         ),
     ),
     (
-        transactions.ListTransactionsRequest(),
-        transactions.ListTransactionsResponse(error_code=CODE),
+        transaction_messages.ListTransactionsRequest(),
+        transaction_messages.ListTransactionsResponse(error_code=CODE),
     ),
-    (brokers.AllocateProducerIdsRequest(), brokers.AllocateProducerIdsResponse(error_code=CODE)),
+    (
+        broker_registration.AllocateProducerIdsRequest(),
+        broker_registration.AllocateProducerIdsResponse(error_code=CODE),
+    ),
     (
         consumer_groups.ConsumerGroupHeartbeatRequest(),
         consumer_groups.ConsumerGroupHeartbeatResponse(error_code=CODE, error_message="why"),
     ),
     (
-        consumer_group_description.ConsumerGroupDescribeRequest(group_ids=["a", "b"]),
-        consumer_group_description.ConsumerGroupDescribeResponse(
+        consumer_groups.ConsumerGroupDescribeRequest(group_ids=["a", "b"]),
+        consumer_groups.ConsumerGroupDescribeResponse(
             groups=[
-                consumer_group_description.DescribedGroup(
+                consumer_groups.DescribedConsumerGroup(
                     error_code=CODE, error_message="why", group_id="a"
                 ),
-                consumer_group_description.DescribedGroup(
+                consumer_groups.DescribedConsumerGroup(
                     error_code=CODE, error_message="why", group_id="b"
                 ),
             ]
         ),
     ),
     (
-        config_resources.ListConfigResourcesRequest(),
-        config_resources.ListConfigResourcesResponse(error_code=CODE),
+        topics_and_configs.ListConfigResourcesRequest(),
+        topics_and_configs.ListConfigResourcesResponse(error_code=CODE),
     ),
     (
-        topic_partitions.DescribeTopicPartitionsRequest(
-            topics=[topic_partitions.TopicRequest(name="a")]
+        partitions_and_replicas.DescribeTopicPartitionsRequest(
+            topics=[partitions_and_replicas.TopicRequest(name="a")]
         ),
-        topic_partitions.DescribeTopicPartitionsResponse(
+        partitions_and_replicas.DescribeTopicPartitionsResponse(
             topics=[
-                topic_partitions.DescribeTopicPartitionsResponseTopic(error_code=CODE, name="a")
+                partitions_and_replicas.DescribeTopicPartitionsResponseTopic(
+                    error_code=CODE, name="a"
+                )
             ]
         ),
     ),
@@ -612,15 +670,19 @@ RESPONSES: list[tuple[Message, Message]] = [
 ]
 BY_ITEM: list[tuple[Message, Message]] = [
     (
-        data.FetchRequest(
-            topics=[data.FetchTopic(topic_id=ID, partitions=[data.FetchPartition(partition=2)])]
+        produce_and_fetch.FetchRequest(
+            topics=[
+                produce_and_fetch.FetchTopic(
+                    topic_id=ID, partitions=[produce_and_fetch.FetchPartition(partition=2)]
+                )
+            ]
         ),
-        data.FetchResponse(
+        produce_and_fetch.FetchResponse(
             responses=[
-                data.FetchableTopicResponse(
+                produce_and_fetch.FetchableTopicResponse(
                     topic_id=ID,
                     partitions=[
-                        data.PartitionData(
+                        produce_and_fetch.PartitionData(
                             partition_index=2, error_code=CODE, high_watermark=-1, records=b""
                         )
                     ],
@@ -629,20 +691,20 @@ BY_ITEM: list[tuple[Message, Message]] = [
         ),
     ),
     (
-        group_admin.OffsetDeleteRequest(
+        consumer_groups.OffsetDeleteRequest(
             topics=[
-                group_admin.OffsetDeleteRequestTopic(
+                consumer_groups.OffsetDeleteRequestTopic(
                     name="a",
-                    partitions=[group_admin.OffsetDeleteRequestPartition(partition_index=2)],
+                    partitions=[consumer_groups.OffsetDeleteRequestPartition(partition_index=2)],
                 )
             ]
         ),
-        group_admin.OffsetDeleteResponse(
+        consumer_groups.OffsetDeleteResponse(
             topics=[
-                group_admin.OffsetDeleteResponseTopic(
+                consumer_groups.OffsetDeleteResponseTopic(
                     name="a",
                     partitions=[
-                        group_admin.OffsetDeleteResponsePartition(
+                        consumer_groups.OffsetDeleteResponsePartition(
                             partition_index=2, error_code=CODE
                         )
                     ],

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.errors import CorruptData, UnsupportedVersion, UsageError
-from streamlog.protocol.apis import APIS
+from streamlog.protocol.api_table import APIS
 from streamlog.protocol.codec import (
     decode,
     decode_versioned,
@@ -18,20 +18,13 @@ from streamlog.protocol.codec import (
     encode_into,
     encode_versioned,
 )
-from streamlog.protocol.messages.admin import DeleteTopicsRequest
-from streamlog.protocol.messages.cluster import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-)
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     FindCoordinatorResponse,
     GroupMetadataKey,
     GroupMetadataValue,
+    GroupTopicPartition,
     HeartbeatRequest,
     JoinGroupRequest,
     MemberMetadata,
@@ -39,9 +32,15 @@ from streamlog.protocol.messages.coordination import (
     OffsetCommitValue,
     OffsetFetchResponse,
     SyncGroupResponse,
-    TopicPartition,
 )
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.cluster_metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchableTopicResponse,
     FetchResponse,
     LeaderIdAndEpoch,
@@ -50,6 +49,7 @@ from streamlog.protocol.messages.data import (
     ProduceRequest,
     TopicProduceData,
 )
+from streamlog.protocol.messages.topics_and_configs import DeleteTopicsRequest
 from streamlog.protocol.schema import Buffer, Message
 from tests.protocol.strategies import VERSIONED, every_version, few, many, messages
 
@@ -322,7 +322,7 @@ def test_a_versioned_message_says_which_version_it_is(
 def test_a_newer_subscription_is_read_as_the_newest_known() -> None:
     """The embedded protocol only grows at its end: a newer consumer stays readable."""
     subscription = ConsumerProtocolSubscription(
-        topics=["t"], owned_partitions=[TopicPartition(topic="t", partitions=[1])], rack_id="r"
+        topics=["t"], owned_partitions=[GroupTopicPartition(topic="t", partitions=[1])], rack_id="r"
     )
     data = b"\x00\x09" + encode(subscription, 3) + b"something new"
     assert decode_versioned(ConsumerProtocolSubscription, data) == subscription

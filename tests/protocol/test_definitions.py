@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from streamlog.protocol.apis import APIS, OWN_KEY
-from streamlog.protocol.messages import admin, cluster
-from streamlog.protocol.messages.data import OWN_TAG
+from streamlog.protocol.api_table import APIS, OWN_KEY
+from streamlog.protocol.messages import cluster_metadata, topics_and_configs
+from streamlog.protocol.messages.produce_and_fetch import OWN_TAG
 from streamlog.protocol.schema import FIXED, Field, Message, Struct, StructType, Versions
 from tests.protocol.strategies import MESSAGES, every_message
 
@@ -249,8 +249,12 @@ def test_the_comparison_notices_a_difference() -> None:
         ],
     }
     scope = Versions(0, 4)
-    check_fields(cluster.ApiVersion, fields(cluster.ApiVersion), scope)
-    check_fields(admin.CreatableTopicConfig, fields(admin.CreatableTopicConfig), scope)
+    check_fields(cluster_metadata.ApiVersion, fields(cluster_metadata.ApiVersion), scope)
+    check_fields(
+        topics_and_configs.CreatableTopicConfig,
+        fields(topics_and_configs.CreatableTopicConfig),
+        scope,
+    )
     wrong: list[dict[str, Any]] = [
         {"type": "int32"},
         {"versions": "1+"},
@@ -259,14 +263,14 @@ def test_the_comparison_notices_a_difference() -> None:
         {"tag": 0, "taggedVersions": "0+"},
     ]
     for difference in wrong:
-        changed = fields(cluster.ApiVersion)
+        changed = fields(cluster_metadata.ApiVersion)
         changed[0] |= difference
         with pytest.raises(AssertionError):
-            check_fields(cluster.ApiVersion, changed, scope)
-    changed = fields(admin.CreatableTopicConfig)
+            check_fields(cluster_metadata.ApiVersion, changed, scope)
+    changed = fields(topics_and_configs.CreatableTopicConfig)
     del changed[1]["nullableVersions"]
     with pytest.raises(AssertionError):
-        check_fields(admin.CreatableTopicConfig, changed, scope)
+        check_fields(topics_and_configs.CreatableTopicConfig, changed, scope)
 
 
 def structs_of(declared: StructType) -> Iterator[StructType]:

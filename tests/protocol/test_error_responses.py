@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from streamlog.protocol import codec
-from streamlog.protocol.apis import APIS, Api
+from streamlog.protocol.api_table import APIS, Api
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import code_for, error_response, response_by_item
-from streamlog.protocol.messages import (
-    coordination,
-    security,
-    transactions,
-)
+from streamlog.protocol.messages import classic_groups, sasl_acls_quotas, transaction_messages
 from streamlog.protocol.schema import Message
 from tests.protocol.refused_requests import BY_ITEM, CODE, RESPONSES
 
@@ -44,11 +40,13 @@ def test_a_response_says_the_error_of_each_item(request_: Message, response: Mes
 
 
 def test_items_have_codes_of_their_own() -> None:
-    topics = [transactions.AddPartitionsToTxnTopic(name=each, partitions=[1, 2]) for each in "ab"]
-    request = transactions.AddPartitionsToTxnRequest(v3_and_below_topics=topics)
+    topics = [
+        transaction_messages.AddPartitionsToTxnTopic(name=each, partitions=[1, 2]) for each in "ab"
+    ]
+    request = transaction_messages.AddPartitionsToTxnRequest(v3_and_below_topics=topics)
     response = response_by_item(
         request,
-        transactions.AddPartitionsToTxnResponse,
+        transaction_messages.AddPartitionsToTxnResponse,
         lambda topic, number: number if topic.name == "a" else 0,
     )
     codes = [
@@ -59,25 +57,25 @@ def test_items_have_codes_of_their_own() -> None:
 
 
 def test_a_user_who_is_named_twice_is_answered_once() -> None:
-    request = security.AlterUserScramCredentialsRequest(
-        deletions=[security.ScramCredentialDeletion(name="a")],
-        upsertions=[security.ScramCredentialUpsertion(name=each) for each in "ba"],
+    request = sasl_acls_quotas.AlterUserScramCredentialsRequest(
+        deletions=[sasl_acls_quotas.ScramCredentialDeletion(name="a")],
+        upsertions=[sasl_acls_quotas.ScramCredentialUpsertion(name=each) for each in "ba"],
     )
     response = error_response(request, CODE)
-    assert isinstance(response, security.AlterUserScramCredentialsResponse)
+    assert isinstance(response, sasl_acls_quotas.AlterUserScramCredentialsResponse)
     assert [each.user for each in response.results] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     ("request_", "version", "code", "known"),
     [
-        (transactions.EndTxnRequest(), 1, "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"),
-        (transactions.EndTxnRequest(), 2, "PRODUCER_FENCED", "PRODUCER_FENCED"),
-        (coordination.InitProducerIdRequest(), 3, "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"),
-        (coordination.InitProducerIdRequest(), 4, "PRODUCER_FENCED", "PRODUCER_FENCED"),
-        (coordination.OffsetFetchRequest(), 9, "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
+        (transaction_messages.EndTxnRequest(), 1, "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"),
+        (transaction_messages.EndTxnRequest(), 2, "PRODUCER_FENCED", "PRODUCER_FENCED"),
+        (classic_groups.InitProducerIdRequest(), 3, "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"),
+        (classic_groups.InitProducerIdRequest(), 4, "PRODUCER_FENCED", "PRODUCER_FENCED"),
+        (classic_groups.OffsetFetchRequest(), 9, "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
         (
-            coordination.OffsetCommitRequest(),
+            classic_groups.OffsetCommitRequest(),
             9,
             "COORDINATOR_NOT_AVAILABLE",
             "COORDINATOR_NOT_AVAILABLE",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.errors import CorruptData, UnsupportedVersion
-from streamlog.protocol.apis import api_of
+from streamlog.protocol.api_table import api_of
 from streamlog.protocol.fetch_patterns import (
     VERSION_MIN,
     FetchPattern,
@@ -15,7 +15,7 @@ from streamlog.protocol.fetch_patterns import (
     fetch_pattern,
 )
 from streamlog.protocol.frame import decode_request, encode_request, encode_response
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streamlog.errors import CorruptData, UnsupportedVersion, UsageError
-from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api, api_of
+from streamlog.protocol.api_table import API_VERSIONS_KEY, APIS, Api, api_of
 from streamlog.protocol.frame import (
     KEPT_BYTES_MAX,
     READ_BYTES,
@@ -22,14 +22,14 @@ from streamlog.protocol.frame import (
     encode_request,
     encode_response,
 )
-from streamlog.protocol.messages.cluster import (
+from streamlog.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
+from streamlog.protocol.messages.cluster_metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     MetadataRequest,
 )
-from streamlog.protocol.messages.coordination import HeartbeatRequest, HeartbeatResponse
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.protocol.apis import APIS, OWN_KEY, Api
+from streamlog.protocol.api_table import APIS, OWN_KEY, Api
 from streamlog.protocol.codec import decode, encode
 from streamlog.protocol.frame import decode_request, encode_request, encode_response
-from streamlog.protocol.messages.cluster import ApiVersionsResponse
+from streamlog.protocol.messages.cluster_metadata import ApiVersionsResponse
 from streamlog.protocol.schema import Message, Struct
 from tests.protocol.strategies import every_version, few, messages
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.protocol.apis import api_of
+from streamlog.protocol.api_table import api_of
 from streamlog.protocol.frame import FrameReader, decode_request, encode_request, encode_response
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from streamlog.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.cluster_metadata import MetadataRequest, MetadataRequestTopic
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchRequest,
     PartitionData,
     PartitionProduceData,

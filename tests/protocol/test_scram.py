@@ -12,9 +12,9 @@ from streamlog.protocol.scram import (
     ScramClient,
     ScramCredential,
     ScramMechanism,
-    decoded,
-    escaped,
-    unescaped,
+    decode_base64,
+    escape,
+    unescape,
 )
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
@@ -89,16 +89,16 @@ def test_names_of_mechanisms() -> None:
 
 @given(st.text())
 def test_a_name_stands_in_a_message_and_is_read_again(name: str) -> None:
-    shown = escaped(name)
+    shown = escape(name)
     assert "," not in shown
-    assert unescaped(shown) == name
+    assert unescape(shown) == name
 
 
 @pytest.mark.parametrize("name", ["=", "a=2c", "=3", "=2C=4D"])
 def test_a_name_that_is_not_well_formed_is_none(name: str) -> None:
-    assert unescaped(name) is None
+    assert unescape(name) is None
 
 
 @given(st.text())
 def test_what_is_no_base64_is_nothing(text: str) -> None:
-    assert isinstance(decoded(text), bytes)
+    assert isinstance(decode_base64(text), bytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamlog.protocol.topic_ids import id_text
+from streamlog.protocol.schema import id_text
 
 
 def test_an_id_is_base64_for_urls_without_padding() -> None:

@@ -15,7 +15,7 @@ from streamlog.errors import CorruptData, MessageTooLarge, UsageError
 from streamlog.records import batch as batches
 from streamlog.records.batch import (
     BatchBuilder,
-    Record,
+    LogRecord,
     RecordBatch,
     encode_batch,
     place_batch,
@@ -72,7 +72,7 @@ def test_any_records_come_back(codec: Compression, records: list[Row]) -> None:
     batch = RecordBatch(coded)
     batch.check_crc()
     assert batch.codec is codec
-    assert batch.records() == [Record(offset, *row) for offset, row in enumerate(records)]
+    assert batch.records() == [LogRecord(offset, *row) for offset, row in enumerate(records)]
     assert (batch.base_offset, batch.last_offset) == (0, len(records) - 1)
     assert batch.base_timestamp_ms == records[0][0]
     assert batch.max_timestamp_ms == max(row[0] for row in records)
@@ -241,7 +241,7 @@ def test_a_control_batch_is_told_apart() -> None:
     assert batch.is_control
     assert batch.is_transactional
     assert batch.records() == [
-        Record(0, NOW_MS, bytes.fromhex("00000001"), bytes.fromhex("000000000005"))
+        LogRecord(0, NOW_MS, bytes.fromhex("00000001"), bytes.fromhex("000000000005"))
     ]
 
 
@@ -383,7 +383,7 @@ def test_broken_bytes_are_records_or_corrupt(
     coded[position : position + len(noise)] = noise
     with contextlib.suppress(CorruptData):
         for batch in split_batches(coded):
-            assert all(isinstance(record, Record) for record in batch.records())
+            assert all(isinstance(record, LogRecord) for record in batch.records())
 
 
 @given(payload=st.binary(max_size=120), count=st.integers(0, 20), delta=st.integers(0, 40))

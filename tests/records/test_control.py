@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch, encode_batch
-from streamlog.records.control import (
+from streamlog.records.control_batches import (
     ABORT,
     COMMIT,
     TIME_MARK,
     Marker,
+    MarkTold,
     TimeMark,
-    Told,
     encode_marker,
     encode_time_mark,
     marker_of,
@@ -78,7 +78,7 @@ def test_a_malformed_time_mark_is_told(value: bytes | None) -> None:
     st.lists(st.tuples(st.text(max_size=20), st.integers(0, 1 << 50)), max_size=5),
 )
 def test_a_mark_tells_each_clock_its_time(elapsed_ms: int, told: list[tuple[str, int]]) -> None:
-    pairs = [Told(*each) for each in told]
+    pairs = [MarkTold(*each) for each in told]
     data = encode_time_mark(elapsed_ms, timestamp_ms=-1, told=pairs)
     mark = time_mark_of(RecordBatch(data))
     assert mark == TimeMark(0, elapsed_ms, tuple(pairs))

@@ -13,10 +13,10 @@ from streamlog.records.epoch_chains import (
     CHAIN_MAX,
     EpochChain,
     EpochEnd,
-    answered,
+    answer_all,
     contains,
-    divergence,
-    learnt,
+    find_divergence,
+    learn_chain,
 )
 
 
@@ -43,10 +43,10 @@ class ListedLog:
         return {key: self.end_of(epoch) for key, epoch in wanted.items()}
 
     def chain(self, offset: int, known: EpochChain = ()) -> EpochChain:
-        return answered({"": learnt(offset, self.current, known)}, self.ask)[""]
+        return answer_all({"": learn_chain(offset, self.current, known)}, self.ask)[""]
 
     def divergence(self, offset: int, chain: EpochChain) -> int | None:
-        return answered({"": divergence(offset, chain, self.begin)}, self.ask)[""]
+        return answer_all({"": find_divergence(offset, chain, self.begin)}, self.ask)[""]
 
     def grow(self, chance: Random, epoch: int, leader: int, most: int = 4) -> None:
         self.current = epoch

@@ -10,8 +10,8 @@ from streamlog.records.murmur2 import partitions_of_keys
 from streamlog.records.partitioners import (
     PARTITIONERS,
     Partitioner,
-    fitting,
     fnv1a,
+    matching_partitioners,
     partition_by,
     partitioner_name,
     partitions_by,
@@ -50,7 +50,7 @@ def test_many_keys_go_where_each_of_them_goes(
 def test_what_a_topic_was_written_with_is_found_out(partitioner: Partitioner) -> None:
     keys = [b"user-%d" % number for number in range(200)]
     places = [(key, partition_by(partitioner, key, 7)) for key in keys]
-    fits = fitting([*places, (b"", 3)], 7)
+    fits = matching_partitioners([*places, (b"", 3)], 7)
     assert [name for name, count in fits.items() if count == len(keys)] == [partitioner]
     assert max(count for name, count in fits.items() if name != partitioner) < len(keys) / 2
 

@@ -15,9 +15,9 @@ import pytest
 from pydantic import BaseModel
 
 from streamlog import App
+from streamlog.blueprints.topology_difference import is_readable
 from streamlog.errors import ConfigError, SerdeError
 from streamlog.serdes import AvroSerde, form_of
-from streamlog.topology.evolution import readable
 
 
 @dataclass
@@ -94,10 +94,10 @@ def test_what_an_older_schema_has_written_is_read_if_it_is_given() -> None:
 
 def test_state_is_readable_if_its_schema_is_given() -> None:
     old, new = form_of(AvroSerde(OLDER, Sale)), form_of(AvroSerde(SALE, Sale, older=[OLDER]))
-    assert readable(new, old)
-    assert not readable(old, new)
-    assert not readable(new, old, is_key=True)
-    assert not readable(new, {"json": {}})
+    assert is_readable(new, old)
+    assert not is_readable(old, new)
+    assert not is_readable(new, old, is_key=True)
+    assert not is_readable(new, {"json": {}})
 
 
 @dataclass

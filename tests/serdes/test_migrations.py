@@ -10,15 +10,14 @@ import pytest
 from pydantic import BaseModel
 
 from streamlog import App, migration
+from streamlog.blueprints.blueprint import Blueprint
+from streamlog.blueprints.topology_difference import difference, is_readable
 from streamlog.errors import SerdeError, TopologyError
 from streamlog.processing.task import Task, TaskId
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 from streamlog.serdes import form_of, serde_for
-from streamlog.tables.changelog import apply_records
-from streamlog.tables.memory import MemoryStore
-from streamlog.topology.blueprint import Blueprint
-from streamlog.topology.difference import difference
-from streamlog.topology.evolution import readable
+from streamlog.tables.state.changelog import apply_records
+from streamlog.tables.stores.memory_store import MemoryStore
 
 
 @dataclass
@@ -85,7 +84,7 @@ def test_older_bytes_are_read_by_as_many_migrations_as_it_takes(
     new: Any, old: object, wanted: object
 ) -> None:
     assert serde_for(new).loads(serde_for(type(old)).dumps(old)) == wanted
-    assert readable(form_of(serde_for(new)), form_of(serde_for(type(old))))
+    assert is_readable(form_of(serde_for(new)), form_of(serde_for(type(old))))
 
 
 def test_what_is_written_is_the_new_type() -> None:
@@ -107,11 +106,11 @@ def test_state_that_was_not_written_again_is_still_of_the_first_type() -> None:
 
     later, second = form_of(serde_for(Later)), form_of(serde_for(TotalV2))
     # TotalV2 reads TotalV1 as well, and so does whoever migrates from it.
-    assert readable(later, second)
+    assert is_readable(later, second)
     own = {key: part for key, part in dict(second).items() if key != "migrates"}  # type: ignore[call-overload]
-    assert not readable({**dict(later), "migrates": [own]}, second)  # type: ignore[call-overload]
-    assert not readable(second, form_of(serde_for(TotalV1)), is_key=True)
-    assert readable(second, own, is_key=True)
+    assert not is_readable({**dict(later), "migrates": [own]}, second)  # type: ignore[call-overload]
+    assert not is_readable(second, form_of(serde_for(TotalV1)), is_key=True)
+    assert is_readable(second, own, is_key=True)
     assert skipping(V2) == Later(1)
 
 
@@ -133,7 +132,7 @@ def task_of(app: App, store: MemoryStore) -> Task:
 
 
 def worked(task: Task, store: MemoryStore, offset: int) -> None:
-    record = Record(offset, 5, b"k", (7).to_bytes(8))
+    record = LogRecord(offset, 5, b"k", (7).to_bytes(8))
     task.process({("sales", 0): [record]}, 0, ends={("sales", 0): offset + 1})
     apply_records(store, task.checkpoint(), next_offset=3 * offset + 3)
 

@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from streamlog import App, agg
+from streamlog.blueprints.topology_difference import is_readable
 from streamlog.errors import SerdeError, TopologyError
 from streamlog.serdes import JsonSerde, ModelSerde, form_of, serde_for
-from streamlog.topology.evolution import readable
 
 
 class Sale(BaseModel):
@@ -97,9 +97,9 @@ def test_a_model_inside_of_another_class_is_refused_with_what_to_do() -> None:
 
 def test_rows_of_older_models_are_judged_as_those_of_other_types() -> None:
     plain, more, needy = (form_of(serde_for(each)) for each in (Sale, More, Needy))
-    assert readable(more, plain)
-    assert readable(plain, more)
-    assert not readable(needy, plain)
+    assert is_readable(more, plain)
+    assert is_readable(plain, more)
+    assert not is_readable(needy, plain)
     assert isinstance(serde_for(int | bool), JsonSerde)
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from streamlog.errors import SerdeError
-from streamlog.processing.serialized import dumps_all
-from streamlog.serdes import serde_for, shown_json
+from streamlog.processing.column_batch import serialize_column
+from streamlog.serdes import display_json, serde_for
 
 
 @dataclass
@@ -74,7 +74,7 @@ def test_they_are_refused_with_the_path_of_the_field(
     assert f"`{path}` is {bad}" in str(refused.value)
     # Columns of many values are written by a shorter way.
     with pytest.raises(SerdeError) as refused:
-        dumps_all(serde, [make(1.0), None, make(bad)])
+        serialize_column(serde, [make(1.0), None, make(bad)])
     assert f"`{path}` is {bad}" in str(refused.value)
 
 
@@ -94,11 +94,11 @@ def test_a_column_is_written_whole_or_refused(column: list[Reading | None]) -> N
     serde = serde_for(Reading)
     values = [n for each in column if each is not None for n in (each.celsius, *each.more)]
     if all(map(math.isfinite, values)):
-        written = dumps_all(serde, column)
+        written = serialize_column(serde, column)
         assert [None if data is None else serde.loads(data) for data in written] == column
     else:
         with pytest.raises(SerdeError, match="JSON has no such number"):
-            dumps_all(serde, column)
+            serialize_column(serde, column)
 
 
 @given(
@@ -114,4 +114,4 @@ def test_for_people_they_are_text(value: Any) -> None:
             return [told(each) for each in part]
         return {k: told(each) for k, each in part.items()} if isinstance(part, dict) else part
 
-    assert json.loads(shown_json(value, enc_hook=repr)) == told(value)
+    assert json.loads(display_json(value, enc_hook=repr)) == told(value)

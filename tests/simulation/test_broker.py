@@ -17,7 +17,7 @@ from simulation.faults import Fault, Plan, drawn, shrunk
 from simulation.story import lived
 from simulation.trouble import OF_ONE
 from streamlog.broker.replication.group_flush import Callback, GroupFlush
-from streamlog.broker.storage.producers import ProducerStates
+from streamlog.broker.storage.log.producer_states import ProducerStates
 from streamlog.errors import LogError
 from streamlog.records.batch import RecordBatch
 

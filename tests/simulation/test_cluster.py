@@ -14,7 +14,7 @@ import pytest
 from simulation import cluster
 from simulation.faults import Fault, Plan
 from simulation.story import lived
-from streamlog.broker.replication.replica_rules import Rules
+from streamlog.broker.replication.replica_state import ReplicaRules
 from streamlog.broker.replication.replicas import Replicas
 
 THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
@@ -56,7 +56,7 @@ def test_a_broker_that_is_down_before_there_are_topics_is_looked_after() -> None
 def test_commits_that_wait_for_nobody_are_found() -> None:
     def planted(self: Replicas, *given: Any, **more: Any) -> None:
         real(self, *given, **more)
-        self.node.rules = Rules(commits_on_append=True)
+        self.node.rules = ReplicaRules(commits_on_append=True)
 
     real = Replicas.__init__
     with patch.object(Replicas, "__init__", planted):

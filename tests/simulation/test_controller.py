@@ -9,22 +9,22 @@ import pytest
 
 from simulation.controller import simulate
 from simulation.controller.world import OPERATED
-from streamlog.broker.quorum.elections import Rules
-from streamlog.client.cluster_evidence import Rules as StatusRules
+from streamlog.broker.quorum.controller.leader_elections import ElectionRules
+from streamlog.client.admin.cluster_descriptions import EvidenceRules as StatusRules
 
 THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 SEEDS = 500 if THOROUGH else 6
 OPERATED_SEEDS = range(OPERATED - 1, 4_000 if THOROUGH else 60, OPERATED)
 
 PLANTED = {
-    "elects_in_sync": (Rules(elects_in_sync=False), 1),
-    "clears_elr": (Rules(clears_elr=False), 0),
+    "elects_in_sync": (ElectionRules(elects_in_sync=False), 1),
+    "clears_elr": (ElectionRules(clears_elr=False), 0),
     # A new disk has none of the lives of the one before, either: each rule makes up for the other.
-    "loses_with_directory": (Rules(loses_with_directory=False, compares_lives=False), 19),
-    "compares_lives": (Rules(compares_lives=False), 2351),
-    "forgets_leavers": (Rules(forgets_leavers=False), 705),
-    "forgets_damaged": (Rules(forgets_damaged=False), 1765),
-    "compares_damage_epoch": (Rules(compares_damage_epoch=False), 10309),
+    "loses_with_directory": (ElectionRules(loses_with_directory=False, compares_lives=False), 19),
+    "compares_lives": (ElectionRules(compares_lives=False), 2351),
+    "forgets_leavers": (ElectionRules(forgets_leavers=False), 705),
+    "forgets_damaged": (ElectionRules(forgets_damaged=False), 1765),
+    "compares_damage_epoch": (ElectionRules(compares_damage_epoch=False), 10309),
 }
 """Bugs, and a seed that finds each. The other rules have tests of their own beside their parts."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from simulation.disk import SimulatedDisk
 from simulation.process import ProcessEnded
-from streamlog.broker.storage.files import make_durable_directory, read_file, replace_file
+from streamlog.broker.storage.disk.files import make_durable_directory, read_file, replace_file
 
 LIVES = 200
 

@@ -12,10 +12,11 @@ import pytest
 from simulation.isr.plan import Plan
 from simulation.isr.planted import PLANTED
 from simulation.planted import SHORT_CUTS, SWITCHES, tables
-from streamlog.broker.coordinator import proofs
-from streamlog.broker.quorum import elections, raft_state
-from streamlog.broker.replication import replica_rules
-from streamlog.client import cluster_evidence
+from streamlog.broker.coordinator import pending_requests
+from streamlog.broker.quorum.controller import leader_elections
+from streamlog.broker.quorum.raft import raft_state
+from streamlog.broker.replication import replica_state
+from streamlog.client.admin import cluster_descriptions
 from tests.simulation import test_controller, test_raft
 
 ROOT = Path(__file__).parents[2]
@@ -23,12 +24,12 @@ DOCS = ROOT / "docs" / "reliability.md"
 NO_FAULTS = {"rules", "violent", "duration_ms"}
 """What lives of a plan have beside faults."""
 FLAGS = {
-    "isr": {each.name for each in fields(replica_rules.Rules)}
+    "isr": {each.name for each in fields(replica_state.ReplicaRules)}
     | {each.name for each in fields(Plan)} - NO_FAULTS,
-    "raft": {each.name for each in fields(raft_state.Rules)},
-    "controller": {each.name for each in fields(elections.Rules)},
-    "status": {each.name for each in fields(cluster_evidence.Rules)},
-    "coordinator": {each.name for each in fields(proofs.Rules)},
+    "raft": {each.name for each in fields(raft_state.RaftRules)},
+    "controller": {each.name for each in fields(leader_elections.ElectionRules)},
+    "status": {each.name for each in fields(cluster_descriptions.EvidenceRules)},
+    "coordinator": {each.name for each in fields(pending_requests.CoordinatorRules)},
 }
 TESTS = sorted(
     {switch.test for switch in SWITCHES if switch.test}
@@ -73,7 +74,7 @@ def test_seeds_of_one_partitions_lives_are_those_that_are_tried() -> None:
             {each.name for each in fields(Plan)
              if each.name not in NO_FAULTS
              and getattr(planted.plan, each.name) != getattr(plain, each.name)}
-            | {each.name for each in fields(replica_rules.Rules)
+            | {each.name for each in fields(replica_state.ReplicaRules)
                if getattr(planted.plan.rules, each.name)}
         ): planted.first_seed
         for planted in PLANTED.values()

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from simulation.raft import simulate
-from streamlog.broker.quorum.raft_state import Rules
+from streamlog.broker.quorum.raft.raft_state import RaftRules
 
 THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 LIVES = 500 if THOROUGH else 12
@@ -59,7 +59,7 @@ def test_a_seed_is_a_life() -> None:
 @pytest.mark.parametrize("bug", FOUND)
 def test_a_planted_bug_is_found(bug: str) -> None:
     first, check = FOUND[bug]
-    rules = Rules(**{bug: True})
+    rules = RaftRules(**{bug: True})
     violations = simulate(first, rules).violations
     assert violations[0].startswith(check), violations
     assert not THOROUGH or first == next(
@@ -70,10 +70,10 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 @pytest.mark.skipif(not THOROUGH, reason="a search of minutes")
 @pytest.mark.parametrize("bug", sorted(RARE))
 def test_a_rare_bug_is_found(bug: str) -> None:
-    rules = Rules(**{bug: True})
+    rules = RaftRules(**{bug: True})
     found = next((each for each in range(BUDGET) if simulate(each, rules).violations), None)
     assert found is not None
 
 
 def test_every_bug_has_its_test() -> None:
-    assert {each.name for each in fields(Rules)} == {*FOUND, *RARE, *COVERED, *AGREED}
+    assert {each.name for each in fields(RaftRules)} == {*FOUND, *RARE, *COVERED, *AGREED}

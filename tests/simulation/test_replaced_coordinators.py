@@ -14,15 +14,15 @@ from simulation import cluster
 from simulation.loop import SimulatedLoop, live
 from simulation.network import Network
 from simulation.node import PORT, SimulatedClock
-from streamlog.broker.coordinator.proofs import Proofs, Rules
+from streamlog.broker.coordinator.pending_requests import CoordinatorRules, Proofs
 from streamlog.client.admin import Admin
+from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.client.cluster import Cluster
-from streamlog.client.topic_admin import NewTopic
 from streamlog.errors import StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages import coordination as wire
-from streamlog.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
-from streamlog.transport.connection import TcpTransport
+from streamlog.protocol.messages import classic_groups as wire
+from streamlog.protocol.messages.transaction_messages import EndTxnRequest, EndTxnResponse
+from streamlog.transport.client_connection import TcpTransport
 
 GROUP, TRANSACTIONS = 0, 1
 NAMES = [f"name-{number}" for number in range(20)]
@@ -166,7 +166,7 @@ def told() -> Told:
 
 @pytest.fixture
 def _from_memory() -> Iterator[None]:
-    with patch.object(Proofs, "rules", Rules(tells_from_memory=True)):
+    with patch.object(Proofs, "rules", CoordinatorRules(tells_from_memory=True)):
         yield
 
 

@@ -6,27 +6,26 @@ from random import Random
 
 import pytest
 
-from streamlog.processing.merged import MergedInput
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.inputs.repartition_input import MergedInput, RepartitionInput
+from streamlog.processing.outbox import Collector
 from streamlog.processing.provenance import BUSY_MS
-from streamlog.processing.repartitioned import RepartitionInput
-from streamlog.processing.step import Collector
 from streamlog.serdes import serde_for
 from streamlog.snapshots.rebased import Landing
-from streamlog.tables.changelog import Progress
-from streamlog.topology import TopicSpec
+from streamlog.tables.state.changelog import TaskProgress
 
 TOPIC = "shop-by-name-repartition"
 ABOVE = "shop-by-age-repartition"
 SOURCES = [("sales", 0), (ABOVE, 1)]
 
 
-def a_progress(position: int = 40) -> Progress:
+def a_progress(position: int = 40) -> TaskProgress:
     rows = [
         ["sales", 0, 17, 2, 5_000, 0, position, 5_500],
         [ABOVE, 1, 9, 0, 4_000, BUSY_MS, position + 3, 4_000],
     ]
     merged = {"time_ms": 4_000, "turn_ms": 4_500, "sources": rows, "sequence": 12}
-    return Progress(
+    return TaskProgress(
         offsets={("sales", 0): 18, (TOPIC, 0): position},
         sections={"inputs": {TOPIC: merged, "sales": {"time_ms": 7}}, "windows": {"w": [1]}},
     )
@@ -86,13 +85,13 @@ def test_at_least_once_knows_the_times_and_forgets_the_places_of_a_history() -> 
 def test_progress_of_other_kinds_stays_as_it_is() -> None:
     rng = Random(1)
     offsets = {(f"topic-{n}", n): rng.randrange(100) for n in range(5)}
-    progress = landing("other").rebased(Progress(offsets=offsets), 0)
-    assert progress == Progress(offsets=offsets, sections={"inputs": {}, "era": 3})
+    progress = landing("other").rebased(TaskProgress(offsets=offsets), 0)
+    assert progress == TaskProgress(offsets=offsets, sections={"inputs": {}, "era": 3})
 
 
 def test_a_topic_from_which_nothing_came_is_read_from_where_it_ends() -> None:
-    progress = landing().rebased(Progress(offsets={("sales", 0): 18}), 0, ["sales", TOPIC])
+    progress = landing().rebased(TaskProgress(offsets={("sales", 0): 18}), 0, ["sales", TOPIC])
     assert progress.offsets == {("sales", 0): 18, (TOPIC, 0): 100}
     # One that this task does not read, as it has fewer partitions.
-    progress = landing().rebased(Progress(offsets={("sales", 1): 18}), 1, ["sales", TOPIC])
+    progress = landing().rebased(TaskProgress(offsets={("sales", 1): 18}), 1, ["sales", TOPIC])
     assert progress.offsets == {("sales", 1): 18}

@@ -22,7 +22,7 @@ from streamlog.snapshots import (
 )
 from streamlog.snapshots.capture import capture, finished
 from streamlog.snapshots.manifest import MANIFEST_FILE
-from streamlog.tables.sorted_file import read_sorted, write_sorted
+from streamlog.tables.local_disk.rocksdb_store import read_sorted, write_sorted
 from streamlog.topology import Topology
 from tests.processing.test_exactness import Cluster
 

@@ -12,7 +12,7 @@ from threading import Timer
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_bridge.stages import StageFunction, StageWork
+from spark_bridge.stage_function import StageFunction, StageWork
 
 KILLED_SHARE = 0.4
 """Of first attempts."""

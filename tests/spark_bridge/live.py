@@ -8,12 +8,12 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from spark_bridge import session
-from spark_bridge.history import SparkRun
+from spark_bridge.spark_run import SparkRun
 from streamlog.history.finished import FinishedTask
 from streamlog.history.local import with_ends
 from streamlog.history.plan import planned
 from streamlog.history.readers import LogReader
-from streamlog.processing.cut_input import TimeSpan
+from streamlog.processing.inputs.record_queue import TimeSpan
 from tests.equality.live import HistoryRun, counts_of, place_in
 from tests.equality.programs import Program
 from tests.spark_bridge.conftest import CONF

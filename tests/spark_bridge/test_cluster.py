@@ -13,7 +13,7 @@ import pytest
 
 from tests.spark_bridge.cluster import ROOT, SETTINGS, cluster
 from tests.spark_bridge.on_cluster import END, content, shop, unchanged
-from tests.spark_bridge.test_history import Shop
+from tests.spark_bridge.test_spark_run import Shop
 
 pytestmark = [
     pytest.mark.spark,

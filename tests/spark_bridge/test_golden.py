@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamlog.processing.cut_input import TimeSpan
+from streamlog.processing.inputs.record_queue import TimeSpan
 from tests.history.golden import GoldenApp, content, golden_cases
-from tests.spark_bridge.test_history import run_in_spark
+from tests.spark_bridge.test_spark_run import run_in_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

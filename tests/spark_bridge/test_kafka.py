@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from streamlog.records.murmur2 import partitions_of_keys
 from tests.client.clusters import emptied_kafka
 from tests.worker.processes import attached, read_until

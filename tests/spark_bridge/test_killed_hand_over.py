@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from tests.spark_bridge.test_history import deaths
-from tests.worker.test_hand_over import IS_THOROUGH, Case
+from tests.spark_bridge.test_spark_run import deaths
+from tests.worker.operations.test_hand_over import IS_THOROUGH, Case
 from tests.worker.test_killed_hand_over import (
     MOMENTS,
     STEPS,

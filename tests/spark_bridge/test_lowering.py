@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_bridge.history import SparkRun
+from spark_bridge.spark_run import SparkRun
 from streamlog import App, Snapshot, Windowed, agg, tumbling
 from streamlog.history.finished import FinishedTask
 from streamlog.history.local import with_ends
 from streamlog.history.plan import Plan, Stage, planned
 from streamlog.history.readers import LogReader
-from streamlog.processing.cut_input import TimeSpan
+from streamlog.processing.inputs.record_queue import TimeSpan
 from streamlog.snapshots import SnapshotPlace
 from streamlog.snapshots.capture import finished
-from streamlog.tables.changelog import Progress
-from streamlog.tables.sorted_file import read_sorted
+from streamlog.tables.local_disk.rocksdb_store import read_sorted
+from streamlog.tables.state.changelog import TaskProgress
 from tests.equality.programs import Fed, Program
 from tests.equality.runs import driven
 from tests.history.test_local import NOW_MS, fill, rows_of, run_history
 from tests.spark_bridge import lowered
-from tests.worker.test_hand_over import lived
+from tests.worker.operations.test_hand_over import lived
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +78,7 @@ def left_by(task: FinishedTask, directory: Path, *, has_places: bool) -> object:
             state += [*read_sorted(str(path))]
     progress = None
     if entry.progress is not None:
-        progress = Progress.decode(place.read(entry.progress.name))
+        progress = TaskProgress.decode(place.read(entry.progress.name))
     taken = (entry.subtopology, entry.partition, entry.times, task.drops)
     staged = [(each.topic, each.partition, each.records, each.crc) for each in task.staged]
     places = (entry.offsets, progress) if has_places else None

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_bridge.offsets import OffsetRange, parse_options, resolve, split
-from spark_bridge.options import COLUMNS
+from spark_bridge.offset_ranges import OffsetRange, parse_options, resolve, split
+from spark_bridge.source_options import COLUMNS
 from streamlog.errors import ConfigError
 
 GOOD = {"path": "/data", "subscribe": "sales"}

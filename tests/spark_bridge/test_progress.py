@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_bridge.progress import EVERY_MS, ProgressTeller, ProgressWatch, TaskPlace
+from spark_bridge.stage_function import EVERY_MS, ProgressWatch, ProgressWriter, TaskPlace
 from streamlog.clock import ManualClock
 from streamlog.history.task_run import Read
 from streamlog.snapshots import SnapshotPlace
-from tests.spark_bridge.test_history import END, Shop, shop
+from tests.spark_bridge.test_spark_run import END, Shop, shop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,14 +24,14 @@ def test_of_two_attempts_the_one_that_is_ahead_is_told(tmp_path: Path) -> None:
     place, clock, heard = SnapshotPlace(str(tmp_path)), ManualClock(), list[Read]()
     watch = ProgressWatch(place, heard.append)
     watch.look()
-    first = ProgressTeller(place, "0_1-7", clock=clock)
+    first = ProgressWriter(place, "0_1-7", clock=clock)
     first(Read(("orders", 1), 30, 100, is_staged=False))
     watch.look()
     assert heard == []
     clock.advance(EVERY_MS)
     first(Read(("orders", 1), 10, 100, is_staged=False))
     watch.look()
-    second = ProgressTeller(place, "0_1-8", clock=clock)
+    second = ProgressWriter(place, "0_1-8", clock=clock)
     second(Read(("orders", 1), 25, 100, is_staged=False))
     second.tell()
     watch.look()
@@ -46,7 +46,7 @@ def test_what_is_run_again_is_told_once(tmp_path: Path) -> None:
     heard, told = list[Read](), Counter[TaskPlace]()
     for number, records in enumerate((40, 30, 100)):
         place = SnapshotPlace(str(tmp_path / str(number)))
-        teller = ProgressTeller(place, f"0_1-{number}")
+        teller = ProgressWriter(place, f"0_1-{number}")
         teller(Read(("orders", 1), records, 100, is_staged=False))
         teller.tell()
         ProgressWatch(place, heard.append, told).look()

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_bridge.staging import BATCH_BYTES, TaskWriter
+from spark_bridge.log_writer import BATCH_BYTES, TaskWriter
 from streamlog.errors import ConfigError
-from streamlog.records.batch import Record, split_batches
+from streamlog.records.batch import LogRecord, split_batches
 from streamlog.records.compression import Compression
 from streamlog.records.murmur2 import partitions_of_keys
 from streamlog.records.partitioners import Partitioner, partition_by
@@ -21,7 +21,7 @@ PARTITIONS = 3
 BEGIN = datetime(1969, 12, 31, tzinfo=UTC)
 
 
-def staged(folder: Path, *batches: pa.RecordBatch) -> dict[tuple[str, int], list[Record]]:
+def staged(folder: Path, *batches: pa.RecordBatch) -> dict[tuple[str, int], list[LogRecord]]:
     writer = TaskWriter(folder, {"out": PARTITIONS, "more": 1}, "out", Compression.LZ4, NOW_MS)
     for batch in batches:
         writer.write(batch)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
-from tests.cli.test_groups import row
+from streamlog.record import TopicPartition
+from tests.cli.test_groups_command import row
 from tests.spark_bridge.test_writing import committed
 from tests.worker.processes import streamlog
 

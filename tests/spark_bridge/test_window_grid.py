@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_bridge.window_grid import WindowGrid
+from spark_bridge.partial_aggregation import WindowGrid
 from streamlog import hopping, tumbling
-from streamlog.windows.assign import Assigner
 from streamlog.windows.definitions import Windows
 from streamlog.windows.emit import is_late
+from streamlog.windows.window_assigner import Assigner
 
 TIMES_MS = st.integers(0, 500)
 

@@ -14,7 +14,7 @@ import pytest
 
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 from streamlog.records.murmur2 import partitions_of_keys
 from streamlog.stored_log import StoredLog
 from tests.broker.three_brokers import Cluster
@@ -40,7 +40,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def committed(directory: Path, topic: str, number: int) -> list[Record]:
+def committed(directory: Path, topic: str, number: int) -> list[LogRecord]:
     with StoredLog(str(directory)) as stored:
         first, end = stored.offsets(topic, number)
         if first == end:

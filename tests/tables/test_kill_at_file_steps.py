@@ -19,13 +19,12 @@ from typing import Any
 
 import pytest
 
-from streamlog.tables import deferred
-from streamlog.tables.changelog import OFFSET_KEY, Progress, Restoration, checkpoint
-from streamlog.tables.deferred import DeferredStore
-from streamlog.tables.directories import TaskDirectory
-from streamlog.tables.rocksdb import RocksBudget, RocksStore
-from streamlog.tables.store import NamedStore, StoreSpec
-from streamlog.tables.transaction import StoreTransaction
+from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
+from streamlog.tables.local_disk.task_directory import TaskDirectory
+from streamlog.tables.state import store_transaction
+from streamlog.tables.state.changelog import OFFSET_KEY, Restoration, TaskProgress, checkpoint
+from streamlog.tables.state.store_transaction import DeferredStore, StoreTransaction
+from streamlog.tables.stores.store import NamedStore, StoreSpec
 from tests.tables.test_restore_after_kill import ROOT, encoded, records_of
 
 IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
@@ -67,8 +66,8 @@ def deadly(number: int) -> None:
 
 
 def work(log: Path, path: str, number: int) -> None:
-    deferred.REPLAY_RECORDS_MAX = 60
-    deferred.WRITE_KEYS_MAX = 7  # type: ignore[attr-defined]
+    store_transaction.REPLAY_RECORDS_MAX = 60
+    store_transaction.WRITE_KEYS_MAX = 7  # type: ignore[attr-defined]
     deadly(number)
     rng, records = Random(number), records_of(log)
     directory = TaskDirectory(path)
@@ -77,7 +76,7 @@ def work(log: Path, path: str, number: int) -> None:
     restoration = Restoration(front, start_offset=0, end_offset=len(records))
     restoration.apply(records[restoration.position :], next_offset=len(records))
     directory.remove_old()
-    progress = restoration.progress() or Progress(offsets={("input", 0): 0})
+    progress = restoration.progress() or TaskProgress(offsets={("input", 0): 0})
     offset, end = progress.offsets["input", 0], len(records)
     transaction = StoreTransaction(front)
     counts = NamedStore(transaction, StoreSpec("counts"))
@@ -87,7 +86,7 @@ def work(log: Path, path: str, number: int) -> None:
                 key = b"%d" % rng.randrange(200)
                 counts.put(key, b"%d" % (int(counts.get(key) or 0) + 1))
                 offset += 1
-            batch = checkpoint(transaction.changes(), Progress(offsets={("input", 0): offset}))
+            batch = checkpoint(transaction.changes(), TaskProgress(offsets={("input", 0): offset}))
             file.write(encoded(batch))
             file.flush()
             end += len(batch)

@@ -21,22 +21,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamlog.tables import deferred, rocksdb
-from streamlog.tables.changelog import (
+from streamlog.tables.local_disk import rocksdb_store
+from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore, write_sorted
+from streamlog.tables.local_disk.task_directory import TaskDirectory
+from streamlog.tables.state import store_transaction
+from streamlog.tables.state.changelog import (
     BASE_KEY,
     OFFSET_KEY,
     PROGRESS_KEY,
-    Progress,
     Restoration,
+    TaskProgress,
     checkpoint,
     store_offset,
 )
-from streamlog.tables.deferred import DeferredStore
-from streamlog.tables.directories import TaskDirectory
-from streamlog.tables.rocksdb import RocksBudget, RocksStore
-from streamlog.tables.sorted_file import write_sorted
-from streamlog.tables.store import Change, KeyValueStore, NamedStore, StoreSpec
-from streamlog.tables.transaction import StoreTransaction
+from streamlog.tables.state.store_transaction import DeferredStore, StoreTransaction
+from streamlog.tables.stores.store import Change, KeyValueStore, NamedStore, StoreSpec
 from tests.tables.test_restore_after_kill import encoded, records_of
 
 if TYPE_CHECKING:
@@ -69,10 +68,10 @@ def eager(options: Options) -> Options:
 
 def work(log: Path, path: Path, seed: int, ready: Connection) -> None:
     """Commit until killed."""
-    made = rocksdb._options
-    rocksdb._options = lambda *a, **k: eager(made(*a, **k))
-    deferred.REPLAY_RECORDS_MAX = 400
-    deferred.WRITE_KEYS_MAX = 50  # type: ignore[attr-defined]
+    made = rocksdb_store._options
+    rocksdb_store._options = lambda *a, **k: eager(made(*a, **k))
+    store_transaction.REPLAY_RECORDS_MAX = 400
+    store_transaction.WRITE_KEYS_MAX = 50  # type: ignore[attr-defined]
     rng, records = Random(seed), records_of(log)
     directory = TaskDirectory(str(path))
     store = directory.open(RocksBudget())
@@ -97,7 +96,7 @@ def work(log: Path, path: Path, seed: int, ready: Connection) -> None:
                 number = int((counts.get(key) or b"0").split(b" ")[0]) + 1
                 counts.put(key, b"%d %d" % (number, rng.getrandbits(800)))
                 offset += 1
-            batch = checkpoint(transaction.changes(), Progress(offsets={INPUT: offset}))
+            batch = checkpoint(transaction.changes(), TaskProgress(offsets={INPUT: offset}))
             file.write(encoded(batch))
             file.flush()
             end += len(batch)

@@ -18,16 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.tables.changelog import (
+from streamlog.tables.local_disk.rocksdb_store import RocksStore
+from streamlog.tables.state.changelog import (
     OFFSET_KEY,
-    Progress,
     Restoration,
+    TaskProgress,
     checkpoint,
     stored_progress,
 )
-from streamlog.tables.rocksdb import RocksStore
-from streamlog.tables.store import Change, NamedStore, StoreSpec
-from streamlog.tables.transaction import StoreTransaction
+from streamlog.tables.state.store_transaction import StoreTransaction
+from streamlog.tables.stores.store import Change, NamedStore, StoreSpec
 
 ROOT = Path(__file__).parent.parent.parent
 _SIZES = struct.Struct(">ii")
@@ -71,7 +71,7 @@ def write_until_killed(log: Path, path: str, seed: int, *, is_filling: bool) -> 
     store = RocksStore.open(path, write_buffer_bytes=64 * 1024)
     restoration = Restoration(store, start_offset=0, end_offset=len(records))
     restoration.apply(records[restoration.position :], next_offset=len(records))
-    progress = restoration.progress() or Progress(offsets={("input", 0): 0})
+    progress = restoration.progress() or TaskProgress(offsets={("input", 0): 0})
     offset = progress.offsets["input", 0]
     end = len(records)
     transaction = StoreTransaction(store, cache_bytes=10_000_000 if is_filling else 50_000)
@@ -90,7 +90,7 @@ def write_until_killed(log: Path, path: str, seed: int, *, is_filling: bool) -> 
                 seen.put(offset.to_bytes(8), bytes(30))
             if rng.random() < 0.5:
                 seen.delete_range(b"", max(offset - 100, 0).to_bytes(8))
-            batch = checkpoint(transaction.changes(), Progress(offsets={("input", 0): offset}))
+            batch = checkpoint(transaction.changes(), TaskProgress(offsets={("input", 0): offset}))
             file.write(encoded(batch))
             file.flush()
             end += len(batch)

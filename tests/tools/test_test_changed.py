@@ -7,7 +7,7 @@ import pytest
 from tools.test_changed import TIDY, find_tests, select
 
 STORAGE = ["tests/broker/storage/test_log.py", "tests/broker/storage/test_segment.py"]
-SERVER = "tests/broker/test_server.py"
+SERVER = "tests/broker/server/test_acceptor.py"
 DOCS = "tests/docs/test_readme.py"
 SPARK = "tests/spark_bridge/test_reader.py"
 OUTER = ["tests/test_layers.py", "tests/test_record.py", TIDY]
@@ -17,9 +17,9 @@ TESTS = [*STORAGE, SERVER, DOCS, SPARK, *OUTER]
 @pytest.mark.parametrize(
     ("changed", "tests"),
     [
-        ("streamlog/broker/server.py", [SERVER]),
+        ("streamlog/broker/server/acceptor.py", [SERVER]),
         ("streamlog/broker/storage/log.py", STORAGE),
-        ("streamlog/broker/storage/segment.pxd", STORAGE[::-1]),
+        ("streamlog/broker/storage/log/segment.pxd", STORAGE[::-1]),
         ("streamlog/broker/storage/repair/scan.py", STORAGE),
         ("spark_bridge/reader.py", [SPARK]),
         ("streamlog/record.py", ["tests/test_record.py"]),
@@ -37,7 +37,7 @@ def test_a_change_calls_for_the_tests_of_its_room(changed: str, tests: list[str]
 
 
 def test_a_change_runs_each_test_once_and_the_tidy_tests_last() -> None:
-    assert select(["streamlog/broker/server.py", SERVER], TESTS) == [SERVER, TIDY]
+    assert select(["streamlog/broker/server/acceptor.py", SERVER], TESTS) == [SERVER, TIDY]
 
 
 def test_a_change_without_tests_selects_none() -> None:

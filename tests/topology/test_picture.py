@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from streamlog import App, Late, tumbling
+from streamlog.blueprints.blueprint import Blueprint
+from streamlog.blueprints.picture import GONE, Picture, picture_of
 from streamlog.topology import Topology
-from streamlog.topology.blueprint import Blueprint
-from streamlog.topology.picture import GONE, Picture, picture_of
 
 
 def shouted(value: str) -> str:

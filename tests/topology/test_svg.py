@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import combinations
 from xml.etree import ElementTree as ET
 
-from streamlog.topology.picture import Arrow, Box, Picture
-from streamlog.topology.svg import svg
+from streamlog.blueprints.picture import Arrow, Box, Picture
+from streamlog.blueprints.svg import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 PICTURE = Picture(

@@ -6,7 +6,8 @@ import pytest
 
 from streamlog import App, Late, Windowed, tumbling
 from streamlog.errors import TopologyError
-from streamlog.topology import Subtopology, WindowedAggregate
+from streamlog.nodes.window_nodes import WindowedAggregate
+from streamlog.topology import Subtopology
 
 
 @dataclass

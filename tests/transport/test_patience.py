@@ -7,7 +7,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from streamlog.transport.patience import Patience
+from streamlog.transport.client_connection import AnswerDeadline
 
 
 def hold(seconds: float) -> None:
@@ -16,7 +16,7 @@ def hold(seconds: float) -> None:
 
 
 async def bounded(answer: asyncio.Future[str], timeout_ms: int) -> str:
-    async with Patience(timeout_ms):
+    async with AnswerDeadline(timeout_ms):
         return await answer
 
 

@@ -7,8 +7,7 @@ import ssl
 import pytest
 
 from streamlog.errors import AuthenticationFailed, ConfigError
-from streamlog.transport.sasl import exchange_of
-from streamlog.transport.security import Security, security_settings, variable_of
+from streamlog.transport.security import Security, exchange_of, security_settings, variable_of
 from tests.broker.certificates import certificates
 
 SETTINGS = {

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from streamlog import session
 from streamlog.errors import ConfigError
-from streamlog.windows.sessions import Sessions, Span, joined
+from streamlog.windows.definitions import Sessions, SessionSpan, merge_spans
 
 times = st.lists(st.integers(0, 120), min_size=1, max_size=40)
 
 
-def after(windows: Sessions, timestamps: list[int]) -> list[Span]:
+def after(windows: Sessions, timestamps: list[int]) -> list[SessionSpan]:
     """The sessions of these records, all of them open."""
-    spans: list[Span] = []
+    spans: list[SessionSpan] = []
     for timestamp_ms in timestamps:
-        places, span = joined(windows, spans, timestamp_ms)
+        places, span = merge_spans(windows, spans, timestamp_ms)
         spans = sorted([*(s for at, s in enumerate(spans) if at not in places), span])
     return spans
 
@@ -63,8 +63,10 @@ def test_records_in_order_fill_a_session_up_to_its_limit() -> None:
         ([(0, 20), (28, 40)], 25, ([0], (0, 25))),
     ],
 )
-def test_by_example(spans: list[Span], timestamp_ms: int, expected: tuple[list[int], Span]) -> None:
-    assert joined(session("10ms", max_length="30ms"), spans, timestamp_ms) == expected
+def test_by_example(
+    spans: list[SessionSpan], timestamp_ms: int, expected: tuple[list[int], SessionSpan]
+) -> None:
+    assert merge_spans(session("10ms", max_length="30ms"), spans, timestamp_ms) == expected
 
 
 def test_definitions_say_what_is_wrong_with_them() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from streamlog import sliding
 from streamlog.errors import ConfigError
-from streamlog.windows.sliding import window_after, window_up_to
+from streamlog.windows.definitions import window_after, window_up_to
 
 
 def test_definitions_say_what_is_wrong_with_them() -> None:

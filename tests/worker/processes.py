@@ -15,10 +15,10 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent.parent
@@ -132,22 +132,22 @@ async def still(log: Log) -> dict[str, str]:
 
 
 async def read_until(
-    log: Log, topic: str, enough: Callable[[list[tuple[int, Record]]], bool]
-) -> list[tuple[int, Record]]:
+    log: Log, topic: str, enough: Callable[[list[tuple[int, LogRecord]]], bool]
+) -> list[tuple[int, LogRecord]]:
     """Read what is committed of a topic, from its beginning, until there is enough.
 
     Partition and record each.
     """
-    found: list[tuple[int, Record]] = []
+    found: list[tuple[int, LogRecord]] = []
     async with asyncio.timeout(DEADLINE_S), _reading(log, topic) as consumer:
         while not enough(found):
             found += await _polled(consumer)
     return found
 
 
-async def read_whole(log: Log, topic: str) -> list[tuple[int, Record]]:
+async def read_whole(log: Log, topic: str) -> list[tuple[int, LogRecord]]:
     """Read all that is committed of a topic by now: partition and record each."""
-    found: list[tuple[int, Record]] = []
+    found: list[tuple[int, LogRecord]] = []
     async with asyncio.timeout(DEADLINE_S), _reading(log, topic) as consumer:
         ends = await consumer.end_offsets(consumer.assignment())
         while [part for part, end in ends.items() if await consumer.position(part) < end]:
@@ -164,6 +164,6 @@ async def _reading(log: Log, topic: str) -> AsyncIterator[Consumer]:
         yield consumer
 
 
-async def _polled(consumer: Consumer) -> list[tuple[int, Record]]:
+async def _polled(consumer: Consumer) -> list[tuple[int, LogRecord]]:
     polled = await consumer.poll(timeout_ms=200)
     return [(part.partition, record) for part, records in polled.items() for record in records]

@@ -14,7 +14,7 @@ import pytest
 
 from streamlog.client.producer import Producer
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 from tests.worker.commit_steps import IS_THOROUGH, write_program
 from tests.worker.commit_steps import STEPS as ALL_STEPS
 from tests.worker.processes import STREAMLOG, Process, attached, read_until, running
@@ -70,7 +70,7 @@ async def feed(producer: Producer, amounts: Amounts) -> None:
     await producer.flush()
 
 
-def latest(records: Sequence[tuple[int, Record]]) -> dict[str, int]:
+def latest(records: Sequence[tuple[int, LogRecord]]) -> dict[str, int]:
     return {
         (record.key or b"").decode(): int.from_bytes(record.value or b"", "big", signed=True)
         for _, record in records

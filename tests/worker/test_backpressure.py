@@ -9,7 +9,7 @@ from pathlib import Path
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
-from streamlog.worker.commit import SinkWriter
+from streamlog.worker.commit.commit import SinkWriter
 from tests.worker.processes import STREAMLOG, read_until, running
 
 BATCHES, RECORDS, VALUE = 40, 50, b"x" * 1_000

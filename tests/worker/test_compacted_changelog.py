@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 from streamlog.stored_log import StoredLog
 from tests.worker.processes import STREAMLOG, Process, attached, read_until, running
 from tests.worker.test_worker import (
@@ -59,7 +59,7 @@ CHUNKS_MAX = 200
 Values = dict[TopicPartition, dict[bytes | None, bytes | None]]
 
 
-def stored_records(stored: StoredLog, place: TopicPartition) -> Iterator[Record]:
+def stored_records(stored: StoredLog, place: TopicPartition) -> Iterator[LogRecord]:
     """Every record of a partition, none of them out of order."""
     previous = -1
     for batch in stored.read(*place, *stored.offsets(*place)):
@@ -135,7 +135,7 @@ async def feed_until_compacted(
 
 
 async def last_sums(log: Log, wanted: dict[str, int]) -> dict[str, int]:
-    def sums(records: list[tuple[int, Record]]) -> dict[str, int]:
+    def sums(records: list[tuple[int, LogRecord]]) -> dict[str, int]:
         values = {record.key or b"": record.value or b"" for _, record in records}
         return {key.decode(): msgspec.json.decode(v)["events"] for key, v in values.items()}
 

@@ -21,10 +21,10 @@ from typing import Any, Final, Literal
 import pytest
 
 from streamlog import App
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.errors import SourceLost
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.broker.process import BrokerProcess
 from tests.worker.test_cut_sources import cut, folders_of, sizes
 from tests.worker.test_recreated_sources import (

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from streamlog.broker.storage.folders import partition_folder
+from streamlog.broker.storage.data_directory import partition_folder
 from streamlog.client.admin import NewTopic
 from streamlog.errors import SourceLost
 from streamlog.log import Log

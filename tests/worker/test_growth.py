@@ -10,8 +10,8 @@ import pytest
 from streamlog import App
 from streamlog.errors import TopologyError
 from streamlog.log import Log
-from streamlog.worker.exchange import Exchange
-from streamlog.worker.program import Start
+from streamlog.worker.assignment.streams_assignor import StreamsAssignor
+from streamlog.worker.program import WorkerStart
 from streamlog.worker.worker import Worker
 
 
@@ -26,7 +26,7 @@ def test_a_worker_whose_source_has_grown_says_so_instead_of_reading_it_by_halves
     async def main() -> None:
         started: asyncio.Future[Log] = asyncio.get_running_loop().create_future()
 
-        def announce(start: Start) -> None:
+        def announce(start: WorkerStart) -> None:
             started.set_result(start.log)
 
         async def grow() -> None:
@@ -34,7 +34,7 @@ def test_a_worker_whose_source_has_grown_says_so_instead_of_reading_it_by_halves
             await log.admin().create_partitions("events", 3)
             options = {
                 "group_id": "grown",
-                "assignor": Exchange(program.placement, process="other"),
+                "assignor": StreamsAssignor(program.placement, process="other"),
             }
             async with log.consumer(**options) as other:  # type: ignore[arg-type]
                 await other.subscribe(program.sources)

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import pytest
 
 from streamlog import App, Snapshot
-from streamlog.assignors import TopicPartition
-from streamlog.broker.storage.folders import partition_folder
+from streamlog.broker.storage.data_directory import partition_folder
 from streamlog.client.admin import NewTopic
 from streamlog.errors import SourceLost
 from streamlog.history.job import BackfillJob
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from streamlog.worker.worker import Worker
 from tests.broker.process import BrokerProcess
 

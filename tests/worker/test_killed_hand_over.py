@@ -26,9 +26,9 @@ from streamlog.client.admin import Admin
 from streamlog.history import job as job_module
 from streamlog.history import publication, stage_task
 from streamlog.history.job import BackfillJob
-from streamlog.worker.hand_over import handed_over
+from streamlog.worker.operations.hand_over import handed_over
 from tests.equality.programs import Program, build
-from tests.worker.test_hand_over import IS_THOROUGH, Case
+from tests.worker.operations.test_hand_over import IS_THOROUGH, Case
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

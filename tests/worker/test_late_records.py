@@ -13,9 +13,9 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.records.batch import Record
-from streamlog.tables.memory import MemoryStore
-from streamlog.worker.restore import LATE_KEY, OWNER_KEY, Fences, epoch_headers
+from streamlog.records.batch import LogRecord
+from streamlog.tables.stores.memory_store import MemoryStore
+from streamlog.worker.state.restore import LATE_KEY, OWNER_KEY, Fences, epoch_headers
 
 State = dict[bytes, bytes | None]
 
@@ -33,8 +33,8 @@ class Owner:
 class Changelog:
     """The log, and what it stands for: what the owners have committed."""
 
-    records: list[Record] = field(default_factory=list)
-    history: list[Record] = field(default_factory=list)
+    records: list[LogRecord] = field(default_factory=list)
+    history: list[LogRecord] = field(default_factory=list)
     """Without compaction."""
     end_offset: int = 0
     truth: State = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Changelog:
 
     def append(self, key: bytes, value: bytes | None, epoch: int | None) -> int:
         headers = () if epoch is None else epoch_headers(epoch)
-        record = Record(self.end_offset, 0, key, value, headers)
+        record = LogRecord(self.end_offset, 0, key, value, headers)
         self.records.append(record)
         self.history.append(record)
         self.end_offset += 1
@@ -111,7 +111,7 @@ class Changelog:
         return max(r.offset for r in self.records if r.key == OWNER_KEY)
 
 
-def _epoch(record: Record) -> int:
+def _epoch(record: LogRecord) -> int:
     return int.from_bytes(dict(record.headers).get("epoch") or b"", "big")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from streamlog.agents.offsets import Place, places_of
-from streamlog.assignors import TopicPartition
+from streamlog.agents.offsets import AgentPosition, places_of
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from tests.worker.processes import STREAMLOG, attached, running
 
 APP = """
@@ -38,7 +38,7 @@ async def feed(log: Log, numbers: range) -> None:
         await producer.flush()
 
 
-async def committed(log: Log, wanted: Place) -> None:
+async def committed(log: Log, wanted: AgentPosition) -> None:
     """Wait until the group knows that this is handled."""
     async with asyncio.timeout(120), log.consumer(group_id="hasty") as reader:
         while True:
@@ -56,7 +56,7 @@ def test_a_slow_record_does_not_make_others_come_again(tmp_path: Path) -> None:
 
         async def all_but_one(log: Log) -> None:
             await feed(log, range(20))
-            await committed(log, Place(3, [(4, 20)]))
+            await committed(log, AgentPosition(3, [(4, 20)]))
 
         attached(log_url, all_but_one)
         before = worker.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 from tests.worker.processes import STREAMLOG, attached, read_until, running
 
 WATCH = """
@@ -51,7 +51,7 @@ def test_timers_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
                 value = delay_ms.to_bytes(8, "big")
                 await producer.send("beats", value, key=key.encode(), timestamp_ms=at_ms)
 
-    def texts(records: list[tuple[int, Record]], key: str) -> list[str]:
+    def texts(records: list[tuple[int, LogRecord]], key: str) -> list[str]:
         found = [record for _, record in records if record.key == key.encode()]
         return [(record.value or b"").decode() for record in found]
 
@@ -60,12 +60,12 @@ def test_timers_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
         # The wall's timer has fired, the others wait.
         await read_until(log, "told", lambda them: "wall 2" in texts(them, "a"))
 
-    async def second(log: Log) -> list[tuple[int, Record]]:
+    async def second(log: Log) -> list[tuple[int, LogRecord]]:
         await beat(log, ("c", 7_500, 10**9))
         await read_until(log, "told", lambda them: "event 1" in texts(them, "b"))
         await beat(log, ("c", 8_000, 10**9))
 
-        def enough(them: list[tuple[int, Record]]) -> bool:
+        def enough(them: list[tuple[int, LogRecord]]) -> bool:
             return "event 2" in texts(them, "a") and len(texts(them, "tick")) >= 8
 
         return await read_until(log, "told", enough)

@@ -12,7 +12,7 @@ import msgspec
 
 from streamlog.client.producer import Producer
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 from tests.worker.processes import STREAMLOG, Process, attached, read_until, running
 
 LEDGER = """
@@ -50,7 +50,7 @@ WORKER = (*STREAMLOG, "-A", "ledger", "worker")
 Amounts = list[tuple[str, int]]
 
 
-def entries_of(records: list[tuple[int, Record]]) -> dict[tuple[str, int], set[tuple[int, str]]]:
+def entries_of(records: list[tuple[int, LogRecord]]) -> dict[tuple[str, int], set[tuple[int, str]]]:
     """Per account and number of an entry: its totals and ids, of which there should be one."""
     found: dict[tuple[str, int], set[tuple[int, str]]] = defaultdict(set)
     for _, record in records:

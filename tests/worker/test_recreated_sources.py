@@ -22,11 +22,11 @@ from typing import Any, Final, Literal
 import pytest
 
 from streamlog import App, Stream
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.errors import SourceLost, StreamlogError
 from streamlog.log import Log
-from streamlog.protocol.topic_ids import id_text
+from streamlog.protocol.schema import id_text
+from streamlog.record import TopicPartition
 from streamlog.worker.worker import Worker
 
 IS_THOROUGH = bool(os.environ.get("THOROUGH"))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from streamlog.agents.asks import Ask
-from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
 from streamlog.worker import replies as replies_module
 from streamlog.worker.replies import RETENTION_MS, Replies
 from tests.worker.processes import STREAMLOG, attached, running
@@ -80,7 +80,7 @@ def with_replies(path: Path, story: Callable[[Log, Replies], Awaitable[None]]) -
     asyncio.run(main())
 
 
-async def first_of(log: Log, topic: str, *, at: int = 0) -> Record:
+async def first_of(log: Log, topic: str, *, at: int = 0) -> LogRecord:
     place = TopicPartition(topic, 0)
     async with log.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([place])
@@ -90,7 +90,7 @@ async def first_of(log: Log, topic: str, *, at: int = 0) -> Record:
         return found[0]
 
 
-async def answered(log: Log, replies: Replies) -> tuple[Record, bytes | None]:
+async def answered(log: Log, replies: Replies) -> tuple[LogRecord, bytes | None]:
     """Ask, and answer that: the record that asked, and what came back."""
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(replies.ask("questions", b"?", key=b"k", timeout_ms=100_000))

@@ -10,16 +10,16 @@ from typing import TypeVar
 import pytest
 
 from streamlog import App
-from streamlog.assignors import TopicPartition
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.listeners import Listener
-from streamlog.broker.listening import Listening
-from streamlog.broker.security_config import SecurityConfig
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.listeners import Listener
+from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.server.socket_server import SocketServer
 from streamlog.client.admin import Acl, NewTopic
 from streamlog.errors import NotAuthorized
 from streamlog.log import Log
 from streamlog.protocol.acls import Operation, Pattern, ResourceType
+from streamlog.record import TopicPartition
 from streamlog.transport.security import Security
 from streamlog.worker.worker import Worker
 
@@ -76,7 +76,7 @@ async def on_a_broker_that_asks(data: Path, story: Callable[[str], Awaitable[T]]
             await offline.admin().set_password(user, f"of {user}", iterations=4096)
     async with (
         Broker.open(str(data), config=config) as broker,
-        Listening(broker, [Listener(protocol="SASL_PLAINTEXT")]) as listening,
+        SocketServer(broker, [Listener(protocol="SASL_PLAINTEXT")]) as listening,
     ):
         return await story(f"kafka://127.0.0.1:{listening.servers[0].port}")
 

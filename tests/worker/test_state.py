@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 from tests.worker.processes import STREAMLOG, attached, read_until, running
 
 GUESTS = """
@@ -53,7 +53,7 @@ class Guests:
                 at_ms = START_MS + 2_000 * self._round + 1_000
                 await producer.send("visits", visit, key=key, timestamp_ms=at_ms)
 
-        def rows(records: list[tuple[int, Record]]) -> dict[bytes, bytes]:
+        def rows(records: list[tuple[int, LogRecord]]) -> dict[bytes, bytes]:
             pairs = ((r.key or b"", (r.value or b"").split(b" ")) for _, r in records)
             return {key: parts[1] for key, parts in pairs if parts[0] == visit}
 

@@ -14,8 +14,8 @@ import pytest
 from streamlog import App, Topic, agg, on_error
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
-from streamlog.processing import dead_letters
-from streamlog.records.batch import Record
+from streamlog.processing import error_handling
+from streamlog.records.batch import LogRecord
 from streamlog.worker.worker import Worker
 from tests.worker.processes import read_until
 
@@ -88,7 +88,7 @@ def test_a_worker_that_starts_again_writes_what_the_driver_writes(
         "guarantee": guarantee,
     }
 
-    async def run(log: Log, transfer: Transfer, number: int) -> list[Record]:
+    async def run(log: Log, transfer: Transfer, number: int) -> list[LogRecord]:
         app, transfers, _, _ = bank(**settings)
         stop = asyncio.Event()
         key, value = transfers.encoded("k", transfer)
@@ -104,7 +104,7 @@ def test_a_worker_that_starts_again_writes_what_the_driver_writes(
             await running
         return [record for _, record in found]
 
-    async def main() -> tuple[list[Record], list[Record], list[Record]]:
+    async def main() -> tuple[list[LogRecord], list[LogRecord], list[LogRecord]]:
         app, *_ = bank(**settings)
         async with Log.open(app.log or "") as log:
             await log.admin().create_topics(
@@ -127,7 +127,7 @@ def test_a_worker_that_starts_again_writes_what_the_driver_writes(
             finite.encoded("k", row)[1] for row in t.output(finite).values
         ]
         assert len(t.dead_letters()) == len(letters) == 2
-    messages = [dict(each.headers)[dead_letters.MESSAGE] or b"" for each in letters]
+    messages = [dict(each.headers)[error_handling.MESSAGE] or b"" for each in letters]
     assert all(b"`$.rate` is inf" in each for each in messages)
     last = t.output(totals).values[-1]
     assert last.wei == sum(each.wei for each in TRANSFERS)

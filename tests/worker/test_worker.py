@@ -19,10 +19,10 @@ from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
 from streamlog.errors import TopicExists
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.records.batch import LogRecord
 from streamlog.serdes import WindowedSerde, serde_for
 from streamlog.windows.definitions import tumbling
-from streamlog.windows.keys import layout_of
+from streamlog.windows.window_assigner import layout_of
 from tests.worker.processes import (
     STREAMLOG,
     Process,
@@ -144,7 +144,7 @@ async def close_windows(producer: Producer) -> None:
     await feed(producer, [(partition, "end", 10**9) for partition in range(3)])
 
 
-def rows_of(records: list[tuple[int, Record]], *, again: bool = False) -> Rows:
+def rows_of(records: list[tuple[int, LogRecord]], *, again: bool = False) -> Rows:
     """The rows; one that comes `again`, if it may, has to be the same."""
     key_serde = WindowedSerde(serde_for(str), layout_of(tumbling("10s")))
     rows: Rows = {}
@@ -159,7 +159,7 @@ def rows_of(records: list[tuple[int, Record]], *, again: bool = False) -> Rows:
 
 
 async def final_rows(log: Log, wanted: Rows, *, again: bool = False) -> Rows:
-    def enough(records: list[tuple[int, Record]]) -> bool:
+    def enough(records: list[tuple[int, LogRecord]]) -> bool:
         return len({record.key for _, record in records}) >= len(wanted)
 
     return rows_of(await read_until(log, "totals", enough), again=again)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from streamlog.protocol.error_responses import code_for, error_response
-from streamlog.protocol.messages.coordination import JoinGroupRequest, JoinGroupResponse
+from streamlog.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
     from streamlog.protocol.schema import Message
@@ -48,7 +48,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ShardOutcome:
     """What an event leads to: append `records`, replay them, then send `answers`."""
 
     records: tuple[CoordinatorRecord, ...] = ()
@@ -56,8 +56,10 @@ class Outcome:
     producer: tuple[int, int] | None = None
     """Whose transaction the records are part of, by id and epoch; None if they count at once."""
 
-    def __add__(self, other: Outcome) -> Outcome:
-        return Outcome(self.records + other.records, self.answers + other.answers, self.producer)
+    def __add__(self, other: ShardOutcome) -> ShardOutcome:
+        return ShardOutcome(
+            self.records + other.records, self.answers + other.answers, self.producer
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Caller:
 class Shard(Protocol):
     """A pure coordinator for the keys of one partition."""
 
-    def handle(self, request: Message, caller: Caller, at: Instant) -> Outcome:
+    def handle(self, request: Message, caller: Caller, at: Instant) -> ShardOutcome:
         """Decide on a request."""
         ...
 
@@ -85,7 +87,7 @@ class Shard(Protocol):
         """Take a record of the partition into account: the only way durable state changes."""
         ...
 
-    def on_tick(self, at: Instant) -> Outcome:
+    def on_tick(self, at: Instant) -> ShardOutcome:
         """Time has passed: answer and expire what is due."""
         ...
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.brokers import (
+from streamlog.protocol.messages.broker_registration import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
@@ -55,7 +55,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class SendRegistration:
     """A request for the active controller; the answer goes to the method of its kind."""
 
     request: Request
@@ -111,7 +111,7 @@ class BrokerLifecycle:
             self.state = State.SHUTTING_DOWN
             self._next_at_ms = 0
 
-    def on_tick(self, now_ms: int, metadata_offset: int) -> Send | None:
+    def on_tick(self, now_ms: int, metadata_offset: int) -> SendRegistration | None:
         """What is to be sent now; None for nothing, or while an answer is awaited."""
         if self._leave_by_ms is not None and now_ms >= self._leave_by_ms:
             self.state = State.NOT_RUNNING
@@ -124,7 +124,7 @@ class BrokerLifecycle:
         self._number += 1
         self._out, self._sent_ms = self._number, now_ms
         self._told = dict(self._damaged)
-        return Send(request=self._request(metadata_offset), number=self._number)
+        return SendRegistration(request=self._request(metadata_offset), number=self._number)
 
     def next_deadline_ms(self) -> int | None:
         """When `on_tick` has something to do at the earliest; None: never again."""

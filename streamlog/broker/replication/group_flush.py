@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from streamlog import repeated
-from streamlog.broker.storage.aside import Threads, os_thread
+from streamlog.broker.storage.disk.offload import Threads, os_thread
 from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, TooManyOpenFiles
 
 if TYPE_CHECKING:
+    from streamlog.broker.storage.log.truncation import PendingSync
     from streamlog.broker.storage.log_directory import LogDirectory
-    from streamlog.broker.storage.syncing import PendingSync
 
 Callback = Callable[[StreamlogError | None], None]
 """What is called when the bytes are on disk, or with the reason why they may not be."""
@@ -32,7 +32,7 @@ ROUND_FILES_MAX = 128
 """Files of one round, each of which may take a descriptor; the others follow in the next one."""
 SHORT_RETRY_S = 0.1
 """After how long a round is tried again for which there were no descriptors."""
-SHORT_TOLD_S = 10.0
+SHORT_LOGGED_S = 10.0
 """Between two lines in the log that say so."""
 
 _log = repeated.logger(__name__)
@@ -181,7 +181,7 @@ class GroupFlush:
 
     def _tell_short(self, error: TooManyOpenFiles) -> None:
         now_s = asyncio.get_running_loop().time()
-        if self._told_short_s is None or now_s - self._told_short_s >= SHORT_TOLD_S:
+        if self._told_short_s is None or now_s - self._told_short_s >= SHORT_LOGGED_S:
             self._told_short_s = now_s
             _log.warning("a sync waits for file descriptors: %s", error)
 

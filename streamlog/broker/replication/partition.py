@@ -13,31 +13,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from streamlog.broker.config import FLUSH_ALWAYS, FLUSH_NEVER
+from streamlog.broker.config.broker import FLUSH_ALWAYS, FLUSH_NEVER
 from streamlog.broker.replication.partition_replica import (
     Committed,
     PartitionReplica,
     ReplicaNode,
-    led_by_another,
+    not_leader_error,
 )
-from streamlog.broker.storage.admission import Prepared
-from streamlog.broker.storage.appends import Origin
+from streamlog.broker.storage.validator import AppendOrigin, Prepared
 from streamlog.errors import OffsetOutOfRange, StreamlogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from streamlog.broker.named_topics import Topics
     from streamlog.broker.replication.group_flush import GroupFlush
-    from streamlog.broker.replication.topics import Topics
-    from streamlog.broker.storage.appends import AppendResult
-    from streamlog.broker.storage.file_range import FileRange
+    from streamlog.broker.storage.disk.file_range import FileRange
+    from streamlog.broker.storage.log.partition_log import PartitionLog
+    from streamlog.broker.storage.log.producer_states import Decided
+    from streamlog.broker.storage.log.truncation import PendingSync
     from streamlog.broker.storage.log_directory import LogDirectory
-    from streamlog.broker.storage.partition_log import PartitionLog
-    from streamlog.broker.storage.syncing import PendingSync
-    from streamlog.broker.storage.transactions import Decided
+    from streamlog.broker.storage.validator import AppendResult
     from streamlog.protocol.schema import Buffer
-    from streamlog.records.control import Marker, Told
+    from streamlog.records.control_batches import Marker, MarkTold
 
 NO_EPOCH = -1
 """The leader epoch of a client that does not know any: it is not checked."""
@@ -77,7 +76,7 @@ class Partition:
         self.topic = topic
         self.index = index
         self.log = log
-        log.is_synced_beside = True
+        log.syncs_off_loop = True
         self._listener = listener
         self._flush = flush
         self._always = mode == FLUSH_ALWAYS
@@ -205,7 +204,7 @@ class Partition:
         if leader_epoch in (NO_EPOCH, current):
             return
         older = leader_epoch < current
-        raise led_by_another(
+        raise not_leader_error(
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
             f"{self.topic}-{self.index}: leader epoch {leader_epoch}, the current one is {current}",
             None if self.replica is None else self.replica.current_leader,
@@ -274,7 +273,7 @@ class Partition:
         *,
         now_ms: int,
         wall_ms: int | None = None,
-        origin: Origin = Origin.CLIENT,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         prepared: Prepared | None = None,
     ) -> AppendResult:
         """Append batches and see to their sync. See `PartitionLog.append`, and what it raises.
@@ -347,7 +346,7 @@ class Partition:
             return None
         return now_ms - self._appended_ms
 
-    def mark_time(self, *, now_ms: int, told: Sequence[Told] = ()) -> None:
+    def mark_time(self, *, now_ms: int, told: Sequence[MarkTold] = ()) -> None:
         """Append a mark that says for how long nothing was. Raises what the log's raises."""
         quiet_ms = self.quiet_ms(now_ms)
         if quiet_ms is None:
@@ -418,7 +417,7 @@ class Partition:
     def on_synced(self, sync: PendingSync) -> None:
         """A sync of the log has succeeded: there may be more to read."""
         self.log.end_sync(sync)
-        if self.replica is not None and (not self._alone or self.replica.is_waited_for):
+        if self.replica is not None and (not self._alone or self.replica.has_waiting_commits):
             self.replica.on_synced(sync.generation)
         if not self._alone:
             return
@@ -518,7 +517,7 @@ class Partitions:
             raise UnknownTopicOrPartition(
                 f"topic {topic!r} has partitions 0 to {count - 1}, not {index}"
             )
-        raise led_by_another(
+        raise not_leader_error(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"{topic}-{index} is not led by this broker",
             self._topics.leader(topic, index),

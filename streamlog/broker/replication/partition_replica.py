@@ -14,38 +14,39 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from streamlog import repeated
-from streamlog.broker.replication.decisions import (
+from streamlog.broker.config.topic import is_listed
+from streamlog.broker.replication.replica import Replica
+from streamlog.broker.replication.replica_state import (
+    CORRECT,
     NO_EPOCH,
     Acknowledge,
     AdvanceHighWatermark,
     AdvanceLogStart,
-    Append,
+    AppendBatches,
     BeginEpoch,
     Effect,
     FetchAnswer,
     LoseLeadership,
     OutstandingFetch,
-    PartitionState,
     ProposeIsr,
     RefuseAcknowledgement,
     ReplicaFetch,
+    ReplicaLog,
+    ReplicaRules,
     ReplicaSettings,
+    ReplicaState,
     StartAt,
     StopReplica,
     Truncate,
 )
-from streamlog.broker.replication.replica import Replica
-from streamlog.broker.replication.replica_log import ReplicaLog
-from streamlog.broker.replication.replica_rules import CORRECT, Rules
-from streamlog.broker.storage.appends import Origin
-from streamlog.broker.topic_config import is_listed
+from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.errors import NotLeader, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from streamlog.broker.replication.group_flush import Flushed, GroupFlush
-    from streamlog.broker.storage.epochs import LeaderEpochs
-    from streamlog.broker.storage.partition_log import PartitionLog
+    from streamlog.broker.storage.log.leader_epochs import LeaderEpochHistory
+    from streamlog.broker.storage.log.partition_log import PartitionLog
     from streamlog.protocol.schema import Buffer
 
 Committed = Callable[[StreamlogError | None], None]
@@ -54,7 +55,7 @@ Committed = Callable[[StreamlogError | None], None]
 _log = repeated.logger(__name__)
 
 
-class Neighbours(Protocol):
+class OtherReplicas(Protocol):
     """The rest of the node, as a replica needs it."""
 
     def propose(self, replica: PartitionReplica, proposal: ProposeIsr) -> None:
@@ -79,7 +80,7 @@ class ReplicaNode:
     """What all replicas of one broker have in common."""
 
     broker_id: int
-    neighbours: Neighbours
+    neighbours: OtherReplicas
     incarnation: int
     """A number that no earlier life of this broker has had."""
     lag_max_ms: int
@@ -93,13 +94,13 @@ class ReplicaNode:
     """Whether a leader sends readers to a replica in their rack."""
     strict: bool = True
     """Whether only what is on disk counts (`flush=always`)."""
-    rules: Rules = CORRECT
+    rules: ReplicaRules = CORRECT
 
 
 class _LogEpochs:
     """The epochs of a log as the machines ask for them."""
 
-    def __init__(self, epochs: LeaderEpochs) -> None:
+    def __init__(self, epochs: LeaderEpochHistory) -> None:
         self.at = epochs.at
         self.start_after = epochs.start_after
 
@@ -159,7 +160,7 @@ class PartitionReplica:
         return self.machine.leader is not None and not self.machine.leader.followers
 
     @property
-    def is_waited_for(self) -> bool:
+    def has_waiting_commits(self) -> bool:
         """Whether somebody waits for a commit."""
         return bool(self._waiting)
 
@@ -189,7 +190,7 @@ class PartitionReplica:
         return leader.nearest([each for each in racks if racks[each] == rack], offset)
 
     @property
-    def is_held_back(self) -> bool:
+    def is_throttled_follower(self) -> bool:
         """Whether it follows by the quota: it is throttled, and not in sync."""
         state, own = self.machine.state, self._node.broker_id
         listed = self.log.config.follower_throttled_replicas
@@ -197,7 +198,7 @@ class PartitionReplica:
             return False
         return is_listed(listed, self.index, own)
 
-    def holds_back(self, follower: int) -> bool:
+    def throttles_follower(self, follower: int) -> bool:
         """Whether a follower goes by the quota of this leader."""
         leader, own = self.machine.leader, self._node.broker_id
         listed = self.log.config.leader_throttled_replicas
@@ -221,7 +222,7 @@ class PartitionReplica:
         """Records below this offset are committed, as far as this replica knows."""
         return min(self.facts.high_watermark, self.facts.end_offset)
 
-    def apply(self, state: PartitionState, *, metadata_offset: int, now_ms: int) -> None:
+    def apply(self, state: ReplicaState, *, metadata_offset: int, now_ms: int) -> None:
         """The controller has committed this. See `Replica.on_metadata`."""
         self.look(keep=not self.is_alone)
         machine, node = self.machine, self._node
@@ -334,7 +335,7 @@ class PartitionReplica:
         """What is told to who asks a broker that does not lead."""
         leader = self.current_leader
         who = "nobody" if leader is None else f"broker {leader[0]}"
-        return led_by_another(
+        return not_leader_error(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"{self.topic}-{self.index}: not broker {self._node.broker_id} leads it, but {who}",
             leader,
@@ -393,8 +394,8 @@ class PartitionReplica:
         self._heard = None if follower is None else (follower.epoch, now_ms)
         try:
             for effect in effects:
-                if isinstance(effect, Append):
-                    self.log.append(records, now_ms=now_ms, origin=Origin.COPY)
+                if isinstance(effect, AppendBatches):
+                    self.log.append(records, now_ms=now_ms, origin=AppendOrigin.COPY)
                     self._flush.add(self._flushed)
                 else:
                     self._perform([effect])
@@ -460,7 +461,7 @@ class PartitionReplica:
                     self._node.neighbours.propose(self, effect)
                 case BeginEpoch(epoch):
                     self.log.epochs.begin(epoch)
-                case Append():
+                case AppendBatches():
                     raise TypeError("only an answer of the leader brings batches")
                 case _:
                     self._change_log(effect)
@@ -506,7 +507,7 @@ class PartitionReplica:
         )
 
 
-def led_by_another(code: int, what: str, leader: tuple[int, int] | None) -> StreamlogError:
+def not_leader_error(code: int, what: str, leader: tuple[int, int] | None) -> StreamlogError:
     """The error of who asks the wrong broker, or with another leader epoch than the current one."""
     error = error_for(code, what)
     if isinstance(error, NotLeader):

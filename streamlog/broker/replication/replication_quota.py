@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from streamlog.broker.settings import LONG_MAX
+from streamlog.broker.config.settings import LONG_MAX
 
 SAMPLE_MS = 1_000
 SAMPLES = 11

@@ -17,15 +17,18 @@ from enum import Enum, auto
 
 from streamlog.broker.security.mechanisms import (
     Accepted,
+    AuthenticationRefused,
     Challenge,
     Checking,
     Mechanism,
-    Refused,
     Step,
 )
 from streamlog.broker.security.principals import ANONYMOUS, of_user
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.security import SaslAuthenticateResponse, SaslHandshakeResponse
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+)
 
 BARE_VERSION = 0
 """After this version of SaslHandshake the mechanism's messages come without headers."""
@@ -34,7 +37,7 @@ Mechanisms = Mapping[str, Callable[[], Mechanism]]
 """What is offered, by name, each to begin an exchange with."""
 
 
-class Stage(Enum):
+class AuthenticationStage(Enum):
     """Where the connection stands."""
 
     HANDSHAKE = auto()
@@ -49,7 +52,7 @@ class Authentication:
 
     def __init__(self, mechanisms: Mechanisms, *, session_ms_max: int) -> None:
         """`session_ms_max` is after how long everybody has to prove again; 0: never."""
-        self.stage = Stage.HANDSHAKE
+        self.stage = AuthenticationStage.HANDSHAKE
         self.principal = ANONYMOUS
         """Who it is, once it is `OPEN` for the first time."""
         self.reason = ""
@@ -64,20 +67,22 @@ class Authentication:
     def is_served(self, wall_ms: int) -> bool:
         """Whether requests other than those of SASL and ApiVersions are answered."""
         is_current = self.expires_ms is None or wall_ms < self.expires_ms
-        return self.stage is Stage.OPEN and is_current
+        return self.stage is AuthenticationStage.OPEN and is_current
 
     def end(self, reason: str) -> None:
         """Nothing more is answered."""
-        self.stage, self.reason = Stage.OVER, reason
+        self.stage, self.reason = AuthenticationStage.OVER, reason
 
     def handshake(self, mechanism: str, version: int) -> SaslHandshakeResponse:
         """The client has chosen a mechanism."""
         offered = list(self._mechanisms)
-        may_begin = self.stage is Stage.HANDSHAKE or (
-            self.stage is Stage.OPEN and self.expires_ms is not None and version != BARE_VERSION
+        may_begin = self.stage is AuthenticationStage.HANDSHAKE or (
+            self.stage is AuthenticationStage.OPEN
+            and self.expires_ms is not None
+            and version != BARE_VERSION
         )
         if not may_begin:
-            if self.stage is not Stage.OPEN:
+            if self.stage is not AuthenticationStage.OPEN:
                 self.end("SaslHandshake in the middle of an exchange")
             return SaslHandshakeResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered
@@ -94,13 +99,18 @@ class Authentication:
             )
         self._name = mechanism
         self._mechanism = self._mechanisms[mechanism]()
-        self.stage = Stage.BARE if version == BARE_VERSION else Stage.EXCHANGE
+        self.stage = (
+            AuthenticationStage.BARE if version == BARE_VERSION else AuthenticationStage.EXCHANGE
+        )
         return SaslHandshakeResponse(mechanisms=offered)
 
     def authenticate(self, data: bytes, wall_ms: int) -> SaslAuthenticateResponse | Checking:
         """A message of the mechanism; what `Checking` has found goes to `settle`."""
-        if self._mechanism is None or self.stage not in (Stage.EXCHANGE, Stage.BARE):
-            if self.stage is not Stage.OPEN:
+        if self._mechanism is None or self.stage not in (
+            AuthenticationStage.EXCHANGE,
+            AuthenticationStage.BARE,
+        ):
+            if self.stage is not AuthenticationStage.OPEN:
                 self.end("SaslAuthenticate without a SaslHandshake before it")
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
@@ -116,7 +126,7 @@ class Authentication:
                 return SaslAuthenticateResponse(error_message=None, auth_bytes=step.data)
             case Accepted():
                 return self._accept(step, wall_ms)
-            case Refused():
+            case AuthenticationRefused():
                 return self._refuse(step.message, step.reason)
             case Checking():
                 return self.settle(step.check(), wall_ms)
@@ -131,7 +141,7 @@ class Authentication:
             )
         self.principal = principal
         self._mechanism = None
-        self.stage = Stage.OPEN
+        self.stage = AuthenticationStage.OPEN
         ends = [] if step.expires_ms is None else [step.expires_ms]
         if self._session_ms_max:
             ends.append(wall_ms + self._session_ms_max)

@@ -8,15 +8,12 @@ in it TOPIC_AUTHORIZATION_FAILED.
 from __future__ import annotations
 
 from streamlog.broker.named_topics import TOPIC_IDS_VERSION, Named, named, nowhere
-from streamlog.broker.security.access import GO_ON, Access, Verdict, split, withhold
+from streamlog.broker.security.access_checks import GO_ON, Access, Verdict, split, withhold
 from streamlog.protocol.acls import Operation, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import error_response
-from streamlog.protocol.messages import consumer_group_description as described
-from streamlog.protocol.messages.consumer_groups import (
-    ConsumerGroupHeartbeatRequest,
-)
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages import consumer_groups as described
+from streamlog.protocol.messages.classic_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
@@ -35,7 +32,8 @@ from streamlog.protocol.messages.coordination import (
     OffsetFetchResponseTopics,
     SyncGroupRequest,
 )
-from streamlog.protocol.messages.group_admin import (
+from streamlog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
@@ -168,9 +166,11 @@ def describe_consumer_groups(
     def may(name: str) -> bool:
         return access.group(Operation.DESCRIBE, name)
 
-    def shown(group: described.DescribedGroup) -> described.DescribedGroup:
+    def shown(group: described.DescribedConsumerGroup) -> described.DescribedConsumerGroup:
         if not all(access.topic(Operation.DESCRIBE, name) for name in _topics_of(group)):
-            return described.DescribedGroup(group_id=group.group_id, error_code=TOPIC_DENIED)
+            return described.DescribedConsumerGroup(
+                group_id=group.group_id, error_code=TOPIC_DENIED
+            )
         if request.include_authorized_operations:
             group.authorized_operations = access.operations(ResourceType.GROUP, group.group_id)
         return group
@@ -181,7 +181,7 @@ def describe_consumer_groups(
     return withhold(request, "group_ids", may, DENIED, finish=finish)
 
 
-def _topics_of(group: described.DescribedGroup) -> set[str]:
+def _topics_of(group: described.DescribedConsumerGroup) -> set[str]:
     names: set[str] = set()
     for member in group.members:
         names.update(member.subscribed_topic_names)

@@ -19,9 +19,9 @@ from streamlog.protocol.scram import (
     ScramCredential,
     ScramMechanism,
     attributes,
-    decoded,
-    encoded,
-    unescaped,
+    decode_base64,
+    encode_base64,
+    unescape,
 )
 
 PLAIN = "PLAIN"
@@ -49,7 +49,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class AuthenticationRefused:
     """The client is not let in."""
 
     message: str
@@ -62,10 +62,10 @@ class Refused:
 class Checking:
     """`check` finds out; it takes milliseconds and touches nothing else."""
 
-    check: Callable[[], Accepted | Refused]
+    check: Callable[[], Accepted | AuthenticationRefused]
 
 
-Step: TypeAlias = Challenge | Accepted | Refused | Checking
+Step: TypeAlias = Challenge | Accepted | AuthenticationRefused | Checking
 
 
 class Mechanism(Protocol):
@@ -113,7 +113,7 @@ class Plain:
             return _refused_password(f"user {user!r} sends a password that is too long")
         credential, is_real = self._users.password_credential(user)
 
-        def check() -> Accepted | Refused:
+        def check() -> Accepted | AuthenticationRefused:
             if credential.fits(password) and is_real:
                 return Accepted(user)
             return _refused_password(f"a wrong user or password; the user is {user!r}")
@@ -121,8 +121,8 @@ class Plain:
         return Checking(check)
 
 
-def _refused_password(reason: str) -> Refused:
-    return Refused("Authentication failed: Invalid username or password", reason)
+def _refused_password(reason: str) -> AuthenticationRefused:
+    return AuthenticationRefused("Authentication failed: Invalid username or password", reason)
 
 
 class Scram:
@@ -150,7 +150,7 @@ class Scram:
         except ValueError:
             return self._refused("a message that can't be read")
         fields = attributes(bare.encode())
-        user = unescaped(fields.get("n", ""))
+        user = unescape(fields.get("n", ""))
         client_nonce = fields.get("r", "")
         # A client that could bind to the channel ("y") is told by our mechanisms that we can't.
         is_sound = binding in ("n", "y") and bare.startswith("n=") and client_nonce
@@ -160,7 +160,7 @@ class Scram:
         self._header = f"{binding},{identity},"
         self._nonce = client_nonce + self._nonce
         self._credential, self._is_real = self._users.credential(user, self._mechanism)
-        salt, iterations = encoded(self._credential.salt), self._credential.iterations
+        salt, iterations = encode_base64(self._credential.salt), self._credential.iterations
         answer = f"r={self._nonce},s={salt},i={iterations}".encode()
         self._so_far = bare.encode() + b"," + answer
         return Challenge(answer)
@@ -171,18 +171,18 @@ class Scram:
         # librdkafka before 2.6.1 puts its own nonce before ours once more. It is part of what is
         # signed, and the end is what makes the proof good for this exchange alone: as in Kafka.
         is_ours = fields.get("r", "").endswith(self._nonce)
-        if not comma or not is_ours or decoded(fields.get("c", "")) != self._header.encode():
+        if not comma or not is_ours or decode_base64(fields.get("c", "")) != self._header.encode():
             return self._refused(f"a message that does not belong to the first; {self._user!r}")
         auth_message = self._so_far + b"," + without_proof
-        given = decoded(proof.decode(errors="replace"))
+        given = decode_base64(proof.decode(errors="replace"))
         if not credential.is_proven(given, auth_message) or not self._is_real:
             return self._refused(f"a wrong user or password; the user is {self._user!r}")
         signature = credential.server_signature(auth_message)
-        return Accepted(self._user, f"v={encoded(signature)}".encode())
+        return Accepted(self._user, f"v={encode_base64(signature)}".encode())
 
-    def _refused(self, reason: str) -> Refused:
+    def _refused(self, reason: str) -> AuthenticationRefused:
         name = self._mechanism.sasl_name
-        return Refused(
+        return AuthenticationRefused(
             "Authentication failed during authentication due to invalid credentials with SASL"
             f" mechanism {name}",
             reason,
@@ -194,7 +194,7 @@ class OAuthBearer:
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
-        self._refusal: Refused | None = None
+        self._refusal: AuthenticationRefused | None = None
 
     def step(self, data: bytes, wall_ms: int) -> Step:
         """See `Mechanism`."""
@@ -202,7 +202,7 @@ class OAuthBearer:
             return self._refusal  # The client has read the reason and said so.
         token = _token(data)
         if token is None:
-            return Refused(
+            return AuthenticationRefused(
                 "Authentication failed: the OAUTHBEARER message can't be read",
                 "an OAUTHBEARER message that can't be read",
             )
@@ -210,7 +210,7 @@ class OAuthBearer:
             bearer = self._tokens(token, wall_ms)
         except TokenRefusal as refusal:
             status = json.dumps({"status": "invalid_token"}, separators=(",", ":"))
-            self._refusal = Refused(status, f"a token that is not taken: {refusal}")
+            self._refusal = AuthenticationRefused(status, f"a token that is not taken: {refusal}")
             return Challenge(status.encode())
         return Accepted(bearer.user, expires_ms=bearer.expires_ms)
 

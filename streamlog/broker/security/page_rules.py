@@ -6,10 +6,10 @@ narrowed before the page is made, and not the page afterwards.
 
 from __future__ import annotations
 
-from streamlog.broker.security.access import Access, Verdict, split
+from streamlog.broker.security.access_checks import Access, Verdict, split
 from streamlog.protocol.acls import Operation, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.topic_partitions import (
+from streamlog.protocol.messages.partitions_and_replicas import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponseTopic,

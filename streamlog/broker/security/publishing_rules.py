@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamlog.broker.security.access import GO_ON, Access, Verdict
+from streamlog.broker.security.access_checks import GO_ON, Access, Verdict
 from streamlog.protocol.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import error_response

@@ -5,13 +5,11 @@ Otherwise anybody could vote, or claim to lead. Who may DESCRIBE the cluster may
 
 from __future__ import annotations
 
-from streamlog.broker.security.access import GO_ON, Access, Verdict
+from streamlog.broker.security.access_checks import GO_ON, Access, Verdict
 from streamlog.protocol.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import error_response
-from streamlog.protocol.messages.quorum import (
-    DescribeQuorumRequest,
-)
+from streamlog.protocol.messages.quorum_messages import DescribeQuorumRequest
 from streamlog.protocol.schema import Message
 
 DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from streamlog.broker.resource_config import GROUP_RESOURCE
+from streamlog.broker.config.resources import GROUP_RESOURCE
 from streamlog.broker.security import (
     group_rules,
     page_rules,
@@ -18,36 +18,18 @@ from streamlog.broker.security import (
     topic_rules,
     transaction_rules,
 )
-from streamlog.broker.security.access import GO_ON, Access, Verdict, withhold
+from streamlog.broker.security.access_checks import GO_ON, Access, Verdict, withhold
 from streamlog.protocol.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import error_response
-from streamlog.protocol.messages.admin import (
-    CreateTopicsRequest,
-    DeleteRecordsRequest,
-    DeleteTopicsRequest,
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
-)
-from streamlog.protocol.messages.brokers import (
+from streamlog.protocol.messages.broker_registration import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     UnregisterBrokerRequest,
 )
-from streamlog.protocol.messages.cluster import (
-    ApiVersionsRequest,
-    DescribeClusterRequest,
-    MetadataRequest,
-    OffsetForLeaderEpochRequest,
-)
-from streamlog.protocol.messages.config_resources import (
-    ListConfigResourcesRequest,
-)
-from streamlog.protocol.messages.consumer_group_description import ConsumerGroupDescribeRequest
-from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -59,52 +41,69 @@ from streamlog.protocol.messages.coordination import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from streamlog.protocol.messages.data import FetchRequest, ListOffsetsRequest, ProduceRequest
-from streamlog.protocol.messages.group_admin import DeleteGroupsRequest, OffsetDeleteRequest
-from streamlog.protocol.messages.partitions import (
+from streamlog.protocol.messages.cluster_metadata import (
+    ApiVersionsRequest,
+    DescribeClusterRequest,
+    MetadataRequest,
+    OffsetForLeaderEpochRequest,
+)
+from streamlog.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+    OffsetDeleteRequest,
+)
+from streamlog.protocol.messages.partitions_and_replicas import (
+    AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
+from streamlog.protocol.messages.produce_and_fetch import (
+    FetchRequest,
+    ListOffsetsRequest,
+    ProduceRequest,
 )
 from streamlog.protocol.messages.publishing import (
     DropStagedRequest,
     PublishRequest,
     StageRequest,
 )
-from streamlog.protocol.messages.quorum import (
+from streamlog.protocol.messages.quorum_messages import (
     BeginQuorumEpochRequest,
     DescribeQuorumRequest,
     EndQuorumEpochRequest,
     FetchSnapshotRequest,
     VoteRequest,
 )
-from streamlog.protocol.messages.quotas import (
+from streamlog.protocol.messages.sasl_acls_quotas import (
     AlterClientQuotasRequest,
-    DescribeClientQuotasRequest,
-)
-from streamlog.protocol.messages.replace_configs import AlterConfigsRequest
-from streamlog.protocol.messages.replicas import (
-    AlterPartitionReassignmentsRequest,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-)
-from streamlog.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     CreateAclsRequest,
     DeleteAclsRequest,
     DescribeAclsRequest,
+    DescribeClientQuotasRequest,
     DescribeUserScramCredentialsRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from streamlog.protocol.messages.topic_partitions import DescribeTopicPartitionsRequest
-from streamlog.protocol.messages.transaction_admin import (
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
+from streamlog.protocol.messages.topics_and_configs import (
+    AlterConfigsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
-from streamlog.protocol.messages.transactions import (
+from streamlog.protocol.messages.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
     EndTxnRequest,
     ListTransactionsRequest,
     TxnOffsetCommitRequest,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streamlog.broker.security.mechanisms import Bearer, TokenRefusal
 
 if TYPE_CHECKING:
-    from streamlog.broker.security_config import SecurityConfig
+    from streamlog.broker.config.security import SecurityConfig
 
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),

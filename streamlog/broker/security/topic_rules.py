@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamlog.broker.security.access import GO_ON, Access, Verdict, item_errors, split, withhold
+from streamlog.broker.security.access_checks import (
+    GO_ON,
+    Access,
+    Verdict,
+    item_errors,
+    split,
+    withhold,
+)
 from streamlog.errors import NotAuthorized
 from streamlog.protocol.acls import CLUSTER, Operation, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import response_by_item
-from streamlog.protocol.messages.admin import (
-    CreatableTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-    DeleteTopicsRequest,
-    DeleteTopicState,
-)
-from streamlog.protocol.messages.cluster import (
+from streamlog.protocol.messages.cluster_metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,
@@ -32,7 +30,7 @@ from streamlog.protocol.messages.cluster import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderTopic,
 )
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
@@ -42,8 +40,17 @@ from streamlog.protocol.messages.data import (
     ProduceRequest,
     TopicProduceData,
 )
+from streamlog.protocol.messages.topics_and_configs import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
 from streamlog.protocol.schema import ZERO_UUID
-from streamlog.records.control import group_of
+from streamlog.records.control_batches import group_of
 
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 FOLLOWER_ID_MIN = 0

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from streamlog.broker.security.access import GO_ON, Access, Verdict, item_errors, withhold
+from streamlog.broker.security.access_checks import GO_ON, Access, Verdict, item_errors, withhold
 from streamlog.protocol.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import by_partition, error_response
-from streamlog.protocol.messages.transaction_admin import (
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    TopicRequest,
-)
-from streamlog.protocol.messages.transactions import (
+from streamlog.protocol.messages.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribeProducersRequest,
+    DescribeProducersTopic,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -116,7 +114,7 @@ def describe_transactions(request: DescribeTransactionsRequest, access: Access) 
 def describe_producers(request: DescribeProducersRequest, access: Access) -> Verdict:
     """READ on each topic."""
 
-    def may(topic: TopicRequest) -> bool:
+    def may(topic: DescribeProducersTopic) -> bool:
         return access.topic(Operation.READ, topic.name)
 
     return withhold(request, "topics", may, TOPIC_DENIED)

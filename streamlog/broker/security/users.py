@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
-from streamlog.protocol.messages.security import (
+from streamlog.protocol.messages.sasl_acls_quotas import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )

@@ -1,17 +1,22 @@
-"""Catalog: the small files of a data directory, beside the partitions.
+"""Catalog: the small files of a data directory, outside the partition folders.
 
     meta.properties   which log this is: cluster, node, directory (names as in Kafka)
-    topics.json       topics with id, the partitions that are here and settings, and ids being
-                      deleted
+    topics.json       topics with their ids, settings and partitions that are here, and the ids
+                      that are being deleted
     checkpoints       per partition folder the offset before which everything is synced, and
                       the one before which everything was deleted
-    clean_shutdown    there while nobody has the directory open and all of it was synced
-    listener          where the holder of the lock can be reached
-    lives             ids of the starts of the directory that may have registered last with the
-                      controller; a copy that is put back later does not have the newest
+    clean_shutdown    exists while no process has the directory open and all of it is synced
+    listener          the address of the broker that holds the lock (`ListenerFile`)
+    lives             the directory's ids that may have registered last (`DirectoryIds`)
 
-Rule of the file: each is replaced as a whole, durably, with a checksum in it but for the first,
-and what can't be read is an error that names the file; nothing is guessed.
+A directory gets a new id at each start of a broker on it. The broker appends the id to `lives`
+before it registers and drops the older ones after the answer, so the id that registered last is
+always in the file, wherever the process was killed. It is missing only if the directory was
+restored from a backup: then records that the cluster counts on may be missing, and the controller
+does not count what is there.
+
+Rule of this module: each file is replaced as a whole, durably, and all but the first have a
+checksum; a file that can't be read is an error that names it. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -19,16 +24,23 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from crc32c import crc32c
 
-from streamlog.broker.config import PARTITIONS_MAX
-from streamlog.broker.quota_table import QuotaTable
-from streamlog.broker.storage.files import Files, read_file, replace_file
-from streamlog.broker.storage.segment import SegmentEnd
+from streamlog import repeated
+from streamlog.broker.config.broker import PARTITIONS_MAX
+from streamlog.broker.config.quota_table import QuotaTable
+from streamlog.broker.storage.disk.files import (
+    MALFORMED,
+    Files,
+    read_file,
+    replace_file,
+    unless_full,
+)
+from streamlog.broker.storage.log.segment import SegmentEnd
 from streamlog.errors import CorruptData, StreamlogError
 
 META = "meta.properties"
@@ -45,8 +57,6 @@ HIGH_WATERMARKS = "high_watermarks"
 
 OFFSET_MAX = 2**63 - 1
 NO_BROKER_EPOCH = -1
-MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What comes of looking into something that is not what it should be."""
 
 LIVES_MAX = 1000
 """Starts in a row whose registrations nobody answered; of more, the first ones are forgotten."""
@@ -419,3 +429,84 @@ def describe_holder(files: Files, path: str) -> str:
     else:
         where = f"which listens on {listener[0]}:{listener[1]}"
     return f"{path} is in use by process {process}, {where}"
+
+
+_log = repeated.logger(__name__)
+
+
+class DirectoryIds:
+    """The lives of one data directory, in its `catalog`; `draw` makes an id."""
+
+    def __init__(self, catalog: Catalog, path: str, draw: Callable[[], bytes]) -> None:
+        self._catalog = catalog
+        self._path = path
+        self._draw = draw
+        self._own: bytes | None = None
+
+    def _read(self) -> tuple[list[bytes], bool]:
+        """The lives in the directory, and whether they can be told."""
+        try:
+            return self._catalog.lives(), True
+        except CorruptData as error:
+            _log.warning("%s; until the next start it is not compared with older copies", error)
+            return [], False
+
+    def begin(self) -> list[bytes]:
+        """Begin a life; returns what to register with: the lives so far, this one last.
+
+        On a disk that takes no file the life before goes on. Where the lives can't be read, none is
+        told, and the directory is not compared this time.
+        """
+        lives, is_told = self._read()
+        own = self._draw()
+        try:
+            self._catalog.write_lives([*lives, own])
+        except OSError as error:
+            _log.warning("%s: this start can't be written down: %s", self._path, error.strerror)
+            return lives
+        self._own = own
+        return [*lives, own] if is_told else []
+
+    @property
+    def has_earlier_start(self) -> bool:
+        """Whether a broker was started on this directory before."""
+        lives, is_told = self._read()
+        return bool(lives) or not is_told
+
+    def keep(self) -> None:
+        """The controller knows this life: the ones before it are of no use any more."""
+        if self._own is None:
+            return
+        try:
+            self._catalog.write_lives([self._own])
+        except OSError as error:
+            _log.warning("%s: earlier starts can't be forgotten: %s", self._path, error.strerror)
+
+
+class ListenerFile:
+    """The file in the directory of `catalog`; what a full disk refuses is written later."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._owed: tuple[str, int] | None = None
+
+    @property
+    def is_write_pending(self) -> bool:
+        """Whether there was no room for it."""
+        return self._owed is not None
+
+    def write(self, host: str, port: int) -> None:
+        """The broker listens there. Raises OSError, but not for want of space."""
+        self._owed = (host, port)
+        with unless_full(f"where this broker listens ({host}:{port})"):
+            self.settle()
+
+    def settle(self) -> None:
+        """Write what there was no room for.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        if self._owed is not None:
+            self._catalog.write_listener(*self._owed)
+            self._owed = None

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from streamlog import repeated
-from streamlog.broker.config import TopicConfig
+from streamlog.broker.config.broker import TopicConfig
 
 LEAP_MS = 60_000
 """A wall clock that gains this much on the monotonic one between two rounds was set, not slewed."""

@@ -1,71 +1,241 @@
 """LogDirectory: every partition under one folder, and the lock on it.
 
-Which topics there are is decided in the metadata log (`quorum`). `topics.json` says what of them is
-here: folders (`folders`) are made before they are in there, and deleted after they are out.
-The first process to open the directory holds its lock; others are told where it listens. With
-`read_only` nothing is locked and nothing changed, and a writer may be at work.
-Rule of the file: opening in order scans nothing (`clean_shutdown`), any other opening scans
-what may be torn; while something is damaged no opening counts as in order.
+The metadata log (`quorum`) decides which topics exist. `topics.json` says which of them are here
+(`TopicState`): folders are created before they are listed there, and deleted after they are
+unlisted. The first process to open the directory holds its lock; another process gets an error
+that names the holder's address. With `read_only` nothing is locked or changed, and a writer may be
+at work.
+
+Checkpoints say up to where each log is on disk and where it begins. The loop takes them and any
+thread writes them, because that takes three syncs.
+
+Rules of this module: opening after a clean shutdown scans nothing, any other opening scans what
+may be torn; while anything is damaged, no shutdown counts as clean. A checkpoint may be older than
+the truth, never newer, and never older than the checkpoint before it. Only a scan finds damage in
+the middle of a log again, so the recovery point stays before a hole.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
+from threading import Lock
 from types import MappingProxyType
+from typing import NamedTuple
 
 from streamlog import repeated
-from streamlog.broker.config import BrokerConfig, TopicConfig
-from streamlog.broker.storage.aside import Job
+from streamlog.broker.config.broker import PARTITIONS_MAX, BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import (
     LOCK,
     META,
     NO_BROKER_EPOCH,
     AlteredSettings,
     Catalog,
+    DirectoryIds,
+    ListenerFile,
     TopicEntry,
     describe_holder,
     doomed,
     new_topic_id,
 )
-from streamlog.broker.storage.checkpoints import Checkpoint, Checkpoints, Taken
-from streamlog.broker.storage.damage import Damage
-from streamlog.broker.storage.directory_lives import DirectoryLives
-from streamlog.broker.storage.files import (
+from streamlog.broker.storage.data_directory import (
+    Folders,
+    Staging,
+    identify_directory,
+    partition_folder,
+    strays,
+)
+from streamlog.broker.storage.disk.files import (
     File,
     Files,
     directory_error,
     make_durable_directory,
+    unless_full,
+    warn_of_unwritten_indexes,
     write_whole,
 )
-from streamlog.broker.storage.folders import Folders, partition_folder, strays
-from streamlog.broker.storage.formatting import identified
-from streamlog.broker.storage.listener_file import ListenerFile
-from streamlog.broker.storage.os_files import OsFiles, process_id
-from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.reserve import tell_of_memory, unless_full
-from streamlog.broker.storage.roll_budget import RollBudget
-from streamlog.broker.storage.segment import SegmentEnd
-from streamlog.broker.storage.staging import Staging
-from streamlog.broker.storage.topic_state import (
-    TopicState,
-    check_partition_count,
-    check_topic_name,
-    topic_state,
-)
+from streamlog.broker.storage.disk.offload import OffloadedJob
+from streamlog.broker.storage.disk.os_files import OsFiles, process_id
+from streamlog.broker.storage.log.partition_log import PartitionLog
+from streamlog.broker.storage.log.segment import Damage, SegmentEnd
+from streamlog.broker.storage.log.segments import RollBudget
 from streamlog.errors import (
     LogDirectoryError,
     LogDirectoryFailed,
     LogDirectoryLocked,
     LogDirectoryLost,
+    LogError,
     StreamlogError,
     TopicExists,
     UnknownTopicOrPartition,
     UsageError,
 )
+
+
+class LogCheckpoint(NamedTuple):
+    """What is kept of one log."""
+
+    recovery_point: int
+    """Before it, everything is on disk."""
+    log_start_offset: int
+    """Before it, everything was deleted."""
+    high_watermark: int
+    """Before it, a replicated partition was committed; 0 of others."""
+
+
+class CheckpointsTaken(NamedTuple):
+    """What held for all logs, by folder."""
+
+    number: int
+    recovery_points: dict[str, int]
+    log_start_offsets: dict[str, int]
+    high_watermarks: dict[str, int]
+
+
+class LogCheckpoints:
+    """The checkpoints of all logs of a directory, by folder.
+
+    Reading and keeping raise OSError if the system refuses.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._numbers = count(1)
+        self._keeping = Lock()
+        self._kept = CheckpointsTaken(0, {}, {}, {})
+
+    def read(self, topics: Iterable[TopicEntry]) -> dict[str, LogCheckpoint]:
+        """What was kept of the logs of these topics; zeros if nothing was.
+
+        Raises:
+            CorruptData: the file is damaged.
+        """
+        points, starts = self._catalog.recovery_points(), self._catalog.log_start_offsets()
+        marks = self._catalog.high_watermarks()
+        folders = (
+            partition_folder(topic.topic_id, number)
+            for topic in topics
+            for number in topic.partitions
+        )
+        return {
+            each: LogCheckpoint(points.get(each, 0), starts.get(each, 0), marks.get(each, 0))
+            for each in folders
+        }
+
+    def take(self, logs: Mapping[str, PartitionLog]) -> CheckpointsTaken:
+        """What holds for these logs now; of others nothing is kept."""
+        points = {folder: _scan_from(log) for folder, log in logs.items()}
+        starts = {f: log.log_start_offset for f, log in logs.items() if log.log_start_offset}
+        marks = {f: log.high_watermark for f, log in logs.items() if log.high_watermark}
+        return CheckpointsTaken(next(self._numbers), points, starts, marks)
+
+    def is_kept(self, taken: CheckpointsTaken) -> bool:
+        """Whether the same was kept last."""
+        return taken[1:] == self._kept[1:]
+
+    def keep(self, taken: CheckpointsTaken) -> None:
+        """Keep it, durably; callable from any thread.
+
+        Nothing is left to do if what was taken later has come first.
+        """
+        with self._keeping:
+            if taken.number > self._kept.number:
+                self._catalog.write_checkpoints(
+                    recovery_points=taken.recovery_points,
+                    log_start_offsets=taken.log_start_offsets,
+                    high_watermarks=taken.high_watermarks,
+                )
+                self._kept = taken
+
+
+def _scan_from(log: PartitionLog) -> int:
+    """The recovery point, held back before a hole: only a scan finds it again.
+
+    Not so where a hole reaches up to the end of the log: by any earlier point it would be judged
+    a write that was never finished, and cut off.
+    """
+    end_offset = log.log_end_offset
+    holes: list[int] = []
+    for place in log.damage:
+        if place.next_offset is None or place.next_offset >= end_offset:
+            return log.recovery_point
+        holes.append(place.first_offset)
+    return min([log.recovery_point, *holes])
+
+
+INVALID_TOPIC = 17
+INVALID_PARTITIONS = 37
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic and its logs, by number of the partition."""
+
+    name: str
+    topic_id: bytes
+    """16 bytes, new whenever a topic is made."""
+    partitions: dict[int, PartitionLog]
+    """Those that are here; others may be on other brokers."""
+    configs: dict[str, str]
+    """The settings that were given for the topic, by Kafka's names."""
+    config: TopicConfig
+    """All settings that hold for it."""
+
+    def entry(self) -> TopicEntry:
+        """What is written down of it."""
+        return TopicEntry(
+            name=self.name,
+            topic_id=self.topic_id,
+            partitions=tuple(sorted(self.partitions)),
+            configs=self.configs,
+        )
+
+
+def check_topic_name(name: str) -> None:
+    """Whether a topic may be called so.
+
+    Raises:
+        LogError: with Kafka's code, it may not.
+    """
+    if not _TOPIC_NAME.fullmatch(name) or name in {".", ".."}:
+        raise LogError(
+            f"{name!r} can't name a topic: use 1 to 249 letters, digits, '.', '_' and '-'",
+            code=INVALID_TOPIC,
+        )
+
+
+def check_partition_count(name: str, partitions: int, *, least: int) -> None:
+    """Whether the topic may have so many partitions.
+
+    Raises:
+        LogError: with Kafka's code, it may not.
+    """
+    if not least <= partitions <= PARTITIONS_MAX:
+        raise LogError(
+            f"topic {name!r} can't have {partitions} partitions: use {least} to {PARTITIONS_MAX}",
+            code=INVALID_PARTITIONS,
+        )
+
+
+def topic_state(
+    entry: TopicEntry, logs: dict[int, PartitionLog], config: TopicConfig
+) -> TopicState:
+    """The topic that was written down so, with these logs and settings."""
+    return TopicState(
+        name=entry.name,
+        topic_id=entry.topic_id,
+        partitions=logs,
+        configs=dict(entry.configs),
+        config=config,
+    )
+
 
 _logger = repeated.logger(__name__)
 
@@ -92,10 +262,10 @@ class LogDirectory:
         self._altered = AlteredSettings()
         self._lock = lock
         self._catalog = Catalog(files, path)
-        self.lives = DirectoryLives(self._catalog, path, new_topic_id)
+        self.lives = DirectoryIds(self._catalog, path, new_topic_id)
         """By which the controller tells this directory from an older copy of it."""
         self._folders = Folders(files, path)
-        self._checkpoints = Checkpoints(self._catalog)
+        self._checkpoints = LogCheckpoints(self._catalog)
         self._listener = ListenerFile(self._catalog)
         self._least_ends: Mapping[str, int] = {}
         self._topics: dict[str, TopicState] = {}
@@ -493,14 +663,14 @@ class LogDirectory:
         if job is not None:
             job.result()
 
-    def begin_checkpoints(self, *, if_changed: bool = False) -> Job[None] | None:
+    def begin_checkpoints(self, *, if_changed: bool = False) -> OffloadedJob[None] | None:
         """The same for what holds by now, as a job for any thread; None if it was kept before."""
         taken = self._checkpoints.take(self._logs())
-        if if_changed and self._checkpoints.is_kept(taken) and not self._listener.is_owed:
+        if if_changed and self._checkpoints.is_kept(taken) and not self._listener.is_write_pending:
             return None
-        return Job(partial(self._keep_checkpoints, taken))
+        return OffloadedJob(partial(self._keep_checkpoints, taken))
 
-    def _keep_checkpoints(self, taken: Taken) -> None:
+    def _keep_checkpoints(self, taken: CheckpointsTaken) -> None:
         with self._disk():
             self._checkpoints.keep(taken)
             self._listener.settle()
@@ -595,11 +765,13 @@ class LogDirectory:
         with unless_full("that topics are deleted"):
             self._finish_deletions()
         self._folders.remove_unfinished(names, (t.topic_id for t in self._topics.values()))
-        self._folders.tell_of_strays(names)
+        self._folders.log_strays(names)
         self._files.reserve.hold(self._files, self.path)
         with unless_full("a checkpoint"):
             self._checkpoints.keep(self._checkpoints.take(self._logs()))
-        tell_of_memory(self.path, sum(log.owes_indexes for log in self._logs().values()))
+        warn_of_unwritten_indexes(
+            self.path, sum(log.has_unwritten_indexes for log in self._logs().values())
+        )
 
     def _open_read_only(self) -> None:
         identity = self._catalog.identity()
@@ -632,14 +804,14 @@ class LogDirectory:
         )
 
     def _identify(self, names: set[str]) -> None:
-        identity = identified(self._catalog, self.path, names, self._config)
+        identity = identify_directory(self._catalog, self.path, names, self._config)
         self.cluster_id, self.directory_id = identity.cluster_id, identity.directory_id
         self.rejoins = identity.rejoins
 
     def _open_topic(
         self,
         entry: TopicEntry,
-        checkpoints: Mapping[str, Checkpoint],
+        checkpoints: Mapping[str, LogCheckpoint],
         names: set[str],
         ends: Mapping[str, SegmentEnd] | None,
     ) -> None:

@@ -22,8 +22,8 @@ from streamlog.broker.storage.expiry import SteadyTime
 from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
+    from streamlog.broker.storage.log.partition_log import PartitionLog
     from streamlog.broker.storage.log_directory import LogDirectory
-    from streamlog.broker.storage.partition_log import PartitionLog
 
 FIRST_CHECK_MS = 30_000
 """After the start at the latest: others have more to do just then."""

@@ -1,9 +1,4 @@
-"""Groups whose coordinator assigns (KIP-848): the heartbeat, and what they keep in records.
-
-Declarations only, see `schema`; field by field they are Kafka's own, which a test checks. The
-records are those of `__consumer_offsets` with keys from version 3 on. `metadata_hash` is of a
-later Kafka than the other fields: it tells whether topics have changed since the last epoch.
-"""
+"""Groups: the heartbeat of KIP-848, descriptions, lists, and deletions."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ from streamlog.protocol.schema import (
     Message,
     Struct,
     array,
+    boolean,
     int8,
     int16,
     int32,
@@ -24,7 +20,68 @@ from streamlog.protocol.schema import (
 )
 
 
-class TopicPartitions(Struct):
+class ConsumerGroupDescribeRequest(Message, versions="0-1", flexible_from=0):
+    """Look at groups."""
+
+    group_ids: list[str] = string_array("0+")
+    include_authorized_operations: bool = boolean("0+")
+
+
+class DescribedTopicPartitions(Struct):
+    """Partitions of one topic."""
+
+    topic_id: bytes = uuid("0+")
+    topic_name: str = string("0+")
+    partitions: list[int] = int32_array("0+")
+
+
+class DescribedAssignment(Struct):
+    """Partitions of one member."""
+
+    topic_partitions: list[DescribedTopicPartitions] = array(DescribedTopicPartitions, "0+")
+
+
+class DescribedMember(Struct):
+    """A member; `assignment` is what it has, `target_assignment` what it is to have.
+
+    `member_type` (version 1): 0 speaks the classic protocol, 1 the consumers' own.
+    """
+
+    member_id: str = string("0+")
+    instance_id: str | None = string("0+", nullable="0+", default=None)
+    rack_id: str | None = string("0+", nullable="0+", default=None)
+    member_epoch: int = int32("0+")
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    subscribed_topic_names: list[str] = string_array("0+")
+    subscribed_topic_regex: str | None = string("0+", nullable="0+", default=None)
+    assignment: DescribedAssignment = struct(DescribedAssignment, "0+")
+    target_assignment: DescribedAssignment = struct(DescribedAssignment, "0+")
+    member_type: int = int8("1+", default=-1)
+
+
+class DescribedConsumerGroup(Struct):
+    """A group. Error: GROUP_ID_NOT_FOUND, also for a group of another type."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    group_id: str = string("0+")
+    group_state: str = string("0+")
+    group_epoch: int = int32("0+")
+    assignment_epoch: int = int32("0+")
+    assignor_name: str = string("0+")
+    members: list[DescribedMember] = array(DescribedMember, "0+")
+    authorized_operations: int = int32("0+", default=-2147483648)
+
+
+class ConsumerGroupDescribeResponse(Message, versions="0-1", flexible_from=0):
+    """The groups."""
+
+    throttle_time_ms: int = int32("0+")
+    groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup, "0+")
+
+
+class HeartbeatTopicPartitions(Struct):
     """Partitions of one topic."""
 
     topic_id: bytes = uuid("0+")
@@ -34,9 +91,9 @@ class TopicPartitions(Struct):
 class ConsumerGroupHeartbeatRequest(Message, versions="0-1", flexible_from=0):
     """A member is alive; it joins with epoch 0 and leaves with -1, or -2 if it will be back.
 
-    What has not changed since the last heartbeat is null (a timeout -1). `topic_partitions` is
-    what the member owns. From version 1 on members make their ids themselves (KIP-1082), and
-    can subscribe by a regular expression.
+    What has not changed since the last heartbeat is null (a timeout -1). `partitions_and_replicas`
+    is what the member owns. From version 1 on members make their ids themselves (KIP-1082), and can
+    subscribe by a regular expression.
     """
 
     group_id: str = string("0+")
@@ -48,13 +105,15 @@ class ConsumerGroupHeartbeatRequest(Message, versions="0-1", flexible_from=0):
     subscribed_topic_names: list[str] | None = string_array("0+", nullable="0+")
     subscribed_topic_regex: str | None = string("1+", nullable="1+", default=None)
     server_assignor: str | None = string("0+", nullable="0+", default=None)
-    topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, "0+", nullable="0+")
+    topic_partitions: list[HeartbeatTopicPartitions] | None = array(
+        HeartbeatTopicPartitions, "0+", nullable="0+"
+    )
 
 
 class Assignment(Struct):
     """What a member may use now."""
 
-    topic_partitions: list[TopicPartitions] = array(TopicPartitions, "0+")
+    topic_partitions: list[HeartbeatTopicPartitions] = array(HeartbeatTopicPartitions, "0+")
 
 
 class ConsumerGroupHeartbeatResponse(Message, versions="0-1", flexible_from=0):
@@ -142,7 +201,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Message, versions="7"):
     member_id: str = string("7")
 
 
-class TopicPartition(Struct):
+class AssignedTopicPartition(Struct):
     """Partitions of one topic."""
 
     topic_id: bytes = uuid("0+")
@@ -152,7 +211,7 @@ class TopicPartition(Struct):
 class ConsumerGroupTargetAssignmentMemberValue(Message, versions="0", flexible_from=0):
     """What a member is to have."""
 
-    topic_partitions: list[TopicPartition] = array(TopicPartition, "0+")
+    topic_partitions: list[AssignedTopicPartition] = array(AssignedTopicPartition, "0+")
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Message, versions="8"):
@@ -168,5 +227,69 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible_
     member_epoch: int = int32("0+")
     previous_member_epoch: int = int32("0+")
     state: int = int8("0+")
-    assigned_partitions: list[TopicPartitions] = array(TopicPartitions, "0+")
-    partitions_pending_revocation: list[TopicPartitions] = array(TopicPartitions, "0+")
+    assigned_partitions: list[HeartbeatTopicPartitions] = array(HeartbeatTopicPartitions, "0+")
+    partitions_pending_revocation: list[HeartbeatTopicPartitions] = array(
+        HeartbeatTopicPartitions, "0+"
+    )
+
+
+class DeleteGroupsRequest(Message, versions="0-2", flexible_from=2):
+    """Delete groups with all their positions."""
+
+    groups_names: list[str] = string_array("0+")
+
+
+class DeletableGroupResult(Struct):
+    """Whether a group was deleted. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, ..."""
+
+    group_id: str = string("0+")
+    error_code: int = int16("0+")
+
+
+class DeleteGroupsResponse(Message, versions="0-2", flexible_from=2):
+    """What became of each group."""
+
+    throttle_time_ms: int = int32("0+")
+    results: list[DeletableGroupResult] = array(DeletableGroupResult, "0+")
+
+
+class OffsetDeleteRequestPartition(Struct):
+    """A partition whose position is to be forgotten."""
+
+    partition_index: int = int32("0+")
+
+
+class OffsetDeleteRequestTopic(Struct):
+    """Positions in one topic."""
+
+    name: str = string("0+")
+    partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition, "0+")
+
+
+class OffsetDeleteRequest(Message, versions="0"):
+    """Forget positions of one group (KIP-496)."""
+
+    group_id: str = string("0+")
+    topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic, "0+")
+
+
+class OffsetDeleteResponsePartition(Struct):
+    """Whether a position was forgotten. Error: GROUP_SUBSCRIBED_TO_TOPIC."""
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class OffsetDeleteResponseTopic(Struct):
+    """What became of the positions in one topic."""
+
+    name: str = string("0+")
+    partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition, "0+")
+
+
+class OffsetDeleteResponse(Message, versions="0"):
+    """What became of the positions. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, ..."""
+
+    error_code: int = int16("0+")
+    throttle_time_ms: int = int32("0+")
+    topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic, "0+")

@@ -3,12 +3,12 @@
 Declarations only, see `schema`. Kafka keeps these apart from its wire's messages
 (metadata/src/main/resources); they are declared here field by field as its 4.0 writes them, but
 for those under `OWN_TAG`, which Kafka steps over, and for one kind of record of our own. What
-goes around a record is `quorum/metadata_records`'.
+goes around a record is `quorum/metadata/metadata_records`'.
 """
 
 from __future__ import annotations
 
-from streamlog.protocol.messages.data import OWN_TAG
+from streamlog.protocol.messages.produce_and_fetch import OWN_TAG
 from streamlog.protocol.schema import (
     Message,
     Struct,

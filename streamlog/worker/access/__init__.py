@@ -1,6 +1,6 @@
 """Rows of tables from anywhere: asked of this worker's tasks, or of the worker that has them.
 
-`questions` is what is asked, `local` answers from tasks that run here, `routed` finds who is to
+`rounds_of` is what is asked, `local` answers from tasks that run here, `routed` finds who is to
 be asked. The way over HTTP is in `worker/web`.
 """
 

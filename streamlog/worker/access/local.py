@@ -14,21 +14,21 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut
-from streamlog.processing.rows import Page, page_of, prefix_of
+from streamlog.processing.table_rows import RowPage, prefix_of, read_page
 from streamlog.processing.task import Task, TaskId
-from streamlog.tables.store import KeyValueStore
+from streamlog.tables.stores.store import KeyValueStore
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import (
     Asked,
     NotHere,
-    Passed,
     PassedAsked,
+    PassedRows,
     RowAsked,
     RowFound,
     RowsAsked,
     RowsFound,
 )
-from streamlog.worker.figures import Figures
+from streamlog.worker.health.worker_figures import Figures
 
 T = TypeVar("T")
 """What a task answers."""
@@ -111,29 +111,29 @@ class LocalRows:
     async def rows(self, asked: RowsAsked) -> RowsFound:
         """See `Holder`."""
 
-        def look(task: Task) -> Page:
+        def look(task: Task) -> RowPage:
             return task.rows(asked.table, asked.span, committed=True, rows_max=asked.rows_max)
 
         if (copy := self._copy(asked)) is not None:
-            page = page_of(
+            page = read_page(
                 copy.store.range, self._prefix(asked), asked.span, rows_max=asked.rows_max
             )
             return RowsFound(rows=page.rows, next_key=page.next_key, age_ms=copy.age_ms)
         page = await self._ask(asked, look)
         return RowsFound(rows=page.rows, next_key=page.next_key)
 
-    async def passed(self, asked: PassedAsked) -> Passed:
+    async def passed(self, asked: PassedAsked) -> PassedRows:
         """See `Holder`."""
         deadline_ms = self._clock.now_ms() + asked.wait_ms
         place = (asked.topic, asked.partition)
         while True:
             positions = await self._ask(asked, lambda task: task.committed_positions)
             if positions.get(place, 0) > asked.offset:
-                return Passed(passed=True)
+                return PassedRows(passed=True)
             if self._tasks.is_suspended:
-                return Passed(stands=True)
+                return PassedRows(stands=True)
             if self._clock.now_ms() >= deadline_ms:
-                return Passed()
+                return PassedRows()
             await asyncio.sleep(PASSED_LOOK_MS / 1000)
 
     def _copy(self, asked: Asked) -> _Aged | None:

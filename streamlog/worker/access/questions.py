@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from streamlog.processing.rows import PAGE_ROWS_MAX, Span
+from streamlog.processing.table_rows import PAGE_ROWS_MAX, KeySpan
 from streamlog.processing.task import TaskId
 
 
@@ -53,9 +53,9 @@ class RowsAsked(Asked, frozen=True, kw_only=True):
     rows_max: int = PAGE_ROWS_MAX
 
     @property
-    def span(self) -> Span:
+    def span(self) -> KeySpan:
         """What is looked for."""
-        return Span(self.low, self.high, self.head, self.own_at)
+        return KeySpan(self.low, self.high, self.head, self.own_at)
 
 
 class PassedAsked(Asked, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class RowsFound(msgspec.Struct, frozen=True, kw_only=True):
     age_ms: int | None = None
 
 
-class Passed(msgspec.Struct, frozen=True, kw_only=True):
+class PassedRows(msgspec.Struct, frozen=True, kw_only=True):
     """An answer to `PassedAsked`."""
 
     passed: bool = False
@@ -91,7 +91,7 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
     """The worker processes nothing just now, as its group forms anew or it is about to stop."""
 
 
-class Holder(Protocol):
+class RowHolder(Protocol):
     """Port: somebody who may have rows. All calls raise NotHere if it does not."""
 
     async def row(self, asked: RowAsked) -> RowFound:
@@ -100,5 +100,5 @@ class Holder(Protocol):
     async def rows(self, asked: RowsAsked) -> RowsFound:
         """Some rows of a scan, in the order of their keys."""
 
-    async def passed(self, asked: PassedAsked) -> Passed:
+    async def passed(self, asked: PassedAsked) -> PassedRows:
         """Whether a record has been taken in and committed."""

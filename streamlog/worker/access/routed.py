@@ -17,19 +17,19 @@ from typing import Any, Protocol, TypeVar
 from streamlog import repeated
 from streamlog.clock import Clock
 from streamlog.errors import ConfigError, RequestTimedOut, SerdeError, StreamlogError
-from streamlog.processing.rows import PAGE_ROWS_MAX, TableRows, table_named
+from streamlog.processing.table_rows import PAGE_ROWS_MAX, TableRows, table_named
 from streamlog.processing.task import TaskId
 from streamlog.worker.access.local import LocalRows
 from streamlog.worker.access.questions import (
     Asked,
-    Holder,
     NotHere,
-    Passed,
     PassedAsked,
+    PassedRows,
     RowAsked,
+    RowHolder,
     RowsAsked,
 )
-from streamlog.worker.peers import Peer, Peers
+from streamlog.worker.assignment.worker_peers import Peer, WorkerPeers
 
 logger = repeated.logger(__name__)
 
@@ -45,7 +45,7 @@ APPLIED_WAIT_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RoutedRow:
     """A row."""
 
     key: Any
@@ -65,7 +65,7 @@ class Put:
     """Whether its owner has committed it. Not waited for while the group forms anew."""
 
 
-class Send(Protocol):
+class SendQuestion(Protocol):
     """Writes one record and says where it lies: topic, partition, offset, timestamp."""
 
     def __call__(
@@ -81,11 +81,11 @@ class Reach:
     app_id: str
     tables: Mapping[str, TableRows]
     counts: Mapping[str, int]
-    peers: Peers
+    peers: WorkerPeers
     local: LocalRows
-    remote: Callable[[str], Holder]
+    remote: Callable[[str], RowHolder]
     """The worker at an endpoint."""
-    send: Send
+    send: SendQuestion
     clock: Clock
 
 
@@ -111,7 +111,7 @@ class RoutedTables:
 
     async def find(
         self, table: str, key: object, *, stale_ok: bool = False, wait_ms: int = WAIT_MS
-    ) -> Found | None:
+    ) -> RoutedRow | None:
         """The row of a key with its age; None if there is none.
 
         Raises:
@@ -134,7 +134,7 @@ class RoutedTables:
         if answer.age_ms is not None:
             logger.info("table %s: from a standby copy, %d ms old", table, answer.age_ms)
         found = None if answer.data is None else rows.found(key, row_key, answer.data)
-        return None if found is None else Found(*found, answer.age_ms)
+        return None if found is None else RoutedRow(*found, answer.age_ms)
 
     async def put(self, table: str, key: object, value: object) -> None:
         """See `TableAccess`."""
@@ -192,7 +192,7 @@ class RoutedTables:
         stale_ok: bool = False,
         page_rows: int = PAGE_ROWS_MAX,
         wait_ms: int = WAIT_MS,
-    ) -> AsyncIterator[Found]:
+    ) -> AsyncIterator[RoutedRow]:
         """All rows with their ages, a page at a time. Raises as `find`."""
         rows = table_named(self._with.tables, table)
         span = rows.span(prefix=prefix, at_ms=at_ms)
@@ -213,11 +213,11 @@ class RoutedTables:
                 )
                 answer = await self._answer(asked, _rows_of(asked), wait_ms)
                 for found in rows.seen(answer.rows, at_ms=at_ms):
-                    yield Found(*found, answer.age_ms)
+                    yield RoutedRow(*found, answer.age_ms)
                 low = answer.next_key
 
     async def _answer(
-        self, asked: Asked, question: Callable[[Holder], Awaitable[T]], wait_ms: int
+        self, asked: Asked, question: Callable[[RowHolder], Awaitable[T]], wait_ms: int
     ) -> T:
         """Ask those who may know until one does."""
         clock, task_id = self._with.clock, asked.task_id
@@ -236,7 +236,7 @@ class RoutedTables:
                 )
             await asyncio.sleep(RETRY_MS / 1000)
 
-    def _holders(self, task_id: TaskId, *, stale_ok: bool) -> Iterator[Holder]:
+    def _holders(self, task_id: TaskId, *, stale_ok: bool) -> Iterator[RowHolder]:
         """Who may have the task's rows, the most likely first."""
         if self._with.local.has(task_id):
             yield self._with.local
@@ -265,11 +265,11 @@ class RoutedTables:
         return [] if any(peer.active for peer in peers.all) else list(peers.all)
 
 
-def _rows_of(asked: RowsAsked) -> Callable[[Holder], Awaitable[Any]]:
+def _rows_of(asked: RowsAsked) -> Callable[[RowHolder], Awaitable[Any]]:
     return lambda holder: holder.rows(asked)
 
 
-def _passed_of(asked: PassedAsked) -> Callable[[Holder], Awaitable[Passed]]:
+def _passed_of(asked: PassedAsked) -> Callable[[RowHolder], Awaitable[PassedRows]]:
     return lambda holder: holder.passed(asked)
 
 

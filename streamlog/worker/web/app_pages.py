@@ -15,19 +15,19 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from streamlog import repeated
-from streamlog.dsl.front import REQUEST, Page
+from streamlog.dsl.services import REQUEST, WebPage
 from streamlog.errors import StreamlogError
 from streamlog.worker.web.answers import BROKEN, error_answer, json_answer
 
 logger = repeated.logger(__name__)
 
 
-def app_routes(pages: Sequence[Page]) -> list[Route]:
+def app_routes(pages: Sequence[WebPage]) -> list[Route]:
     """A route for each."""
     return [Route(page.path, _endpoint(page), methods=["GET", "POST"]) for page in pages]
 
 
-def _endpoint(page: Page) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+def _endpoint(page: WebPage) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def answer(request: Request) -> Response:
         given = dict(request.path_params)
         if REQUEST in page.wants:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 
-from streamlog.dsl.front import Page
-from streamlog.worker.access.questions import Holder
+from streamlog.dsl.services import WebPage
+from streamlog.worker.access.questions import RowHolder
 from streamlog.worker.access.routed import RoutedTables
-from streamlog.worker.figures import Figures, Standing
-from streamlog.worker.health import TaskHealth
+from streamlog.worker.health.health import TaskHealth
+from streamlog.worker.health.worker_figures import Figures, WorkerState
 from streamlog.worker.web.app_pages import app_routes
-from streamlog.worker.web.metrics import Exposition
+from streamlog.worker.web.metrics import WorkerExposition
 from streamlog.worker.web.pages import pages as site_of
 from streamlog.worker.web.peer_pages import peer_routes
-from streamlog.worker.web.server import Listener, listening, serving
 from streamlog.worker.web.table_pages import table_routes
+from streamlog.worker.web.web_server import WebListener, listening, serving
 
 
 class Door:
     """An address that is taken, and a server behind it once it is open."""
 
-    def __init__(self, listener: Listener, pages: Sequence[Page]) -> None:
+    def __init__(self, listener: WebListener, pages: Sequence[WebPage]) -> None:
         self.listener = listener
         self._pages = pages
 
@@ -29,8 +29,8 @@ class Door:
         self,
         *,
         figures: Figures,
-        standing: Callable[[], Standing],
-        rows: Holder,
+        standing: Callable[[], WorkerState],
+        rows: RowHolder,
         tables: RoutedTables,
     ) -> AbstractAsyncContextManager[None]:
         """Answer as long as the block lasts.
@@ -43,7 +43,7 @@ class Door:
         """
         site = site_of(
             TaskHealth(standing),
-            Exposition(figures, standing),
+            WorkerExposition(figures, standing),
             more=[*table_routes(tables), *peer_routes(rows), *app_routes(self._pages)],
             hosts=self.listener.hosts,
         )
@@ -51,7 +51,7 @@ class Door:
 
 
 @contextmanager
-def bound(address: str, pages: Sequence[Page] = ()) -> Iterator[Door]:
+def bound(address: str, pages: Sequence[WebPage] = ()) -> Iterator[Door]:
     """Take HOST:PORT; port 0 is a free one. `pages` are the app's own.
 
     Raises:

@@ -19,17 +19,17 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from streamlog.processing.holdup import NAMED_MAX
-from streamlog.worker.figures import Durations, Figures, Standing, TaskFigures
+from streamlog.processing.task import NAMED_MAX
+from streamlog.worker.health.worker_figures import Durations, Figures, TaskFigures, WorkerState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """What every Prometheus understands."""
 
 
-class Exposition:
+class WorkerExposition:
     """What `/metrics` answers."""
 
-    def __init__(self, figures: Figures, standing: Callable[[], Standing]) -> None:
+    def __init__(self, figures: Figures, standing: Callable[[], WorkerState]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_WorkerCollector(figures, standing))
         ProcessCollector(registry=self._registry)
@@ -42,7 +42,7 @@ class Exposition:
 class _WorkerCollector(Collector):
     """The figures as metrics."""
 
-    def __init__(self, figures: Figures, standing: Callable[[], Standing]) -> None:
+    def __init__(self, figures: Figures, standing: Callable[[], WorkerState]) -> None:
         self._figures = figures
         self._standing = standing
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamlog import repeated
-from streamlog.worker.health import Report
+from streamlog.worker.health.health import HealthReport
 from streamlog.worker.web.answers import BROKEN, OK, UNAVAILABLE, json_answer
 from streamlog.worker.web.metrics import CONTENT_TYPE
 
@@ -30,14 +30,14 @@ logger = repeated.logger(__name__)
 class Health(Protocol):
     """Port: how the worker is."""
 
-    def live(self) -> Report:
+    def live(self) -> HealthReport:
         """Whether it works at all: not well means that a restart would help."""
 
-    def ready(self) -> Report:
+    def ready(self) -> HealthReport:
         """Whether it does all of its share."""
 
 
-class Exposition(Protocol):
+class ExpositionPage(Protocol):
     """Port: what it counts."""
 
     def text(self) -> bytes:
@@ -46,7 +46,7 @@ class Exposition(Protocol):
 
 def pages(
     health: Health,
-    exposition: Exposition,
+    exposition: ExpositionPage,
     *,
     more: Sequence[Route] = (),
     hosts: Sequence[str] = ("*",),
@@ -81,7 +81,7 @@ def pages(
     )
 
 
-def _reported(report: Report) -> Response:
+def _reported(report: HealthReport) -> Response:
     return json_answer(report.facts, OK if report.is_well else UNAVAILABLE)
 
 

@@ -15,18 +15,18 @@ from typing import TypeVar
 import h11
 import msgspec
 
-from streamlog.processing.rows import PAGE_BYTES_MAX
+from streamlog.processing.table_rows import PAGE_BYTES_MAX
 from streamlog.worker.access.questions import (
     NotHere,
-    Passed,
     PassedAsked,
+    PassedRows,
     RowAsked,
     RowFound,
     RowsAsked,
     RowsFound,
 )
 
-A = TypeVar("A", RowFound, RowsFound, Passed)
+A = TypeVar("A", RowFound, RowsFound, PassedRows)
 """An answer."""
 
 ANSWER_MS = 5_000
@@ -55,9 +55,9 @@ class PeerRows:
         """See `Holder`."""
         return await self._ask("/peer/rows", asked, RowsFound)
 
-    async def passed(self, asked: PassedAsked) -> Passed:
+    async def passed(self, asked: PassedAsked) -> PassedRows:
         """See `Holder`."""
-        return await self._ask("/peer/passed", asked, Passed, more_ms=asked.wait_ms)
+        return await self._ask("/peer/passed", asked, PassedRows, more_ms=asked.wait_ms)
 
     async def _ask(self, path: str, asked: object, kind: type[A], *, more_ms: int = 0) -> A:
         who = f"the worker at {self.endpoint}"

@@ -17,10 +17,10 @@ from starlette.routing import Route
 from streamlog.errors import StreamlogError
 from streamlog.worker.access.questions import (
     Asked,
-    Holder,
     NotHere,
     PassedAsked,
     RowAsked,
+    RowHolder,
     RowsAsked,
 )
 from streamlog.worker.web.answers import MALFORMED, NOT_HERE, error_answer, json_answer
@@ -35,7 +35,7 @@ QUESTION_BYTES_MAX = 2 * 1024 * 1024
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def peer_routes(holder: Holder) -> list[Route]:
+def peer_routes(holder: RowHolder) -> list[Route]:
     """The paths that other workers ask at."""
     return [
         Route("/peer/row", _page(RowAsked, holder.row), methods=["POST"]),

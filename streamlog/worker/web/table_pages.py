@@ -18,12 +18,13 @@ from starlette.routing import Route
 
 from streamlog.durations import moment, when_ms
 from streamlog.errors import SerdeError, StreamlogError, UsageError
-from streamlog.processing.rows import PAGE_ROWS_MAX, TableRows
+from streamlog.nodes.stream_nodes import TableSource
+from streamlog.nodes.window_nodes import SlidingAggregate, WindowedAggregate
+from streamlog.processing.table_rows import PAGE_ROWS_MAX, TableRows
 from streamlog.record import Windowed
-from streamlog.serdes import PackedSerde, Serde, from_json, from_text, shown_json, type_name
-from streamlog.topology import SlidingAggregate, TableSource, WindowedAggregate
-from streamlog.windows.assign import Assigner
-from streamlog.worker.access.routed import Found, RoutedTables
+from streamlog.serdes import PackedSerde, Serde, display_json, from_json, from_text, type_name
+from streamlog.windows.window_assigner import Assigner
+from streamlog.worker.access.routed import RoutedRow, RoutedTables
 from streamlog.worker.web.answers import NOT_FOUND, error_answer, json_answer
 from streamlog.worker.web.peer_pages import body_of
 
@@ -130,7 +131,7 @@ class _NoTableError(UsageError):
 
 
 async def _lines(
-    first: Found | None, rest: AsyncIterator[Found], limit: int
+    first: RoutedRow | None, rest: AsyncIterator[RoutedRow], limit: int
 ) -> AsyncIterator[bytes]:
     lines = [] if first is None else [_line(first)]
     left = limit - 1
@@ -146,11 +147,11 @@ async def _lines(
     yield b"".join(lines)
 
 
-def _line(found: Found) -> bytes:
+def _line(found: RoutedRow) -> bytes:
     row: dict[str, object] = {"key": found.key, "value": found.value}
     if found.age_ms is not None:
         row["age_ms"] = found.age_ms
-    return shown_json(row, enc_hook=_no_json) + b"\n"
+    return display_json(row, enc_hook=_no_json) + b"\n"
 
 
 def _no_json(value: object) -> object:

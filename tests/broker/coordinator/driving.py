@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from streamlog.broker.broker import Broker
 from streamlog.protocol.codec import encode_versioned
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     ConsumerProtocolSubscription,
     HeartbeatRequest,
     HeartbeatResponse,

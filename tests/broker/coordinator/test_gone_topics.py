@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.broker.coordinator.group_coordinator import GONE_CHECK_MS, GroupCoordinator
-from streamlog.broker.coordinator.records import OffsetChange, decode_change, encode_change
+from streamlog.broker.coordinator.group.group_coordinator import GONE_CHECK_MS, GroupCoordinator
+from streamlog.broker.coordinator.group.group_records import (
+    OffsetChange,
+    decode_change,
+    encode_change,
+)
 from streamlog.broker.coordinator.shard import CoordinatorRecord
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
 from streamlog.protocol.schema import ZERO_UUID
-from tests.broker.coordinator.test_consumer_group import Catalog, Driver
+from tests.broker.coordinator.group.test_consumer_group import Catalog, Driver
 
 WANTED = [("t", [0]), ("u", [0])]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.coordinator import group_coordinator
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.coordinator.group import group_coordinator
 from streamlog.broker.coordinator.shard import Instant
-from streamlog.broker.group_config import GroupConfig
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     LeaveGroupRequest,
@@ -23,7 +23,7 @@ from streamlog.protocol.messages.coordination import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from streamlog.protocol.messages.group_admin import (
+from streamlog.protocol.messages.consumer_groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     OffsetDeleteRequest,

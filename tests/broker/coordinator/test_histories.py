@@ -20,7 +20,7 @@ from streamlog.broker.broker import Broker
 from streamlog.clock import ManualClock
 from streamlog.errors import LogDirectoryError
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupResponse,

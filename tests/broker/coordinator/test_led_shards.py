@@ -8,16 +8,16 @@ from collections.abc import Collection
 import pytest
 
 from streamlog.broker.broker import Broker
+from streamlog.broker.config.group import GroupConfig
 from streamlog.broker.coordinator import led_shards
+from streamlog.broker.coordinator.group.group_runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from streamlog.broker.coordinator.led_shards import LedShards
-from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
-from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupResponse,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.coordinator.position_answers import positions_of_groups
+from streamlog.broker.coordinator.group.committed_offsets import fetch_offsets
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -22,7 +22,7 @@ from streamlog.protocol.messages.coordination import (
     OffsetFetchResponseTopics,
 )
 from streamlog.protocol.schema import ZERO_UUID
-from tests.broker.coordinator.test_consumer_group import Catalog, Driver
+from tests.broker.coordinator.group.test_consumer_group import Catalog, Driver
 
 BY_NAME, BY_ID = 9, 10
 NAMES = ("t", "u")
@@ -79,7 +79,7 @@ class Model:
     ) -> list[OffsetFetchResponseTopics]:
         group = OffsetFetchRequestGroup(group_id="g", topics=topics)
         request = OffsetFetchRequest(groups=[group])
-        (found,) = positions_of_groups(request, self.driver.coordinator, version=version).groups
+        (found,) = fetch_offsets(request, self.driver.coordinator, version=version).groups
         return found.topics
 
     def check(self) -> None:

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamlog.broker.coordinator.answering import COMMIT_TIMEOUT_MS, Answering
+from streamlog.broker.coordinator.group.group_runtime import NOTHING
 from streamlog.broker.coordinator.led_shards import Led
-from streamlog.broker.coordinator.proofs import Proofs, Rules
-from streamlog.broker.coordinator.runtime import NOTHING
+from streamlog.broker.coordinator.pending_requests import (
+    COMMIT_TIMEOUT_MS,
+    CoordinatorRules,
+    PendingRequests,
+    Proofs,
+)
 from streamlog.broker.coordinator.shard import Answer, Instant
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import HeartbeatRequest, HeartbeatResponse
+from streamlog.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
 from streamlog.protocol.schema import Message
 from tests.broker.replication.cluster import Cluster, ReplicatingNode
 
@@ -27,7 +31,7 @@ class Coordinating:
     def __init__(self, node: ReplicatingNode) -> None:
         self.now_ms = 0
         self.log = node.partition
-        self.answering = Answering()
+        self.answering = PendingRequests()
         self.proofs = Proofs(self.answering, NOTHING, lambda: Instant(self.now_ms, 0))
 
     def ask(self) -> asyncio.Future[Message]:
@@ -53,7 +57,7 @@ async def code_of(answer: asyncio.Future[Message]) -> int:
 @pytest.fixture
 def _from_memory() -> Iterator[None]:
     """The fault that everything here is about."""
-    correct, Proofs.rules = Proofs.rules, Rules(tells_from_memory=True)
+    correct, Proofs.rules = Proofs.rules, CoordinatorRules(tells_from_memory=True)
     yield
     Proofs.rules = correct
 

@@ -8,26 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.coordinator.shard import Caller, CoordinatorRecord, Instant, Outcome
-from streamlog.broker.coordinator.transaction import (
+from streamlog.broker.config.transactions import TransactionConfig
+from streamlog.broker.coordinator.shard import Caller, CoordinatorRecord, Instant, ShardOutcome
+from streamlog.broker.coordinator.transaction.transaction_coordinator import (
     EPOCH_MAX,
-    Transaction,
+    TIMEOUT_CHECK_MS,
+    CoordinatedTransaction,
+    TransactionCoordinator,
+    TransactionDeps,
     TransactionState,
     decode_record,
     record_of,
     tombstone_of,
 )
-from streamlog.broker.coordinator.transaction_coordinator import (
-    TIMEOUT_CHECK_MS,
-    Surroundings,
-    TransactionCoordinator,
-)
-from streamlog.broker.transaction_config import TransactionConfig
 from streamlog.errors import CorruptData
 from streamlog.protocol.codec import encode_versioned
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
-from streamlog.protocol.messages.transactions import (
+from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
+from streamlog.protocol.messages.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -56,7 +54,7 @@ class Driver:
         self.coordinator = self.fresh()
 
     def fresh(self) -> TransactionCoordinator:
-        around = Surroundings(
+        around = TransactionDeps(
             new_producer_id=lambda: next(self.ids),
             partition_exists=lambda topic, number: topic == "t" and number < 4,
             offsets_partition=lambda _: OFFSETS,
@@ -71,7 +69,7 @@ class Driver:
     def at(self) -> Instant:
         return Instant(self.now_ms, 1_700_000_000_000 + self.now_ms)
 
-    def apply(self, outcome: Outcome) -> Message | None:
+    def apply(self, outcome: ShardOutcome) -> Message | None:
         for record in outcome.records:
             self.log.append(record)
             self.coordinator.replay(record, now_ms=self.now_ms)
@@ -141,7 +139,7 @@ class Driver:
         return self.apply(self.coordinator.on_ended(ending, self.at()))
 
     @property
-    def known(self) -> Transaction:
+    def known(self) -> CoordinatedTransaction:
         known = self.coordinator.transaction(ID)
         assert known is not None
         return known
@@ -325,13 +323,13 @@ def test_who_was_replaced_does_not_resume(driver: Driver) -> None:
 
 def test_a_producer_id_whose_epochs_are_used_up_is_replaced(driver: Driver) -> None:
     producer = driver.begun()
-    exhausted = Transaction(
+    exhausted = CoordinatedTransaction(
         transactional_id=ID,
         producer_id=producer[0],
         producer_epoch=EPOCH_MAX - 1,
         timeout_ms=1_000,
     )
-    driver.apply(Outcome((record_of(exhausted),)))
+    driver.apply(ShardOutcome((record_of(exhausted),)))
     last = (producer[0], EPOCH_MAX - 1)
     assert driver.init(old=last) == (ErrorCode.NONE, (101, 0))
     assert driver.init(old=last) == (ErrorCode.NONE, (101, 0))
@@ -341,13 +339,13 @@ def test_a_producer_id_whose_epochs_are_used_up_is_replaced(driver: Driver) -> N
 
 def test_the_last_epoch_is_for_fencing(driver: Driver) -> None:
     producer = driver.begun()
-    ongoing = Transaction(
+    ongoing = CoordinatedTransaction(
         transactional_id=ID,
         producer_id=producer[0],
         producer_epoch=EPOCH_MAX - 1,
         timeout_ms=1_000,
     ).with_partitions(frozenset({("t", 0)}), 0)
-    driver.apply(Outcome((record_of(ongoing),)))
+    driver.apply(ShardOutcome((record_of(ongoing),)))
     assert driver.init()[0] == ErrorCode.CONCURRENT_TRANSACTIONS
     assert driver.known.producer_epoch == EPOCH_MAX
     driver.write_markers()
@@ -465,7 +463,7 @@ def test_a_request_that_could_not_be_kept_is_answered_once(driver: Driver) -> No
 
 def test_a_state_that_is_not_known_is_told() -> None:
     key = record_of(
-        Transaction(transactional_id=ID, producer_id=1, producer_epoch=0, timeout_ms=1)
+        CoordinatedTransaction(transactional_id=ID, producer_id=1, producer_epoch=0, timeout_ms=1)
     ).key
     value = encode_versioned(TransactionLogValue(transaction_status=6), 1)
     with pytest.raises(CorruptData, match="state 6"):
@@ -480,7 +478,7 @@ def test_a_state_that_is_not_known_is_told() -> None:
 def test_a_record_is_read_as_it_was_written(
     partitions: frozenset[tuple[str, int]], state: TransactionState, epoch: int
 ) -> None:
-    written = Transaction(
+    written = CoordinatedTransaction(
         transactional_id=ID,
         producer_id=7,
         producer_epoch=epoch,

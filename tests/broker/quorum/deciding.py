@@ -6,26 +6,19 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from streamlog.broker.cluster_config import ClusterConfig
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.quorum.controller import Controller
-from streamlog.broker.quorum.decision import Decision, Realm
-from streamlog.broker.quorum.elections import CORRECT, Rules
-from streamlog.broker.quorum.metadata import ClusterMetadata
-from streamlog.broker.quorum.metadata_records import (
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.cluster import ClusterConfig
+from streamlog.broker.quorum.controller.cluster_controller import Controller
+from streamlog.broker.quorum.controller.decision import ControllerContext, Decision
+from streamlog.broker.quorum.controller.leader_elections import CORRECT, ElectionRules
+from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+from streamlog.broker.quorum.metadata.metadata_records import (
     MetadataRecord,
     decode_record,
     encode_record,
 )
-from streamlog.broker.quorum.registrations import PartitionRegistration
-from streamlog.protocol.messages.admin import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from streamlog.protocol.messages.brokers import (
+from streamlog.broker.quorum.metadata.registrations import PartitionRegistration
+from streamlog.protocol.messages.broker_registration import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerHeartbeatRequest,
@@ -35,14 +28,21 @@ from streamlog.protocol.messages.brokers import (
     BrokerState,
     DamagedPartition,
     DamagedTopic,
-    Listener,
     ProposedPartition,
     ProposedTopic,
+    RegisteredListener,
 )
-from streamlog.protocol.messages.replicas import (
+from streamlog.protocol.messages.partitions_and_replicas import (
+    ElectedTopicPartitions,
     ElectLeadersRequest,
     ElectLeadersResponse,
-    TopicPartitions,
+)
+from streamlog.protocol.messages.topics_and_configs import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
 )
 from streamlog.protocol.schema import Message
 
@@ -65,12 +65,12 @@ class Deciding:
         config: BrokerConfig | None = None,
         node_id: int = CONTROLLER,
         seed: int = 0,
-        rules: Rules = CORRECT,
+        rules: ElectionRules = CORRECT,
     ) -> None:
         self.now_ms = 1_000_000
         self.log: list[bytes] = []
         self.incarnations: dict[int, int] = {}
-        self.realm = Realm(
+        self.realm = ControllerContext(
             metadata=ClusterMetadata(),
             cluster_id=CLUSTER_ID,
             node_id=node_id,
@@ -146,7 +146,7 @@ class Deciding:
             broker_id=broker,
             cluster_id=cluster_id,
             incarnation_id=bytes([broker, self.incarnations[broker], *bytes(14)]),
-            listeners=[Listener(name="PLAINTEXT", host=f"b{broker}", port=9092)],
+            listeners=[RegisteredListener(name="PLAINTEXT", host=f"b{broker}", port=9092)],
             rack=rack,
             log_dirs=[directory_id(broker, directory)],
             previous_broker_epoch=previous_epoch,
@@ -257,7 +257,8 @@ class Deciding:
     def elect_unclean(self, name: str = "t", number: int = 0) -> int:
         """An operator has any replica lead that lives; the error code."""
         request = ElectLeadersRequest(
-            election_type=1, topic_partitions=[TopicPartitions(topic=name, partitions=[number])]
+            election_type=1,
+            topic_partitions=[ElectedTopicPartitions(topic=name, partitions=[number])],
         )
         answer = self.ask(request, ElectLeadersResponse)
         return answer.replica_election_results[0].partition_result[0].error_code

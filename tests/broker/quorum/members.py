@@ -5,37 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 
-from streamlog.broker.quorum.epoch_chain import EpochChain
-from streamlog.broker.quorum.raft import Raft
-from streamlog.broker.quorum.raft_messages import (
-    Append,
+from streamlog.broker.quorum.raft.raft_machine import Raft
+from streamlog.broker.quorum.raft.raft_messages import (
+    AppendEntries,
     BeginEpochRequest,
     Effect,
     EndEpochRequest,
     Entry,
     EpochResponse,
-    FetchRequest,
-    FetchResponse,
-    Flush,
+    FlushLog,
     InstallSnapshot,
     Persist,
     QuorumState,
+    RaftFetchRequest,
+    RaftFetchResponse,
+    RaftSnapshotId,
+    RaftVoteRequest,
+    RaftVoteResponse,
     Reply,
     ReplyEntries,
     ReplySnapshot,
     Request,
     Response,
-    Send,
-    SnapshotId,
+    SendMessage,
     SnapshotRequest,
     SnapshotResponse,
     TrimLog,
-    Truncate,
-    VoteRequest,
-    VoteResponse,
+    TruncateEntries,
     WriteSnapshot,
 )
-from streamlog.broker.quorum.raft_state import CORRECT, Role, Rules, Timeouts
+from streamlog.broker.quorum.raft.raft_state import (
+    CORRECT,
+    EpochChain,
+    RaftRole,
+    RaftRules,
+    Timeouts,
+)
 
 TIMEOUTS = Timeouts(
     election_ms=1_000,
@@ -52,7 +57,7 @@ def told(value: object) -> str:
     match value:
         case Entry():
             return f"{value.base_offset}@{value.epoch}" + ("!" if value.is_control else "")
-        case SnapshotId():
+        case RaftSnapshotId():
             return f"snapshot {value.end_offset}@{value.epoch}"
         case tuple():
             return "[" + " ".join(told(each) for each in value) + "]"
@@ -91,8 +96,8 @@ class Member:
     entries: list[Entry] = field(default_factory=list)
     synced: list[Entry] = field(default_factory=list)
     state: QuorumState = field(default_factory=QuorumState)
-    flushing: Flush | None = None
-    snapshots: dict[SnapshotId, bytes] = field(default_factory=dict)
+    flushing: FlushLog | None = None
+    snapshots: dict[RaftSnapshotId, bytes] = field(default_factory=dict)
     partial: bytes = b""
 
 
@@ -104,7 +109,7 @@ class Cluster:
         voters: int = 3,
         *,
         observers: int = 0,
-        rules: Rules = CORRECT,
+        rules: RaftRules = CORRECT,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.now_ms = 0
@@ -207,13 +212,13 @@ class Cluster:
 
     def _asked(self, raft: Raft, request: Request, ticket: int) -> list[Effect]:
         match request:
-            case VoteRequest():
+            case RaftVoteRequest():
                 return raft.on_vote_request(request, ticket, self.now_ms)
             case BeginEpochRequest():
                 return raft.on_begin_epoch(request, ticket, self.now_ms)
             case EndEpochRequest():
                 return raft.on_end_epoch(request, ticket, self.now_ms)
-            case FetchRequest():
+            case RaftFetchRequest():
                 return raft.on_fetch(request, ticket, self.now_ms)
             case SnapshotRequest():
                 return raft.on_snapshot_request(request, ticket, self.now_ms)
@@ -221,11 +226,11 @@ class Cluster:
     def _answered(self, raft: Raft, mail: Mail, response: Request | Response) -> list[Effect]:
         sender, request_id = mail.sender, mail.request_id
         match response:
-            case VoteResponse():
+            case RaftVoteResponse():
                 return raft.on_vote_response(sender, request_id, response, self.now_ms)
             case EpochResponse():
                 return raft.on_epoch_response(sender, request_id, response, self.now_ms)
-            case FetchResponse():
+            case RaftFetchResponse():
                 return raft.on_fetched(sender, request_id, response, self.now_ms)
             case SnapshotResponse():
                 return raft.on_snapshot_response(sender, request_id, response, self.now_ms)
@@ -238,7 +243,7 @@ class Cluster:
     def _perform(self, node_id: int, effect: Effect) -> None:
         member = self.members[node_id]
         match effect:
-            case Send():
+            case SendMessage():
                 self.mail.append(Mail(node_id, effect.to, effect.request_id, effect.request))
                 return
             case Reply():
@@ -272,13 +277,13 @@ class Cluster:
             case Persist():
                 member.state = effect.state
                 self.say(f"{node_id} persists {told(effect.state)}")
-            case Append():
+            case AppendEntries():
                 member.entries += effect.entries
                 self.say(f"{node_id} appends {told(effect.entries)}")
-            case Flush():
+            case FlushLog():
                 member.flushing = effect
                 self.say(f"{node_id} syncs up to {effect.end_offset}")
-            case Truncate():
+            case TruncateEntries():
                 member.entries = [e for e in member.entries if e.next_offset <= effect.end_offset]
                 member.synced = [e for e in member.synced if e.next_offset <= effect.end_offset]
                 self.say(f"{node_id} cuts off at {effect.end_offset}")
@@ -310,4 +315,4 @@ class Cluster:
 
 def _is_due_now(raft: Raft, now_ms: int) -> bool:
     deadline_ms = raft.next_deadline_ms()
-    return raft.role is Role.FOLLOWER and deadline_ms is not None and deadline_ms <= now_ms
+    return raft.role is RaftRole.FOLLOWER and deadline_ms is not None and deadline_ms <= now_ms

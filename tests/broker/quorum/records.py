@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from streamlog.broker.quorum.metadata import (
+from streamlog.broker.quorum.metadata.cluster_metadata import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
     ClusterMetadata,
@@ -14,8 +14,8 @@ from streamlog.broker.quorum.metadata import (
     credential_record,
     quota_record,
 )
-from streamlog.broker.quorum.metadata_records import MetadataRecord
-from streamlog.broker.security.acls import Acl
+from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
+from streamlog.broker.security.acl_authorizer import AclRule
 from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.protocol.messages.metadata_log import (
     BrokerEndpoint,
@@ -190,7 +190,7 @@ def _forget_credential(draw: st.DrawFn, image: ClusterMetadata) -> MetadataRecor
 
 def _add_acl(draw: st.DrawFn, _: ClusterMetadata) -> MetadataRecord:
     return acl_record(
-        Acl(
+        AclRule(
             resource_type=ResourceType.TOPIC,
             name=draw(st.sampled_from(NAMES)),
             pattern=Pattern.LITERAL,

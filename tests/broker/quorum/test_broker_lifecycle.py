@@ -10,11 +10,11 @@ from streamlog.broker.quorum.broker_lifecycle import (
     RETRY_MS,
     SHUTDOWN_MS,
     BrokerLifecycle,
-    Send,
+    SendRegistration,
     State,
 )
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.brokers import (
+from streamlog.protocol.messages.broker_registration import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
@@ -32,7 +32,7 @@ def broker() -> BrokerLifecycle:
     return BrokerLifecycle(registration=registration, heartbeat_interval_ms=INTERVAL_MS)
 
 
-def sent(broker: BrokerLifecycle, now_ms: int = 0, offset: int = 99) -> Send:
+def sent(broker: BrokerLifecycle, now_ms: int = 0, offset: int = 99) -> SendRegistration:
     send = broker.on_tick(now_ms, offset)
     assert send is not None
     return send

@@ -9,24 +9,27 @@ import pytest
 
 from simulation.loop import SimulatedLoop, live
 from simulation.quorum import OBSERVER, Cluster
-from streamlog.broker.quorum.decision import Realm
-from streamlog.broker.quorum.log_replica import REOPEN_MS
-from streamlog.broker.quorum.member import QuorumMember
-from streamlog.broker.quorum.metadata import ClusterMetadata
-from streamlog.broker.quorum.metadata_changes import ConfigChanged, MetadataChange
-from streamlog.broker.quorum.quorum_files import FOLDER
-from streamlog.broker.storage.files import read_file, write_whole
-from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.quorum.controller.decision import ControllerContext
+from streamlog.broker.quorum.metadata.cluster_metadata import (
+    ClusterMetadata,
+    ConfigChanged,
+    MetadataChange,
+)
+from streamlog.broker.quorum.quorum_member import QuorumMember
+from streamlog.broker.quorum.raft.log_replica import REOPEN_MS
+from streamlog.broker.quorum.raft.quorum_files import FOLDER
+from streamlog.broker.storage.disk.files import read_file, write_whole
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.errors import CorruptData, LogDirectoryFailed, LogDirectoryFull, LogError
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.quorum_messages import VoteRequest
+from streamlog.protocol.messages.topics_and_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from streamlog.protocol.messages.quorum import VoteRequest
 
 YEAR_MS = 365 * 24 * 3_600_000
 
@@ -40,7 +43,9 @@ def setting(value: str) -> IncrementalAlterConfigsRequest:
 def sole(
     files: MemoryFiles, clock: ManualClock | None = None, *, snapshot_interval_ms: int = 0
 ) -> QuorumMember:
-    realm = Realm(metadata=ClusterMetadata(), cluster_id="c", node_id=1, chance=Random(1))
+    realm = ControllerContext(
+        metadata=ClusterMetadata(), cluster_id="c", node_id=1, chance=Random(1)
+    )
     return QuorumMember.open(
         files,
         "data",

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.quorum.elections import Rules
-from streamlog.broker.quorum.registrations import NO_LEADER
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.quorum.controller.leader_elections import ElectionRules
+from streamlog.broker.quorum.metadata.registrations import NO_LEADER
 from streamlog.protocol.error_codes import ErrorCode
 from tests.broker.quorum.deciding import Deciding
 
 pytestmark = pytest.mark.parametrize("holds", [True, False], ids=["holds", "left out"])
 
 
-def three(rules: Rules, *, flush: str = "always") -> Deciding:
+def three(rules: ElectionRules, *, flush: str = "always") -> Deciding:
     """Three brokers, and a partition that the second of them leads."""
     cluster = Deciding(rules=rules, config=BrokerConfig(flush=flush))
     cluster.start(1, 2, 3)
@@ -25,7 +25,7 @@ def three(rules: Rules, *, flush: str = "always") -> Deciding:
 
 
 def test_a_late_copy_of_a_refused_proposal_lets_nobody_in(holds: bool) -> None:
-    cluster = three(Rules(voids_refused=holds))
+    cluster = three(ElectionRules(voids_refused=holds))
     assert cluster.propose([2, 1]) == 0
     epoch = cluster.partition().partition_epoch
     cluster.heartbeat(3, want_fence=True)
@@ -39,7 +39,7 @@ def test_a_late_copy_of_a_refused_proposal_lets_nobody_in(holds: bool) -> None:
 
 
 def test_a_proposal_from_before_a_change_undoes_it_not(holds: bool) -> None:
-    cluster = three(Rules(compares_partition_epoch=holds))
+    cluster = three(ElectionRules(compares_partition_epoch=holds))
     before = cluster.partition().partition_epoch
     assert cluster.propose([2, 1]) == 0
     # 3 is out, and commits went on without it: what was proposed while it was in does not count.
@@ -49,7 +49,7 @@ def test_a_proposal_from_before_a_change_undoes_it_not(holds: bool) -> None:
 
 
 def test_what_an_earlier_process_had_lets_nobody_in(holds: bool) -> None:
-    cluster = three(Rules(compares_broker_epoch=holds))
+    cluster = three(ElectionRules(compares_broker_epoch=holds))
     fetched_as = cluster.metadata.brokers[3].epoch
     cluster.start(3)
     assert cluster.partition().isr == (2, 1)
@@ -58,7 +58,7 @@ def test_what_an_earlier_process_had_lets_nobody_in(holds: bool) -> None:
 
 
 def test_a_leader_that_comes_back_leads_in_another_epoch(holds: bool) -> None:
-    cluster = three(Rules(raises_leader_epoch=holds))
+    cluster = three(ElectionRules(raises_leader_epoch=holds))
     cluster.create("alone", replicas=[[2]])
     cluster.start(2)
     now = cluster.partition("alone")
@@ -68,7 +68,7 @@ def test_a_leader_that_comes_back_leads_in_another_epoch(holds: bool) -> None:
 
 
 def test_damage_that_a_registration_says_again_counts(holds: bool) -> None:
-    cluster = three(Rules(hears_damage_again=holds))
+    cluster = three(ElectionRules(hears_damage_again=holds))
     cluster.silence(1)
     cluster.register(2)
     assert (cluster.partition().isr, cluster.partition().elr) == ((3,), (2,))
@@ -78,7 +78,7 @@ def test_damage_that_a_registration_says_again_counts(holds: bool) -> None:
 
 
 def test_the_last_in_sync_comes_back_as_the_leader(holds: bool) -> None:
-    cluster = three(Rules(keeps_last_in_sync=holds))
+    cluster = three(ElectionRules(keeps_last_in_sync=holds))
     cluster.create("one", replicas=[[2, 1]], configs={"min.insync.replicas": "1"})
     cluster.silence(1)
     cluster.silence(2)
@@ -88,7 +88,7 @@ def test_the_last_in_sync_comes_back_as_the_leader(holds: bool) -> None:
 
 
 def test_an_empty_disk_does_not_lead_while_another_may_come_back(holds: bool) -> None:
-    cluster = three(Rules(spares_empty=holds))
+    cluster = three(ElectionRules(spares_empty=holds))
     cluster.create("u", replicas=[[1, 2]], configs={"unclean.leader.election.enable": "true"})
     cluster.silence(2)
     cluster.silence(1)
@@ -101,7 +101,7 @@ def test_an_empty_disk_does_not_lead_while_another_may_come_back(holds: bool) ->
 
 
 def test_an_operator_may_have_an_empty_disk_lead(holds: bool) -> None:
-    cluster = three(Rules(spares_empty=holds))
+    cluster = three(ElectionRules(spares_empty=holds))
     cluster.create("u", replicas=[[1, 2]])
     cluster.silence(2)
     cluster.silence(1)
@@ -112,7 +112,7 @@ def test_an_operator_may_have_an_empty_disk_lead(holds: bool) -> None:
 
 
 def test_who_was_killed_before_its_sync_is_not_elected(holds: bool) -> None:
-    cluster = three(Rules(doubts_killed=holds), flush="os")
+    cluster = three(ElectionRules(doubts_killed=holds), flush="os")
     cluster.silence(1)
     cluster.silence(3)
     cluster.register(3)  # Not stopped in order: what it had may have been in memory.

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.broker.quorum.raft_messages import SnapshotId
+from streamlog.broker.quorum.raft.raft_messages import RaftSnapshotId
 from tests.broker.quorum.members import Cluster
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.txt"))
 
 
 def trim(cluster: Cluster, node_id: int, end_offset: int, epoch: int) -> None:
-    snapshot = SnapshotId(end_offset, epoch)
+    snapshot = RaftSnapshotId(end_offset, epoch)
     cluster.members[node_id].snapshots[snapshot] = b"all before"
     cluster.perform(node_id, cluster.raft(node_id).trim(snapshot))
 

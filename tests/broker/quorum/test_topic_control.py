@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.broker.cluster_config import ClusterConfig
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.quorum.metadata import TOPIC_RESOURCE
-from streamlog.broker.settings import Source
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.cluster import ClusterConfig
+from streamlog.broker.config.settings import SettingSource
+from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.partitions_and_replicas import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from streamlog.protocol.messages.topics_and_configs import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
@@ -18,12 +24,6 @@ from streamlog.protocol.messages.admin import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
-)
-from streamlog.protocol.messages.partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
 )
 from streamlog.protocol.schema import ZERO_UUID
 from tests.broker.quorum.deciding import INTERNAL, Deciding
@@ -151,8 +151,8 @@ def test_settings_are_told_with_where_they_are_from(three: Deciding) -> None:
     answer = create(three, topic(retention_ms="7")).topics[0]
     assert three.metadata.config(TOPIC_RESOURCE, "t") == {"retention.ms": "7"}
     told = {each.name: (each.value, each.config_source) for each in answer.configs or ()}
-    assert told["retention.ms"] == ("7", Source.TOPIC)
-    assert told["segment.bytes"][1] == Source.DEFAULT
+    assert told["retention.ms"] == ("7", SettingSource.TOPIC)
+    assert told["segment.bytes"][1] == SettingSource.DEFAULT
 
 
 ASSIGNED = {

@@ -9,24 +9,28 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from streamlog.broker.apis.replica_fetch import ReplicaFetches
 from streamlog.broker.broker import Broker
-from streamlog.broker.quorum.metadata_records import encode_record
-from streamlog.broker.replica_fetches import ReplicaFetches
-from streamlog.broker.replication.decisions import PartitionState
+from streamlog.broker.config.replication import ReplicationConfig
+from streamlog.broker.quorum.metadata.metadata_records import encode_record
 from streamlog.broker.replication.partition import Partition
+from streamlog.broker.replication.replica_state import ReplicaState
 from streamlog.broker.replication.replicas import Replicas
-from streamlog.broker.replication_config import ReplicationConfig
-from streamlog.broker.storage.aside import os_thread
-from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.disk.offload import os_thread
 from streamlog.errors import ConnectionLost, StreamlogError
-from streamlog.protocol.messages.brokers import (
+from streamlog.protocol.messages.broker_registration import (
     AlteredPartition,
     AlteredTopic,
     AlterPartitionRequest,
     AlterPartitionResponse,
 )
-from streamlog.protocol.messages.data import FetchRequest, PartitionProduceResponse, ProduceResponse
 from streamlog.protocol.messages.metadata_log import ConfigRecord, PartitionRecord, TopicRecord
+from streamlog.protocol.messages.produce_and_fetch import (
+    FetchRequest,
+    PartitionProduceResponse,
+    ProduceResponse,
+)
 from streamlog.protocol.schema import Message
 from tests.broker.node import batch, context, produce_request
 
@@ -168,7 +172,7 @@ class ReplicatingNode:
     def other(self) -> Partition:
         return self.broker._partitions.host("t", OTHER)
 
-    def apply(self, state: PartitionState, offset: int, number: int = 0) -> None:
+    def apply(self, state: ReplicaState, offset: int, number: int = 0) -> None:
         partition = self.broker._partitions.host("t", number)
         self.replicas.apply(partition, state, offset)
         if partition.is_leader:
@@ -271,7 +275,7 @@ class Cluster:
         self.offset += 1
         self.partition_epoch += 1
         alive = {n.id: n.replicas.node.broker_epoch for n in self.nodes if n.up}
-        state = PartitionState(
+        state = ReplicaState(
             leader=self.leader,
             leader_epoch=self.epoch,
             partition_epoch=self.partition_epoch,
@@ -287,7 +291,7 @@ class Cluster:
         """Replicate the other partition everywhere, all in sync."""
         self.offset += 1
         numbers = tuple(range(len(self.nodes)))
-        state = PartitionState(
+        state = ReplicaState(
             leader=leader, leader_epoch=0, partition_epoch=0, replicas=numbers, isr=numbers
         )
         for node in self.nodes:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from streamlog.broker.replication.decisions import (
+from streamlog.broker.replication.replica import Follower
+from streamlog.broker.replication.replica_state import (
+    CORRECT,
     AdvanceHighWatermark,
     AdvanceLogStart,
-    Append,
+    AppendBatches,
     BrokerIdentity,
     Diverging,
-    PartitionState,
+    ReplicaLog,
+    ReplicaRules,
+    ReplicaState,
     StartAt,
     StopReplica,
     Truncate,
 )
-from streamlog.broker.replication.follower import Follower
-from streamlog.broker.replication.replica_log import ReplicaLog
-from streamlog.broker.replication.replica_rules import CORRECT, Rules
 from tests.broker.replication.epoch_list import EpochList
 
 
@@ -27,7 +28,7 @@ def following(
     flushed: int | None = None,
     high_watermark: int = 0,
     last_unclean_epoch: int = -1,
-    rules: Rules = CORRECT,
+    rules: ReplicaRules = CORRECT,
 ) -> tuple[Follower, ReplicaLog]:
     log = ReplicaLog(
         epochs=EpochList(epochs),
@@ -36,7 +37,7 @@ def following(
         flushed_offset=end if flushed is None else flushed,
         high_watermark=high_watermark,
     )
-    state = PartitionState(
+    state = ReplicaState(
         leader=1,
         leader_epoch=5,
         partition_epoch=7,
@@ -65,13 +66,16 @@ def test_a_fetch_claims_the_end_of_the_log() -> None:
 
 def test_what_is_not_synced_is_not_claimed() -> None:
     assert following(flushed=9)[0].next_fetch() is None
-    assert following(flushed=9, rules=Rules(fetches_before_flush=True))[0].next_fetch() is not None
+    assert (
+        following(flushed=9, rules=ReplicaRules(fetches_before_flush=True))[0].next_fetch()
+        is not None
+    )
 
 
 def test_what_was_fetched_is_appended_and_committed_as_far_as_it_goes() -> None:
     follower, log = following()
     effects = follower.on_fetched(asked(follower), end_offset=12, high_watermark=20, log_start=2)
-    assert effects == [Append(12), AdvanceLogStart(2), AdvanceHighWatermark(12)]
+    assert effects == [AppendBatches(12), AdvanceLogStart(2), AdvanceHighWatermark(12)]
     assert follower.next_fetch() is None
     log.flushed_offset = 12
     assert follower.next_fetch() is not None
@@ -128,7 +132,7 @@ def test_it_begins_again_where_the_leaders_log_begins() -> None:
 
 
 def test_old_followers_cut_to_their_high_watermark() -> None:
-    follower, _ = following(high_watermark=8, rules=Rules(truncates_to_high_watermark=True))
+    follower, _ = following(high_watermark=8, rules=ReplicaRules(truncates_to_high_watermark=True))
     assert follower.truncate_to_high_watermark() == [Truncate(8)]
 
 

@@ -12,14 +12,14 @@ from typing import TypeVar
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.group_config import GroupConfig
-from streamlog.broker.storage.memory_files import MemoryFile, MemoryFiles
-from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.syncing import PendingSync
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.storage.disk.memory_files import MemoryFile, MemoryFiles
+from streamlog.broker.storage.log.partition_log import PartitionLog
+from streamlog.broker.storage.log.truncation import PendingSync
 from streamlog.errors import LogDirectoryFailed
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.coordination import (
+from streamlog.protocol.messages.classic_groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -28,7 +28,7 @@ from streamlog.protocol.messages.coordination import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchResponse,
     ListOffsetsPartition,
     ListOffsetsRequest,

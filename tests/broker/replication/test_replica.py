@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from streamlog.broker.replication.decisions import (
+from streamlog.broker.replication.replica import Replica
+from streamlog.broker.replication.replica_state import (
+    CORRECT,
     AdvanceHighWatermark,
     BeginEpoch,
     LoseLeadership,
-    PartitionState,
+    ReplicaLog,
+    ReplicaRules,
     ReplicaSettings,
+    ReplicaState,
 )
-from streamlog.broker.replication.replica import Replica
-from streamlog.broker.replication.replica_log import ReplicaLog
-from streamlog.broker.replication.replica_rules import CORRECT, Rules
 from tests.broker.replication.epoch_list import EpochList
 
 
-def made(*, replicated: bool = True, rules: Rules = CORRECT) -> Replica:
+def made(*, replicated: bool = True, rules: ReplicaRules = CORRECT) -> Replica:
     log = ReplicaLog(
         epochs=EpochList(((3, 0),)),
         start_offset=0,
@@ -27,9 +28,9 @@ def made(*, replicated: bool = True, rules: Rules = CORRECT) -> Replica:
     return Replica(0, log, brokers={}, settings=settings, incarnation=1, rules=rules)
 
 
-def state(leader: int, epoch: int, partition_epoch: int, replicas: int = 2) -> PartitionState:
+def state(leader: int, epoch: int, partition_epoch: int, replicas: int = 2) -> ReplicaState:
     everybody = tuple(range(replicas))
-    return PartitionState(
+    return ReplicaState(
         leader=leader,
         leader_epoch=epoch,
         partition_epoch=partition_epoch,
@@ -55,7 +56,7 @@ def test_what_is_older_than_its_registration_is_ignored() -> None:
     assert replica.leader is None
     replica.on_metadata(state(0, 5, 1), metadata_offset=100, now_ms=0)
     assert replica.leader is not None
-    planted = made(rules=Rules(takes_old_metadata=True))
+    planted = made(rules=ReplicaRules(takes_old_metadata=True))
     planted.on_metadata(state(0, 5, 1), metadata_offset=50, now_ms=0)
     assert planted.leader is not None
 
@@ -71,7 +72,7 @@ def test_a_new_registration_ends_what_was_done_under_the_old_one() -> None:
 def test_a_sync_that_began_before_a_cut_proves_nothing() -> None:
     # A sync begins with 10 records; the log is cut to 8 and gets two others; the sync ends. Power
     # that is lost now takes the two, so they must not be counted.
-    for rules, flushed in ((CORRECT, 8), (Rules(ignores_generations=True), 10)):
+    for rules, flushed in ((CORRECT, 8), (ReplicaRules(ignores_generations=True), 10)):
         replica = made(rules=rules)
         generation = replica.log.generation
         replica.log.cut(8)
@@ -122,7 +123,7 @@ def test_news_of_the_same_epoch_changes_who_is_in_sync_and_nothing_else() -> Non
     replica.on_metadata(state(0, 5, 1, replicas=3), metadata_offset=100, now_ms=0)
     leader = replica.leader
     assert leader is not None
-    smaller = PartitionState(
+    smaller = ReplicaState(
         leader=0, leader_epoch=5, partition_epoch=2, replicas=(0, 1, 2), isr=(0, 1)
     )
     assert replica.on_metadata(smaller, metadata_offset=101, now_ms=0) == []

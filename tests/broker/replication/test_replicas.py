@@ -11,23 +11,17 @@ from weakref import ReferenceType, ref
 import pytest
 
 from streamlog.broker.replication.partition_replica import PartitionReplica
-from streamlog.broker.storage.files import read_file
-from streamlog.broker.storage.folders import partition_folder
-from streamlog.broker.storage.lost_offsets import LostOffsets
+from streamlog.broker.storage.data_directory import partition_folder
+from streamlog.broker.storage.disk.files import read_file
+from streamlog.broker.storage.log.recovery import LostOffsets
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.admin import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
-from streamlog.protocol.messages.cluster import (
+from streamlog.protocol.messages.cluster_metadata import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from streamlog.protocol.messages.data import (
+from streamlog.protocol.messages.produce_and_fetch import (
     FetchPartition,
     FetchResponse,
     ListOffsetsPartition,
@@ -35,6 +29,12 @@ from streamlog.protocol.messages.data import (
     ListOffsetsResponse,
     ListOffsetsTopic,
     PartitionData,
+)
+from streamlog.protocol.messages.topics_and_configs import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
 )
 from tests.broker.node import ask, at, fetch_request
 from tests.broker.replication.cluster import OTHER, TOPIC_ID, Cluster, ReplicatingNode

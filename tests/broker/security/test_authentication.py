@@ -11,26 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.security.authentication import Authentication, Stage
+from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.security.authentication import Authentication, AuthenticationStage
 from streamlog.broker.security.mechanisms import (
     OAUTHBEARER,
     PLAIN,
     Accepted,
+    AuthenticationRefused,
     Challenge,
     Checking,
     OAuthBearer,
     Plain,
-    Refused,
     Scram,
     Step,
 )
 from streamlog.broker.security.tokens import UnsecuredTokens
 from streamlog.broker.security.users import Users
-from streamlog.broker.security_config import SecurityConfig
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.security import SaslAuthenticateResponse
-from streamlog.protocol.scram import ScramMechanism, encoded, xor
-from streamlog.transport.sasl import BearerExchange, Exchange, exchange_of
+from streamlog.protocol.messages.sasl_acls_quotas import SaslAuthenticateResponse
+from streamlog.protocol.scram import ScramMechanism, encode_base64, xor
+from streamlog.transport.security import BearerExchange, Exchange, exchange_of
 from tests.broker.security.test_users import upsertion
 
 NOW_MS = 1_700_000_000_000
@@ -89,7 +89,7 @@ def test_who_proves_it_comes_through(mechanism: str, version: int) -> None:
     assert not one.is_served(NOW_MS)
     chosen = one.handshake(mechanism, version)
     assert (chosen.error_code, chosen.mechanisms) == (0, list(MECHANISMS))
-    assert one.stage is (Stage.EXCHANGE if version else Stage.BARE)
+    assert one.stage is (AuthenticationStage.EXCHANGE if version else AuthenticationStage.BARE)
     assert not one.is_served(NOW_MS)
     assert converse(one, proof(mechanism)).error_code == 0
     assert one.is_served(NOW_MS)
@@ -114,7 +114,7 @@ def test_a_wrong_password_and_a_user_that_there_is_not_are_answered_alike(
     refusal = converse(one, proof(mechanism, user, secret))
     assert refusal == converse(other, proof(mechanism, "alice", "no"))
     assert refusal.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-    assert one.stage is Stage.OVER
+    assert one.stage is AuthenticationStage.OVER
     assert not one.is_served(NOW_MS)
     assert secret not in one.reason + str(refusal.error_message)
     # And that was it: not even the right password helps.
@@ -136,17 +136,17 @@ def test_a_mechanism_that_is_not_offered_is_answered_with_those_that_are() -> No
     refusal = one.handshake("GSSAPI", 1)
     assert refusal.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert refusal.mechanisms == list(MECHANISMS)
-    assert one.stage is Stage.OVER
+    assert one.stage is AuthenticationStage.OVER
 
 
 def test_what_comes_out_of_turn_is_the_last() -> None:
     one = fresh()
     assert say(one, b"\0alice\0wonderland").error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert one.stage is Stage.OVER
+    assert one.stage is AuthenticationStage.OVER
     other = fresh()
     other.handshake(PLAIN, 1)
     assert other.handshake(PLAIN, 1).error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert other.stage is Stage.OVER
+    assert other.stage is AuthenticationStage.OVER
     assert say(other, b"\0alice\0wonderland").error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
@@ -155,7 +155,7 @@ def test_without_an_end_of_sessions_nobody_proves_twice() -> None:
     one.handshake(PLAIN, 1)
     assert converse(one, proof(PLAIN)).session_lifetime_ms == 0
     assert one.handshake(PLAIN, 1).error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert one.stage is Stage.OPEN, "it goes on as it was"
+    assert one.stage is AuthenticationStage.OPEN, "it goes on as it was"
     assert one.is_served(NOW_MS + 10**12)
 
 
@@ -187,7 +187,7 @@ def test_who_proves_again_does_it_the_same_way() -> None:
     one.handshake(PLAIN, 1)
     converse(one, proof(PLAIN))
     assert one.handshake("SCRAM-SHA-256", 1).error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert one.stage is Stage.OVER
+    assert one.stage is AuthenticationStage.OVER
 
 
 def test_a_session_is_no_longer_than_its_token() -> None:
@@ -222,7 +222,7 @@ def test_why_a_token_is_not_taken_is_told_before_the_end() -> None:
     ],
 )
 def test_a_plain_message_that_is_none(data: bytes) -> None:
-    assert isinstance(Plain(USERS).step(data, NOW_MS), Refused)
+    assert isinstance(Plain(USERS).step(data, NOW_MS), AuthenticationRefused)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_plain_message_that_is_none(data: bytes) -> None:
     ],
 )
 def test_a_first_scram_message_that_is_none(data: bytes) -> None:
-    assert isinstance(MECHANISMS["SCRAM-SHA-256"]().step(data, NOW_MS), Refused)
+    assert isinstance(MECHANISMS["SCRAM-SHA-256"]().step(data, NOW_MS), AuthenticationRefused)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_proof_belongs_to_its_exchange(change: tuple[bytes, bytes]) -> None:
     assert isinstance(challenge, Challenge)
     final = exchange.answer(challenge.data)
     assert final is not None
-    assert isinstance(mechanism.step(final.replace(*change), NOW_MS), Refused)
+    assert isinstance(mechanism.step(final.replace(*change), NOW_MS), AuthenticationRefused)
 
 
 def test_old_clients_say_their_nonce_twice() -> None:
@@ -268,13 +268,13 @@ def test_old_clients_say_their_nonce_twice() -> None:
     kept = USERS.of("alice")[ScramMechanism.SCRAM_SHA_256]
     final = "c=biws,r=clientclientserver"
     so_far = (
-        f"n=alice,r=client,r=clientserver,s={encoded(kept.salt)},i={kept.iterations},{final}"
+        f"n=alice,r=client,r=clientserver,s={encode_base64(kept.salt)},i={kept.iterations},{final}"
     ).encode()
     scram = kept.mechanism
     salted = scram.salted_password("wonderland", kept.salt, kept.iterations)
     client_key = scram.signed(salted, b"Client Key")
     proof_bytes = xor(client_key, scram.signed(kept.stored_key, so_far))
-    step = mechanism.step(f"{final},p={encoded(proof_bytes)}".encode(), NOW_MS)
+    step = mechanism.step(f"{final},p={encode_base64(proof_bytes)}".encode(), NOW_MS)
     assert isinstance(step, Accepted)
 
 
@@ -285,4 +285,4 @@ def test_nobody_gets_in_by_noise(mechanism: str, messages: list[bytes]) -> None:
         step: Step = one.step(message, NOW_MS)
         if isinstance(step, Checking):
             step = step.check()
-        assert isinstance(step, Challenge | Refused)
+        assert isinstance(step, Challenge | AuthenticationRefused)

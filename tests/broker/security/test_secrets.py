@@ -12,24 +12,24 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.listeners import Listener
-from streamlog.broker.listening import Listening
-from streamlog.broker.security_config import SecurityConfig
-from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.listeners import Listener
+from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.server.socket_server import SocketServer
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import AuthenticationFailed
 from streamlog.log import Log
-from streamlog.protocol.messages.admin import (
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from streamlog.protocol.messages.topics_and_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from streamlog.protocol.messages.security import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-)
 from streamlog.protocol.scram import ScramMechanism
-from streamlog.transport.connection import TcpTransport
+from streamlog.transport.client_connection import TcpTransport
 from streamlog.transport.security import Security
 from tests.broker.node import Node, ask
 from tests.broker.security.test_users import no_users, upsertion
@@ -96,7 +96,7 @@ def test_logs_show_no_secret(mechanism: str, caplog: pytest.LogCaptureFixture) -
         listener = Listener(protocol="SASL_PLAINTEXT")
         async with (
             Broker.open("data", config=config, files=MemoryFiles()) as broker,
-            Listening(broker, [listener]) as listening,
+            SocketServer(broker, [listener]) as listening,
         ):
             (server,) = listening.servers
             with pytest.raises(AuthenticationFailed) as caught:
@@ -138,7 +138,7 @@ def test_who_comes_in_leaves_no_secret_behind(
         )
         async with (
             Broker.open(data, config=config) as broker,
-            Listening(broker, [Listener(protocol="SASL_PLAINTEXT")]) as listening,
+            SocketServer(broker, [Listener(protocol="SASL_PLAINTEXT")]) as listening,
         ):
             (server,) = listening.servers
             address = f"kafka://{server.host}:{server.port}"

@@ -12,9 +12,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.security.mechanisms import Bearer, TokenRefusal
 from streamlog.broker.security.tokens import ALGORITHMS, Key, SignedTokens, UnsecuredTokens
-from streamlog.broker.security_config import SecurityConfig
 from tests.broker.security.test_authentication import NOW_MS, token
 
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)

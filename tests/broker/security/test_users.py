@@ -7,7 +7,10 @@ import pytest
 from streamlog.broker.security.users import Users
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.security import ScramCredentialDeletion, ScramCredentialUpsertion
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from streamlog.protocol.scram import ScramMechanism
 
 SHA_256, SHA_512 = ScramMechanism

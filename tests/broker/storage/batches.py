@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamlog.broker.config import TopicConfig
-from streamlog.broker.storage.files import Files, read_file, write_whole
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.records.batch import Record, RecordBatch, encode_batch, split_batches
+from streamlog.broker.config.broker import TopicConfig
+from streamlog.broker.storage.disk.files import Files, read_file, write_whole
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.log.partition_log import PartitionLog
+from streamlog.records.batch import LogRecord, RecordBatch, encode_batch, split_batches
 
 DIRECTORY = "data/p-0"
 SMALL = TopicConfig(segment_bytes=1024, index_interval_bytes=128)
@@ -69,7 +69,7 @@ def read_batches(log: PartitionLog, offset: int = 0) -> list[RecordBatch]:
     return found
 
 
-def read_records(log: PartitionLog, offset: int = 0) -> list[Record]:
+def read_records(log: PartitionLog, offset: int = 0) -> list[LogRecord]:
     """Every record from `offset` to the end."""
     records = [record for found in read_batches(log, offset) for record in found.records()]
     return [record for record in records if record.offset >= offset]

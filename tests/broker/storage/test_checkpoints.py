@@ -6,10 +6,9 @@ import json
 from threading import Event, Thread
 
 from streamlog.broker.storage.catalog import CHECKPOINTS, Catalog
-from streamlog.broker.storage.checkpoints import Checkpoints
-from streamlog.broker.storage.files import read_file
-from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.memory_files import MemoryFile, MemoryFiles
+from streamlog.broker.storage.disk.files import read_file
+from streamlog.broker.storage.disk.memory_files import MemoryFile, MemoryFiles
+from streamlog.broker.storage.log_directory import LogCheckpoints, LogDirectory
 from tests.broker.storage.batches import batch, new_log
 
 
@@ -46,7 +45,7 @@ def test_what_was_taken_later_stays() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.append(batch(10), now_ms=0)
-    checkpoints = Checkpoints(Catalog(files, "data"))
+    checkpoints = LogCheckpoints(Catalog(files, "data"))
     taken = []
     for offset in (3, 5, 7):
         log.advance_start(offset)

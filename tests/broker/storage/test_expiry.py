@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.config import TopicConfig
+from streamlog.broker.config.broker import TopicConfig
 from streamlog.broker.storage.expiry import LEAP_MS, SETTLE_MS, SteadyTime, expired_segments
 
 NOW_MS = 1_000_000

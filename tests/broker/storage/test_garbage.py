@@ -10,19 +10,19 @@ from contextlib import contextmanager
 
 import pytest
 
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.files import read_file
-from streamlog.broker.storage.findings import Kind
-from streamlog.broker.storage.inspection import Inspection
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.storage.disk.files import read_file
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.broker.storage.mending import mend
+from streamlog.broker.storage.repair.findings import FindingKind
+from streamlog.broker.storage.repair.inspection import Inspection
+from streamlog.broker.storage.repair.partition_repair import repair_partition
 from streamlog.errors import ConfigError, CorruptData, OffsetOutOfRange, StreamlogError
 from streamlog.records.batch import split_batches
-from streamlog.records.control import ABORT, COMMIT
+from streamlog.records.control_batches import ABORT, COMMIT
 from tests.broker.storage.batches import batch, overwrite
-from tests.broker.storage.test_cleaning import COMPACTED, clean, keyed
-from tests.broker.storage.test_transactions import end, write
+from tests.broker.storage.compaction.test_cleaning import COMPACTED, clean, keyed
+from tests.broker.storage.log.test_transactions import end, write
 
 CONFIG = BrokerConfig(topic=COMPACTED)
 BATCHES = 24
@@ -185,9 +185,9 @@ def read_or_none(directory: LogDirectory, told: list[str]) -> Values | None:
 def test_looking_and_mending_refuse_or_finish(kind: str) -> None:
     for files in garbled(kind):
         with refusing(kind), Inspection.open("data", files=files) as inspection:
-            mend(inspection, inspection.verify())
+            repair_partition(inspection, inspection.verify())
             left = {finding.kind for finding in inspection.verify().findings}
-            assert left <= {Kind.ORDER}, "nobody knows what would be right"
+            assert left <= {FindingKind.ORDER}, "nobody knows what would be right"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlog.broker.config import TopicConfig
-from streamlog.broker.storage.files import Files
-from streamlog.broker.storage.memory_files import MemoryFiles, Tear
-from streamlog.broker.storage.os_files import OsFiles
-from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.broker.config.broker import TopicConfig
+from streamlog.broker.storage.disk.files import Files
+from streamlog.broker.storage.disk.memory_files import MemoryFiles, Tear
+from streamlog.broker.storage.disk.os_files import OsFiles
+from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.errors import LogDirectoryFailed
 from tests.broker.storage.batches import (
     batch,
@@ -25,7 +25,7 @@ from tests.broker.storage.batches import (
     read_records,
     reopened,
 )
-from tests.broker.storage.test_swap import Killed, MortalFiles
+from tests.broker.storage.log.test_swap import Killed, MortalFiles
 
 CONFIG = TopicConfig(segment_bytes=2500, index_interval_bytes=64)
 PAGE_BYTES = 64
@@ -40,9 +40,9 @@ appends = st.lists(st.tuples(st.integers(1, 4), st.integers(-1, 50)), max_size=6
 def small_steps() -> Iterator[None]:
     """Entries are written, and room is set aside, after a few."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamlog.broker.storage.index.PENDING_MAX", 3)
-        patch.setattr("streamlog.broker.storage.index.ROOM_ENTRIES", 4)
-        patch.setattr("streamlog.broker.storage.index.READ_BYTES_MAX", 64)
+        patch.setattr("streamlog.broker.storage.log.index.PENDING_MAX", 3)
+        patch.setattr("streamlog.broker.storage.log.index.ROOM_ENTRIES", 4)
+        patch.setattr("streamlog.broker.storage.log.index.READ_BYTES_MAX", 64)
         yield
 
 

@@ -6,21 +6,21 @@ import copy
 
 import pytest
 
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.files import read_file
-from streamlog.broker.storage.findings import Finding, Kind, Report
-from streamlog.broker.storage.inspection import Inspection
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.storage.disk.files import read_file
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.broker.storage.mending import mend
-from streamlog.broker.storage.stored import Placed
+from streamlog.broker.storage.repair.findings import Finding, FindingKind, InspectionReport
+from streamlog.broker.storage.repair.inspection import Inspection
+from streamlog.broker.storage.repair.partition_repair import repair_partition
+from streamlog.broker.storage.repair.raw_partition import PlacedBatch
 from tests.broker.storage.batches import read_records
-from tests.broker.storage.test_cleaning import COMPACTED, clean, keyed, seen
-from tests.broker.storage.test_swap import Killed, MortalFiles
+from tests.broker.storage.compaction.test_cleaning import COMPACTED, clean, keyed, seen
+from tests.broker.storage.log.test_swap import Killed, MortalFiles
 
 CONFIG = BrokerConfig(topic=COMPACTED)
 BATCHES = 18
-LEFT = {Kind.SWAP, Kind.LEFTOVER, Kind.UNFINISHED, Kind.SNAPSHOT}
+LEFT = {FindingKind.SWAP, FindingKind.LEFTOVER, FindingKind.UNFINISHED, FindingKind.SNAPSHOT}
 Values = dict[bytes | None, bytes]
 
 
@@ -41,14 +41,14 @@ def dirty_disk() -> MemoryFiles:
     return files
 
 
-def verify(files: MemoryFiles) -> Report:
+def verify(files: MemoryFiles) -> InspectionReport:
     with Inspection.open("data", files=files) as inspection:
         return inspection.verify()
 
 
 def repair(files: MemoryFiles | MortalFiles) -> list[str]:
     with Inspection.open("data", files=files) as inspection:
-        return [done.path for done in mend(inspection, inspection.verify())]
+        return [done.path for done in repair_partition(inspection, inspection.verify())]
 
 
 def values(files: MemoryFiles) -> Values:
@@ -75,7 +75,7 @@ def dumped(files: MemoryFiles) -> list[int]:
     with Inspection.open("data", files=files) as inspection:
         placed = list(inspection.batches(inspection.partition("t", 0)))
     assert not any(isinstance(each, Finding) and each.is_damage for each in placed)
-    batches = [each.batch for each in placed if isinstance(each, Placed)]
+    batches = [each.batch for each in placed if isinstance(each, PlacedBatch)]
     return [record.offset for batch in batches for record in batch.records()]
 
 
@@ -96,7 +96,7 @@ def killed_after(left: int, keep_bytes: int | None) -> MemoryFiles | None:
 @pytest.mark.parametrize("keep_bytes", [None, 0, 50], ids=["kill", "power cut", "torn"])
 def test_what_a_killed_compaction_has_left_is_told_and_mended(keep_bytes: int | None) -> None:
     right = values(dirty_disk())
-    told: set[Kind] = set()
+    told: set[FindingKind] = set()
     crashes = 0
     while files := killed_after(crashes, keep_bytes):
         crashes += 1
@@ -114,7 +114,7 @@ def test_what_a_killed_compaction_has_left_is_told_and_mended(keep_bytes: int | 
         assert dumped(files) == before
         assert values(files) == right
     assert crashes > 20
-    assert {Kind.SWAP, Kind.LEFTOVER} <= told
+    assert {FindingKind.SWAP, FindingKind.LEFTOVER} <= told
 
 
 @pytest.mark.parametrize("keep_bytes", [None, 0], ids=["kill", "power cut"])
@@ -143,13 +143,13 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(keep_bytes: int | None)
 
 def test_damage_in_a_segment_that_waits_for_its_place_is_told_and_mended() -> None:
     files = waiting()
-    (finding,) = [each for each in verify(files).findings if each.kind is Kind.SWAP]
+    (finding,) = [each for each in verify(files).findings if each.kind is FindingKind.SWAP]
     kept = dumped(files)
     with Inspection.open("data", files=files) as inspection:
         first = next(
             each
             for each in inspection.batches(inspection.partition("t", 0))
-            if isinstance(each, Placed) and each.batch.record_count
+            if isinstance(each, PlacedBatch) and each.batch.record_count
         )
     assert first.path == finding.path
     file = files.open(finding.path, writable=True)
@@ -158,7 +158,7 @@ def test_damage_in_a_segment_that_waits_for_its_place_is_told_and_mended() -> No
     file.close()
     report = verify(files)
     assert not report.is_sound
-    assert {Kind.SWAP, Kind.DAMAGED} <= {each.kind for each in report.findings}
+    assert {FindingKind.SWAP, FindingKind.DAMAGED} <= {each.kind for each in report.findings}
     repair(files)
     assert verify(files).findings == ()
     lost = {record.offset for record in first.batch.records()}
@@ -193,7 +193,7 @@ def test_files_that_were_taken_out_are_no_damage_and_removed() -> None:
     path = f"data/{folder}/{0:020d}.log.deleted"
     files.open(path, writable=True).close()
     (finding,) = verify(files).findings
-    assert (finding.kind, finding.path) == (Kind.LEFTOVER, path)
+    assert (finding.kind, finding.path) == (FindingKind.LEFTOVER, path)
     assert "clean_shutdown" in files.list("data")
     assert repair(files) == [path]
     assert verify(files).findings == ()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import CLEAN_SHUTDOWN
 from streamlog.broker.storage.log_directory import LogDirectory
 from tests.broker.storage.batches import batch, read_records

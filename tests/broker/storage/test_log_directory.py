@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import new_topic_id
-from streamlog.broker.storage.files import read_file, replace_file, write_whole
-from streamlog.broker.storage.inspection import Inspection
+from streamlog.broker.storage.disk.files import read_file, replace_file, write_whole
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.storage.repair.inspection import Inspection
 from streamlog.errors import (
     ConfigError,
     CorruptData,

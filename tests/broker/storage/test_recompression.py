@@ -7,10 +7,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.config import TOPIC_SETTINGS, TopicConfig
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.recompression import recompressed
+from streamlog.broker.config.broker import TOPIC_SETTINGS, TopicConfig
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.log.partition_log import PartitionLog
+from streamlog.broker.storage.validator import recompress
 from streamlog.errors import ConfigError, CorruptMessage, MessageTooLarge, RecordsRefused
 from streamlog.records.batch import HEADER_BYTES, RecordBatch, encode_batch
 from streamlog.records.compression import Compression, compress
@@ -47,7 +47,7 @@ def again(data: bytes, config: TopicConfig) -> list[RecordBatch]:
     while position < len(data):
         batches.append(RecordBatch(data, position))
         position += batches[-1].size_bytes
-    anew, views = recompressed(bytearray(data), batches, config)
+    anew, views = recompress(bytearray(data), batches, config)
     assert b"".join(bytes(view.data) for view in views) == bytes(anew)
     return views
 
@@ -79,7 +79,7 @@ def test_from_every_codec_to_every_codec(
 def test_as_produced_nothing_is_touched() -> None:
     data = bytearray(encode_batch([(1, b"k", b"v", [])], codec=Compression.GZIP))
     batches = [RecordBatch(data)]
-    same, views = recompressed(data, batches, topic("producer"))
+    same, views = recompress(data, batches, topic("producer"))
     assert same is data
     assert views is batches
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.disk import SimulatedDisk
-from streamlog.broker.config import TopicConfig
-from streamlog.broker.storage.files import write_whole
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.broker.config.broker import TopicConfig
+from streamlog.broker.storage.disk.files import write_whole
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.errors import CorruptData, LogDirectoryFailed
-from streamlog.records.batch import Record, split_batches
+from streamlog.records.batch import LogRecord, split_batches
 from tests.broker.storage.batches import (
     DIRECTORY,
     SMALL,
@@ -45,7 +45,7 @@ def written(config: TopicConfig = SMALL, batches: int = 46) -> dict[str, bytes]:
 
 
 @cache
-def right(config: TopicConfig = SMALL) -> tuple[Record, ...]:
+def right(config: TopicConfig = SMALL) -> tuple[LogRecord, ...]:
     return tuple(read_records(reopened(on_disk(written(config)), config=config)))
 
 
@@ -69,9 +69,9 @@ def end_of(stored: dict[str, bytes], path: str, size_bytes: int) -> int:
     return offset
 
 
-def served(log: PartitionLog) -> list[Record]:
+def served(log: PartitionLog) -> list[LogRecord]:
     """Whatever can be read, from every offset; what is refused is left out."""
-    found: dict[int, Record] = {}
+    found: dict[int, LogRecord] = {}
     for offset in range(log.log_end_offset):
         try:
             for read in split_batches(log.read(offset, max_bytes=300)):
@@ -302,7 +302,7 @@ def many_segments() -> dict[str, bytes]:
 
 
 @cache
-def everything() -> tuple[Record, ...]:
+def everything() -> tuple[LogRecord, ...]:
     return tuple(read_records(reopened(on_disk(many_segments()))))
 
 

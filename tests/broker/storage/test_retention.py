@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.config import BrokerConfig, TopicConfig
-from streamlog.broker.storage.findings import Kind
-from streamlog.broker.storage.inspection import Inspection
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.broker.storage.repair.findings import FindingKind
+from streamlog.broker.storage.repair.inspection import Inspection
 from streamlog.broker.storage.retention import FIRST_CHECK_MS, LOGS_AT_ONCE, Kept, Retention
 from streamlog.errors import LogDirectoryFailed, OffsetOutOfRange
 from tests.broker.storage.batches import batch, read_records
@@ -299,7 +299,7 @@ def test_a_head_that_was_deleted_is_no_damage_to_an_inspection(files: MemoryFile
     with Inspection.open("/data", files=files) as inspection:
         report = inspection.verify()
     assert report.is_sound
-    assert {finding.kind for finding in report.findings} == {Kind.LEFTOVER}
+    assert {finding.kind for finding in report.findings} == {FindingKind.LEFTOVER}
 
 
 @pytest.mark.parametrize("kept_at_once", [True, False])

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from streamlog.broker.config import BrokerConfig
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.log.partition_log import UNSYNCED_MAX, PartitionLog
+from streamlog.broker.storage.log.segments import ROLLS_AT_ONCE
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.broker.storage.partition_log import UNSYNCED_MAX, PartitionLog
-from streamlog.broker.storage.roll_budget import ROLLS_AT_ONCE
 from tests.broker.storage.batches import batch, log_files, new_log, read_records, reopened
 
 PARTITIONS = 3 * ROLLS_AT_ONCE + 1
@@ -30,7 +30,7 @@ class Counting(MemoryFiles):
 def rolled(files: MemoryFiles, segments: int) -> PartitionLog:
     """A log of which nothing is on disk but its first segment's name."""
     log = new_log(files)
-    log.is_synced_beside = True
+    log.syncs_off_loop = True
     while len(log_files(files)) < segments:
         log.append(batch(3), now_ms=0)
     return log
@@ -43,7 +43,7 @@ def test_a_roll_waits_for_no_disk_and_a_sync_brings_all_of_it(*, sealed_only: bo
     before = files.syncs
     log = reopened(files)
     before = files.syncs
-    log.is_synced_beside = True
+    log.syncs_off_loop = True
     while len(log_files(files)) < UNSYNCED_MAX:
         log.append(batch(3), now_ms=0)
     assert files.syncs == before
@@ -99,7 +99,7 @@ def test_a_segment_that_only_the_page_cache_knew_is_there_after_the_next_power_c
     log = rolled(files, 2)
     files.crash(keep_bytes=None)  # The process was killed: its names are still seen.
     log = reopened(files)
-    log.is_synced_beside = True
+    log.syncs_off_loop = True
     result = log.append(batch(2), now_ms=0)
     pending = log.begin_sync()
     assert pending is not None
@@ -114,7 +114,7 @@ def test_a_segment_that_only_the_page_cache_knew_is_there_after_the_next_power_c
 def test_a_roll_without_a_record_is_durable_when_the_log_is_closed() -> None:
     files = MemoryFiles()
     log = new_log(files)
-    log.is_synced_beside = True
+    log.syncs_off_loop = True
     log.append(batch(1, timestamp_ms=0), now_ms=0)
     log.append(batch(1, timestamp_ms=log.config.segment_ms), now_ms=0)
     log.flush()
@@ -131,7 +131,7 @@ def test_a_topic_that_is_deleted_under_a_sync_is_no_trouble_of_the_disk() -> Non
     directory = LogDirectory.open("data", files=files)
     directory.create_topic("t", 1, {"segment.bytes": "1024"})
     log = directory.log("t", 0)
-    log.is_synced_beside = True
+    log.syncs_off_loop = True
     start = log.active_base_offset
     while log.active_base_offset == start:
         log.append(batch(3), now_ms=0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import CLEAN_SHUTDOWN
+from streamlog.broker.storage.disk.memory_files import MemoryFile, MemoryFiles
+from streamlog.broker.storage.log.segment import LOG_SUFFIX
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.memory_files import MemoryFile, MemoryFiles
-from streamlog.broker.storage.segment import LOG_SUFFIX
 from tests.broker.storage.batches import batch, overwrite, read_records
 
 PARTITIONS = 40

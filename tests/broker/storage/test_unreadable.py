@@ -8,21 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.appends import Origin
-from streamlog.broker.storage.files import File
-from streamlog.broker.storage.findings import Kind
-from streamlog.broker.storage.inspection import Inspection
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.storage.disk.files import File
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.broker.storage.mending import mend
-from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.validation import unreadable
+from streamlog.broker.storage.repair.findings import FindingKind
+from streamlog.broker.storage.repair.inspection import Inspection
+from streamlog.broker.storage.repair.partition_repair import repair_partition
+from streamlog.broker.storage.validator import AppendOrigin, unreadable_reason
 from streamlog.errors import UsageError
 from streamlog.records.batch import HEADER_BYTES, RecordBatch, encode_batch, place_batch
 from streamlog.records.compression import Compression, compress
 from tests.broker.storage.batches import new_log, read_batches
-from tests.broker.storage.test_cleaning import COMPACTED, clean, keyed
+from tests.broker.storage.compaction.test_cleaning import COMPACTED, clean, keyed
 from tests.records.test_record_scan import sealed
 
 MIB = 1024 * 1024
@@ -55,7 +54,7 @@ def force(log: PartitionLog, data: bytes) -> int:
     placed = bytearray(data)
     offset = log.log_end_offset
     place_batch(placed, offset, 0)
-    log.append(placed, now_ms=0, origin=Origin.COPY)
+    log.append(placed, now_ms=0, origin=AppendOrigin.COPY)
     return offset
 
 
@@ -93,9 +92,13 @@ def test_it_is_found_and_repaired(name: str) -> None:
     with Inspection.open("data", files=files) as inspection:
         report = inspection.verify()
         (found,) = report.findings
-        assert (found.kind, found.first_offset, found.next_offset) == (Kind.UNREADABLE, at, at + 3)
+        assert (found.kind, found.first_offset, found.next_offset) == (
+            FindingKind.UNREADABLE,
+            at,
+            at + 3,
+        )
         assert not report.is_sound
-        done = mend(inspection, report)
+        done = repair_partition(inspection, report)
         assert any("bytes moved to" in each.what for each in done)
         assert inspection.verify().is_sound
     directory = LogDirectory.open("data", files=files, config=BrokerConfig())
@@ -112,13 +115,13 @@ def test_what_compaction_leaves_is_readable() -> None:
     assert clean(log) is not None
     batches = read_batches(log)
     assert any(0 < batch.record_count <= batch.last_offset_delta for batch in batches)
-    assert {unreadable(batch) for batch in batches} == {""}
+    assert {unreadable_reason(batch) for batch in batches} == {""}
 
 
 def test_a_count_below_zero_is_told() -> None:
     header = bytearray(encode_batch([(1, b"k", b"", ())]))
     header[57:61] = (-1).to_bytes(4, signed=True)
-    assert "claims -1 records" in unreadable(RecordBatch(sealed(header)))
+    assert "claims -1 records" in unreadable_reason(RecordBatch(sealed(header)))
 
 
 class ReadOnly(MemoryFiles):
@@ -144,9 +147,9 @@ def test_a_copy_that_is_read_only_is_verified(error: int) -> None:
     with Inspection.open("data", files=files) as inspection:
         assert (inspection.holder is None) == (error == errno.EROFS)
         report = inspection.verify()
-        assert [each.kind for each in report.findings] == [Kind.UNREADABLE]
+        assert [each.kind for each in report.findings] == [FindingKind.UNREADABLE]
         with pytest.raises(UsageError, match="can't be written to"):
-            mend(inspection, report)
+            repair_partition(inspection, report)
 
 
 def test_a_directory_of_files_that_are_read_only_is_verified(tmp_path: Path) -> None:

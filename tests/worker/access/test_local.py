@@ -12,21 +12,21 @@ import pytest
 from streamlog import App
 from streamlog.clock import ManualClock
 from streamlog.errors import RequestTimedOut
-from streamlog.processing.rows import prefix_of
+from streamlog.processing.table_rows import prefix_of
 from streamlog.processing.task import Task, TaskId
-from streamlog.records.batch import Record
-from streamlog.tables.memory import MemoryStore
+from streamlog.records.batch import LogRecord
+from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.topology import Topology
 from streamlog.worker.access.local import WAITING_MAX, LocalRows
 from streamlog.worker.access.questions import (
     NotHere,
-    Passed,
     PassedAsked,
+    PassedRows,
     RowAsked,
     RowFound,
     RowsAsked,
 )
-from streamlog.worker.figures import Figures
+from streamlog.worker.health.worker_figures import Figures
 
 T = TypeVar("T")
 WHERE: dict[str, Any] = {"app": "local", "table": "texts", "subtopology": 0, "partition": 0}
@@ -83,7 +83,7 @@ def opened(here: Here) -> Task:
 
 def put(task: Task, offset: int, value: bytes) -> None:
     place = ("texts", 0)
-    task.process({place: [Record(offset, 0, b"k", value)]}, 0, ends={place: offset + 1})
+    task.process({place: [LogRecord(offset, 0, b"k", value)]}, 0, ends={place: offset + 1})
 
 
 def commit(task: Task) -> None:
@@ -134,13 +134,13 @@ def test_a_record_has_passed_when_it_is_committed(here: Here) -> None:
     task = opened(here)
     asked = PassedAsked(**WHERE, topic="texts", offset=0)
     put(task, 0, b"x")
-    assert run(here.rows().passed(asked)) == Passed()
+    assert run(here.rows().passed(asked)) == PassedRows()
     here.is_suspended = True
-    assert run(here.rows().passed(asked)) == Passed(stands=True)
+    assert run(here.rows().passed(asked)) == PassedRows(stands=True)
     commit(task)
-    assert run(here.rows().passed(asked)) == Passed(passed=True)
+    assert run(here.rows().passed(asked)) == PassedRows(passed=True)
 
-    async def later() -> Passed:
+    async def later() -> PassedRows:
         here.is_suspended = False
         put(task, 1, b"y")
         waiting = PassedAsked(**WHERE, topic="texts", offset=1, wait_ms=60_000)
@@ -150,7 +150,7 @@ def test_a_record_has_passed_when_it_is_committed(here: Here) -> None:
             commit(task)
         return answer.result()
 
-    assert run(later()) == Passed(passed=True)
+    assert run(later()) == PassedRows(passed=True)
 
 
 def test_so_many_questions_wait_and_no_more(here: Here) -> None:

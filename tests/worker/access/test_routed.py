@@ -10,26 +10,26 @@ from typing import Any
 import pytest
 
 from streamlog import App
-from streamlog.client.partitioner import partition_of_key
+from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.clock import SystemClock
 from streamlog.errors import ConfigError, RequestTimedOut, UsageError
-from streamlog.processing.rows import page_of, tables_of
+from streamlog.processing.table_rows import read_page, tables_of
 from streamlog.processing.task import TaskId
-from streamlog.tables.memory import MemoryStore
-from streamlog.tables.store import StoreSpec
+from streamlog.tables.stores.memory_store import MemoryStore
+from streamlog.tables.stores.store import StoreSpec
 from streamlog.worker.access.questions import (
     Asked,
     NotHere,
-    Passed,
     PassedAsked,
+    PassedRows,
     RowAsked,
     RowFound,
     RowsAsked,
     RowsFound,
 )
 from streamlog.worker.access.routed import Reach, RoutedTables
-from streamlog.worker.member_info import Directory, PeerInfo
-from streamlog.worker.peers import Peers
+from streamlog.worker.assignment.member_info import MemberDirectory, PeerInfo
+from streamlog.worker.assignment.worker_peers import WorkerPeers
 
 PARTITIONS = 3
 ME = "me"
@@ -65,12 +65,12 @@ class Shelf:
 
     async def rows(self, asked: RowsAsked) -> RowsFound:
         store, age_ms = self._store(asked)
-        page = page_of(store.range, b"", asked.span, rows_max=asked.rows_max)
+        page = read_page(store.range, b"", asked.span, rows_max=asked.rows_max)
         return RowsFound(rows=page.rows, next_key=page.next_key, age_ms=age_ms)
 
-    async def passed(self, asked: PassedAsked) -> Passed:
+    async def passed(self, asked: PassedAsked) -> PassedRows:
         self._store(asked)
-        return Passed(passed=self.asked > self.passes_after, stands=self.stands)
+        return PassedRows(passed=self.asked > self.passes_after, stands=self.stands)
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Shop:
 
     mine: Shelf
     others: dict[str, Shelf] = field(default_factory=dict)
-    peers: Peers = field(default_factory=lambda: Peers(ME))
+    peers: WorkerPeers = field(default_factory=lambda: WorkerPeers(ME))
     sent: list[tuple[str, bytes | None, bytes | None]] = field(default_factory=list)
 
     def tables(self) -> RoutedTables:
@@ -107,7 +107,7 @@ class Shop:
         )
 
     def direct(self, *peers: PeerInfo) -> None:
-        self.peers.replace(Directory(peers=list(peers)))
+        self.peers.replace(MemberDirectory(peers=list(peers)))
 
 
 def shelf(*partitions: int, text: str = "x") -> dict[int, MemoryStore]:
@@ -243,7 +243,7 @@ def test_a_page_is_bounded_by_rows_bytes_and_what_is_passed_over() -> None:
         sizes = []
         low: bytes | None = b""
         while low is not None:
-            page = page_of(store.range, prefix, span._replace(low=low), rows_max=rows_max)
+            page = read_page(store.range, prefix, span._replace(low=low), rows_max=rows_max)
             sizes.append(len(page.rows))
             low = page.next_key
         return sizes

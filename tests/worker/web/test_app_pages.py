@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from streamlog.dsl.front import Front
+from streamlog.dsl.services import WebAndCommands
 from streamlog.errors import RequestTimedOut, UsageError
 from streamlog.worker.web.app_pages import app_routes
 from tests.worker.web.requests import Answer, asked
@@ -53,7 +53,7 @@ async def odd() -> object:
 
 
 def answered(path: str, fn: Callable[..., Awaitable[Any]], url: str) -> Answer:
-    front = Front()
+    front = WebAndCommands()
     front.add_page(path, fn)
     site = Starlette(routes=app_routes([*front.pages.values()]))
     return asyncio.run(asked(site, url))

@@ -8,19 +8,19 @@ from collections.abc import Callable
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamlog.processing.merge_wait import MergeWait
+from streamlog.processing.inputs.repartition_input import MergeWait
 from streamlog.processing.outbox import Drop, SinkBatch
-from streamlog.worker.figures import Figures, Standing, TaskFigures
-from streamlog.worker.health import TaskHealth
-from streamlog.worker.web.metrics import Exposition
+from streamlog.worker.health.health import TaskHealth
+from streamlog.worker.health.worker_figures import Figures, TaskFigures, WorkerState
+from streamlog.worker.web.metrics import WorkerExposition
 from streamlog.worker.web.pages import pages
 from tests.worker.web.requests import Answer, asked
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def answered(standing: Callable[[], Standing], *paths: str) -> list[Answer]:
-    site = pages(TaskHealth(standing), Exposition(Figures(), standing))
+def answered(standing: Callable[[], WorkerState], *paths: str) -> list[Answer]:
+    site = pages(TaskHealth(standing), WorkerExposition(Figures(), standing))
 
     async def main() -> list[Answer]:
         return [await asked(site, path) for path in paths]
@@ -29,8 +29,8 @@ def answered(standing: Callable[[], Standing], *paths: str) -> list[Answer]:
 
 
 def test_a_worker_that_restores_is_not_ready_and_says_how_far_it_is() -> None:
-    def standing() -> Standing:
-        return Standing(
+    def standing() -> WorkerState:
+        return WorkerState(
             is_assigned=True,
             tasks=(
                 TaskFigures(task="0_0"),
@@ -51,7 +51,7 @@ def test_a_worker_that_restores_is_not_ready_and_says_how_far_it_is() -> None:
 
 
 def test_what_hangs_is_told_and_does_not_end_a_worker_that_lives() -> None:
-    hanging, well = Standing(stalled_ms={"task 0_1": 42_000}), Standing()
+    hanging, well = WorkerState(stalled_ms={"task 0_1": 42_000}), WorkerState()
     (live,) = answered(lambda: hanging, "/live")
     assert live.status == 200
     told = {"live": True, "stalled": {"task 0_1": {"for_ms": 42_000}}}
@@ -62,20 +62,20 @@ def test_what_hangs_is_told_and_does_not_end_a_worker_that_lives() -> None:
 
 def test_a_worker_is_ready_when_all_its_tasks_run() -> None:
     for assigned in (False, True):
-        standing = Standing(is_assigned=assigned, tasks=(TaskFigures(task="0_0"),))
+        standing = WorkerState(is_assigned=assigned, tasks=(TaskFigures(task="0_0"),))
         (ready,) = answered(lambda standing=standing: standing, "/ready")  # type: ignore[misc]
         assert ready.status == (200 if assigned else 503)
         assert msgspec.json.decode(ready.body)["ready"] is assigned
 
 
 def test_what_is_not_there_is_told_as_json() -> None:
-    (lost,) = answered(Standing, "/lost")
+    (lost,) = answered(WorkerState, "/lost")
     assert lost.status == 404
     assert msgspec.json.decode(lost.body)["error"] == "GET /lost: Not Found"
 
 
 def test_what_fails_is_told_as_json_and_logged() -> None:
-    def standing() -> Standing:
+    def standing() -> WorkerState:
         raise ValueError("broken")
 
     (ready,) = answered(standing, "/ready")
@@ -101,8 +101,8 @@ APART = (
 )
 
 
-def samples(figures: Figures, standing: Standing) -> dict[Sample, float]:
-    text = Exposition(figures, lambda: standing).text().decode()
+def samples(figures: Figures, standing: WorkerState) -> dict[Sample, float]:
+    text = WorkerExposition(figures, lambda: standing).text().decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -114,7 +114,7 @@ def test_passed_batches_are_counted_by_partition() -> None:
     figures = Figures()
     figures.passed_batches["events", 1] += 2
     labels = (("partition", "1"), ("topic", "events"))
-    found = samples(figures, Standing())
+    found = samples(figures, WorkerState())
     assert found["streamlog_unreadable_batches_passed_total", labels] == 2
 
 
@@ -125,7 +125,7 @@ def test_the_figures_as_metrics() -> None:
     figures.left_out([Drop("per-hour", "late", 3), Drop("per-hour", "late", 1)])
     for took_ms in (1, 3, 3, 20_000):
         figures.commits.add(took_ms)
-    standing = Standing(
+    standing = WorkerState(
         is_assigned=True,
         tasks=(
             TaskFigures(

@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 from streamlog.errors import RequestTimedOut
 from streamlog.worker.access.questions import (
     NotHere,
-    Passed,
     PassedAsked,
+    PassedRows,
     RowAsked,
     RowFound,
     RowsAsked,
@@ -21,7 +21,7 @@ from streamlog.worker.access.questions import (
 )
 from streamlog.worker.web.peer_client import PeerRows
 from streamlog.worker.web.peer_pages import peer_routes
-from streamlog.worker.web.server import listening, serving
+from streamlog.worker.web.web_server import listening, serving
 
 WHERE: dict[str, Any] = {"app": "shop", "table": "t", "subtopology": 0, "partition": 2}
 
@@ -46,9 +46,9 @@ class Rows:
         self.asked.append(asked)
         return RowsFound(rows=[(b"k\xff", bytes(700_000))] * 3, next_key=b"\x00")
 
-    async def passed(self, asked: PassedAsked) -> Passed:
+    async def passed(self, asked: PassedAsked) -> PassedRows:
         self.asked.append(asked)
-        return Passed(passed=asked.offset < 5, stands=True)
+        return PassedRows(passed=asked.offset < 5, stands=True)
 
 
 def with_peer(story: Callable[[PeerRows, Rows], Coroutine[Any, Any, None]]) -> None:
@@ -69,7 +69,7 @@ def test_questions_and_answers_arrive_as_they_are() -> None:
         assert await peer.row(row) == RowFound(data=bytes(range(256)) * 2, age_ms=5)
         found = await peer.rows(page)
         assert (len(found.rows), found.rows[0][0], found.next_key) == (3, b"k\xff", b"\x00")
-        assert await peer.passed(passed) == Passed(passed=True, stands=True)
+        assert await peer.passed(passed) == PassedRows(passed=True, stands=True)
         assert rows.asked == [row, page, passed]
         many = await asyncio.gather(
             *(peer.row(RowAsked(**WHERE, key=f"{at}".encode())) for at in range(50))

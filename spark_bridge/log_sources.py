@@ -1,0 +1,622 @@
+"""Where records are read from: a data directory, also beside a live broker, or a running broker.
+
+Both say what there is, resolve the options against it and give the records of a range as Arrow
+batches. A directory may be on a shared path that every executor sees; no broker is needed then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spark_bridge.arrow_batches import ArrowBatches, CorruptBatches
+from spark_bridge.offset_ranges import (
+    Bounds,
+    LogMark,
+    OffsetOfTime,
+    OffsetRange,
+    find_lost,
+    is_recreated,
+    resolve,
+    start_offsets,
+    wanted_partitions,
+)
+from spark_bridge.source_options import COMMITTED, ByPartition, Isolation, ReadOptions
+from spark_bridge.source_options import SourceKind as Position
+from streamlog.errors import (
+    CorruptData,
+    DamagedBatch,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    SourceLost,
+)
+from streamlog.protocol.schema import id_bytes, id_text
+from streamlog.record import TopicPartition
+from streamlog.records.control_batches import AbortedBatches, AbortedRange
+from streamlog.records.epoch_chains import EpochChain
+from streamlog.stored_log import StoredLog
+from streamlog.transport.security import Security
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamlog.log import Log
+    from streamlog.records.batch import RecordBatch
+
+POLL_TIMEOUT_MS = 1_000
+STALL_POLLS_MAX = 30
+"""Polls in a row without progress before a read gives up, for it knows that more must come."""
+
+REMEDY = "what the log still has of it is read"
+
+_log = logging.getLogger(__name__)
+
+
+class LogSource(Protocol):
+    """A log to read from."""
+
+    def plan(self) -> list[OffsetRange]:
+        """The ranges that the options ask for, of the log as it is now."""
+        ...
+
+    def starts(self) -> ByPartition:
+        """Where the options say that each partition is begun with."""
+        ...
+
+    def bounds(
+        self, starts: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """What can be read of each partition asked for: first offset, and one past the last.
+
+        What is before `starts` need not be looked at.
+        """
+        ...
+
+    def firsts(self) -> dict[TopicPartition, int]:
+        """The first offset that there is in each partition asked for."""
+        ...
+
+    def ids(self) -> dict[str, str]:
+        """The ids of all topics, as Kafka's tools print them; empty where the log tells none."""
+        ...
+
+    def epochs(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        known: Mapping[TopicPartition, EpochChain] | None = None,
+    ) -> dict[TopicPartition, EpochChain]:
+        """The last leader epochs before each offset; `known` are those before earlier offsets."""
+        ...
+
+    def divergences(
+        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+    ) -> dict[TopicPartition, int]:
+        """Which logs had other epochs before an offset, and where they differ; -1: unknown."""
+        ...
+
+    def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """The ranges as far as all transactions in them are decided, with those to leave out."""
+        ...
+
+    def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
+        """The records of a range, in offset order."""
+        ...
+
+
+def log_source(options: ReadOptions) -> LogSource:
+    """Where the options say that the records are."""
+    return DirectorySource(options) if options.path is not None else BrokerSource(options)
+
+
+class Address(Protocol):
+    """What options say about where a log is."""
+
+    @property
+    def path(self) -> str | None:
+        """A data directory."""
+        ...
+
+    @property
+    def bootstrap_servers(self) -> str | None:
+        """Or brokers."""
+        ...
+
+    @property
+    def client(self) -> Mapping[str, str]:
+        """Settings of the connection."""
+        ...
+
+
+def connect_log(address: Address) -> Log:
+    """A connection to the log, to be opened; for a directory without a broker that is one.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    from streamlog.log import Log  # noqa: PLC0415 - the whole broker; readers of files do without
+
+    if address.path is not None:
+        return Log.open(f"embedded:{address.path}", create=False)
+    protocol = address.client.get("security.protocol", "PLAINTEXT")
+    scheme = "kafka+ssl" if protocol.endswith("SSL") else "kafka"
+    security = Security.of(address.client) if address.client else None
+    return Log.open(f"{scheme}://{address.bootstrap_servers}", security=security)
+
+
+class DirectorySource:
+    """The files of a data directory."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._path = options.path or ""
+
+    def plan(self) -> list[OffsetRange]:
+        """See `Place.plan`.
+
+        Raises:
+            ConfigError: a topic or partition does not exist, or an offset lies outside the log.
+            CorruptData: what is asked for up to its end is damaged there.
+        """
+        with StoredLog(self._path) as stored:
+            ranges = resolve(self._options, stored.topics(), stored.offsets, stored.offset_of_time)
+            self._check_ends(stored, ranges)
+            seen = [each for found in ranges if (each := self._visible(stored, found)) is not None]
+            ids = stored.topic_ids()
+            return [
+                replace(
+                    each,
+                    log=LogMark(
+                        id_text(ids[each.topic]),
+                        each.end,
+                        stored.leader_epochs(*each.place, each.end),
+                    ),
+                )
+                for each in seen
+            ]
+
+    def starts(self) -> ByPartition:
+        """See `Place.starts`.
+
+        Raises:
+            ConfigError: a topic or partition does not exist, or an offset lies outside the log.
+        """
+        with StoredLog(self._path) as stored:
+
+            def bounds(topic: str, number: int) -> tuple[int, int]:
+                return self._bounds(stored, TopicPartition(topic, number), 0)
+
+            return start_offsets(self._options, stored.topics(), bounds, stored.offset_of_time)
+
+    def bounds(
+        self, starts: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """See `Place.bounds`."""
+        begun = starts or {}
+        with StoredLog(self._path) as stored:
+            return {
+                each: self._bounds(stored, each, begun.get(each, 0))
+                for topic, numbers in wanted_partitions(self._options, stored.topics()).items()
+                for each in (TopicPartition(topic, number) for number in numbers)
+            }
+
+    def firsts(self) -> dict[TopicPartition, int]:
+        """See `Place.firsts`."""
+        with StoredLog(self._path) as stored:
+            return {
+                TopicPartition(topic, number): stored.offsets(topic, number)[0]
+                for topic, numbers in wanted_partitions(self._options, stored.topics()).items()
+                for number in numbers
+            }
+
+    def ids(self) -> dict[str, str]:
+        """See `Place.ids`."""
+        with StoredLog(self._path) as stored:
+            return {name: id_text(each) for name, each in stored.topic_ids().items()}
+
+    def epochs(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        known: Mapping[TopicPartition, EpochChain] | None = None,  # noqa: ARG002 - the port's
+    ) -> dict[TopicPartition, EpochChain]:
+        """See `Place.epochs`."""
+        with StoredLog(self._path) as stored:
+            return {at: stored.leader_epochs(*at, offset) for at, offset in offsets.items()}
+
+    def divergences(
+        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+    ) -> dict[TopicPartition, int]:
+        """See `Place.divergences`."""
+        with StoredLog(self._path) as stored:
+            found = {at: stored.divergence(*at, *place) for at, place in places.items()}
+        return {at: offset for at, offset in found.items() if offset is not None}
+
+    def _check_ends(self, stored: StoredLog, ranges: list[OffsetRange]) -> None:
+        """Check the partitions that are read up to their end."""
+        ends = {TopicPartition(found.topic, found.partition): found.end for found in ranges}
+        wanted = wanted_partitions(self._options, stored.topics())
+        for place in (
+            TopicPartition(t, number) for t, numbers in wanted.items() for number in numbers
+        ):
+            _, end = stored.offsets(*place)
+            if ends.get(place, end) >= end:
+                self._check_end(stored, place)
+
+    def _check_end(self, stored: StoredLog, place: TopicPartition) -> None:
+        """Batches that are damaged at the end must not look as if there were none."""
+        try:
+            stored.check_end(*place)
+        except CorruptData as error:
+            if self._options.fail_on_data_loss:
+                raise CorruptData(
+                    f"{error}; with failOnDataLoss=false what is before is read"
+                ) from (error)
+            _log.warning("%s", error)
+
+    def _bounds(self, stored: StoredLog, place: TopicPartition, start: int) -> tuple[int, int]:
+        self._check_end(stored, place)
+        first, end = stored.offsets(*place)
+        if self._options.isolation_level == COMMITTED and max(first, start) < end:
+            end, _ = _committed_view(stored, place, max(first, start), end)
+        return first, end
+
+    def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """See `Place.visible`."""
+        with StoredLog(self._path) as stored:
+            return [each for found in ranges if (each := self._visible(stored, found)) is not None]
+
+    def _visible(self, stored: StoredLog, found: OffsetRange) -> OffsetRange | None:
+        if self._options.isolation_level != COMMITTED:
+            return found
+        end, aborted = _committed_view(stored, found.place, found.start, found.end)
+        seen = replace(found, end=end, aborted=aborted)
+        return seen if seen.start < seen.end else None
+
+    def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
+        """See `Place.read`.
+
+        Raises:
+            SourceLost: it is another log than the one that the read was planned in.
+            OffsetOutOfRange: records were deleted since the read was planned.
+            CorruptData: a batch is damaged; says where.
+        """
+        with StoredLog(self._path) as stored:
+            here = _of_same_log(self._options, offsets, *self._log_now(stored, offsets))
+            if here is not None:
+                batches = ArrowBatches(self._options, here, value_type)
+                yield from batches.of_batches(self._batches(stored, here))
+
+    @staticmethod
+    def _log_now(stored: StoredLog, offsets: OffsetRange) -> tuple[str | None, int | None]:
+        """The topic's id, and where the log differs from the planned one."""
+        found, mark = stored.topic_ids().get(offsets.topic), offsets.log
+        topic_id = None if found is None else id_text(found)
+        if topic_id is None or is_recreated(mark.topic_id, topic_id):
+            return topic_id, None
+        return topic_id, stored.divergence(*offsets.place, mark.offset, mark.epochs)
+
+    def _batches(self, stored: StoredLog, offsets: OffsetRange) -> Iterator[RecordBatch]:
+        """Those that readers of these options see."""
+        aborted = AbortedBatches(offsets.aborted)
+        corrupt = CorruptBatches(offsets, ignored=self._options.ignore_corrupt_batches)
+        for batch in self._stored(stored, offsets):
+            try:
+                is_seen = not batch.is_control and not aborted.hides(batch)
+                if not is_seen and self._options.verify_crc:
+                    batch.check_crc()  # Or it is a batch of records that does not look like one.
+            except CorruptData as error:
+                corrupt.meet(batch.base_offset, batch.next_offset, error)
+                continue
+            if is_seen:
+                yield batch
+
+    def _stored(self, stored: StoredLog, offsets: OffsetRange) -> Iterator[RecordBatch]:
+        topic, number = offsets.place
+        start = offsets.start
+        first, _ = stored.offsets(topic, number)
+        if start < first and not self._options.fail_on_data_loss:
+            _log.warning("%s-%d: offsets %d to %d were deleted", topic, number, start, first - 1)
+            start = first
+        try:
+            yield from stored.read(topic, number, start, offsets.end)
+        except CorruptData as error:
+            raise CorruptData(f"{topic}-{number}: {error}") from error
+        except OffsetOutOfRange as error:
+            raise OffsetOutOfRange(
+                f"{error}: records of {topic}-{number} were deleted since the read was planned;"
+                " with failOnDataLoss=false it goes on with what is there"
+            ) from error
+
+
+class BrokerSource:
+    """A broker, ours or Kafka's."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def plan(self) -> list[OffsetRange]:
+        """See `Place.plan`.
+
+        Raises:
+            ConfigError: a topic or partition does not exist, or an offset lies outside the log.
+        """
+
+        async def ask() -> list[OffsetRange]:
+            async with connect_log(self._options) as log:
+                # The ids first: a topic that is created again after this is noticed.
+                ids = await _ids(log)
+                ranges = resolve(self._options, *await self._known(log))
+                ends = {each.place: each.end for each in ranges}
+                epochs = await log.admin().leader_epochs(ends)
+            return [
+                replace(each, log=LogMark(ids.get(each.topic, ""), each.end, epochs[each.place]))
+                for each in ranges
+            ]
+
+        return asyncio.run(ask())
+
+    def starts(self) -> ByPartition:
+        """See `Place.starts`. Raises what `plan` raises."""
+
+        async def ask() -> ByPartition:
+            async with connect_log(self._options) as log:
+                return start_offsets(self._options, *await self._known(log))
+
+        return asyncio.run(ask())
+
+    async def _known(self, log: Log) -> tuple[dict[str, int], Bounds, OffsetOfTime]:
+        """What there is."""
+        described, wanted = await self._wanted(log)
+        bounds = await _bounds(log, self._options.isolation_level, wanted)
+        found = await _offsets_of_times(log, self._options.starting, wanted)
+        found |= await _offsets_of_times(log, self._options.ending, wanted)
+        return (
+            described,
+            lambda topic, number: bounds[TopicPartition(topic, number)],
+            lambda topic, number, time_ms: found[TopicPartition(topic, number), time_ms],
+        )
+
+    async def _wanted(self, log: Log) -> tuple[dict[str, int], list[TopicPartition]]:
+        described = {each.name: each.partitions for each in await log.admin().list_topics()}
+        chosen = wanted_partitions(self._options, described)
+        return described, [TopicPartition(topic, n) for topic, ns in chosen.items() for n in ns]
+
+    def bounds(
+        self,
+        starts: Mapping[TopicPartition, int] | None = None,  # noqa: ARG002 - the port's
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """See `Place.bounds`."""
+
+        async def ask() -> dict[TopicPartition, tuple[int, int]]:
+            async with connect_log(self._options) as log:
+                _, wanted = await self._wanted(log)
+                return await _bounds(log, self._options.isolation_level, wanted)
+
+        return asyncio.run(ask())
+
+    def firsts(self) -> dict[TopicPartition, int]:
+        """See `Place.firsts`."""
+        return {place: first for place, (first, _) in self.bounds().items()}
+
+    def ids(self) -> dict[str, str]:
+        """See `Place.ids`."""
+
+        async def ask() -> dict[str, str]:
+            async with connect_log(self._options) as log:
+                return await _ids(log)
+
+        return asyncio.run(ask())
+
+    def epochs(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        known: Mapping[TopicPartition, EpochChain] | None = None,
+    ) -> dict[TopicPartition, EpochChain]:
+        """See `Place.epochs`."""
+
+        async def ask() -> dict[TopicPartition, EpochChain]:
+            async with connect_log(self._options) as log:
+                return await log.admin().leader_epochs(offsets, known)
+
+        return asyncio.run(ask())
+
+    def divergences(
+        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+    ) -> dict[TopicPartition, int]:
+        """See `Place.divergences`."""
+
+        async def ask() -> dict[TopicPartition, int]:
+            async with connect_log(self._options) as log:
+                return await log.admin().divergences(places)
+
+        return asyncio.run(ask())
+
+    def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """As they are: the broker's end is where transactions are decided."""
+        return ranges
+
+    def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
+        """See `Place.read`.
+
+        Raises:
+            OffsetOutOfRange: records were deleted since the read was planned.
+            RequestTimedOut: the broker has stopped sending records that must be there.
+        """
+        with asyncio.Runner() as runner:
+            log = runner.run(connect_log(self._options).__aenter__())
+            try:
+                here = _of_same_log(self._options, offsets, *runner.run(_log_now(log, offsets)))
+                if here is not None:
+                    batches = ArrowBatches(self._options, here, value_type)
+                    polling = _Polling(self._options, runner, log, here)
+                    yield from batches.of_batches(polling.batches())
+            finally:
+                runner.run(log.close())
+
+
+class _Polling:
+    """Reads a range from its brokers."""
+
+    def __init__(
+        self, options: ReadOptions, runner: asyncio.Runner, log: Log, offsets: OffsetRange
+    ) -> None:
+        self._options = options
+        self._runner = runner
+        self._offsets = offsets
+        self._corrupt = CorruptBatches(offsets, ignored=options.ignore_corrupt_batches)
+        self._consumer = log.consumer(
+            auto_offset_reset="none", isolation_level=options.isolation_level
+        )
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Its record batches; raises what `Broker.read` raises."""
+        offsets, partition = self._offsets, self._offsets.place
+        consumer = self._runner.run(self._consumer.__aenter__())
+        consumer.assign([partition])
+        self._seek(offsets.start)
+        stalled, before = 0, offsets.start
+        try:
+            # By position, not by the last record seen: the range may end in control records.
+            while (position := self._runner.run(consumer.position(partition))) < offsets.end:
+                stalled = 0 if position > before else stalled + 1
+                before = position
+                if stalled > STALL_POLLS_MAX:
+                    raise RequestTimedOut(
+                        f"no record of {offsets.topic}-{offsets.partition} came for "
+                        f"{stalled * POLL_TIMEOUT_MS // 1_000} s, but the log ended at "
+                        f"{offsets.end} when the read was planned; is the broker well?"
+                    )
+                polled = self._runner.run(self._polled())
+                if polled is None:
+                    return
+                yield from polled
+        finally:
+            self._runner.run(consumer.close())
+
+    async def _polled(self) -> Sequence[RecordBatch] | None:
+        """What comes next; None: nothing of the range is left."""
+        partition = self._offsets.place
+        try:
+            polled = await self._consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS)
+        except DamagedBatch as error:
+            reason = error.__cause__ if isinstance(error.__cause__, CorruptData) else error
+            self._corrupt.meet(error.offset, error.next_offset, reason)
+            self._seek(error.next_offset)
+            return ()
+        except SourceLost as error:
+            begin = (await self._consumer.begin_offsets([partition]))[partition]
+            if not self._passes(error, begin, self._offsets):
+                return None
+            self._seek(begin)
+            return ()
+        return polled.get(partition, ())
+
+    def _seek(self, offset: int) -> None:
+        topic_id = id_bytes(self._offsets.log.topic_id)
+        self._consumer.seek(self._offsets.place, offset, topic_id=topic_id)
+
+    def _passes(self, error: SourceLost, begin: int, offsets: OffsetRange) -> bool:
+        """Whether what is read next was only removed; else nothing of the range is left.
+
+        Raises:
+            SourceLost: with `failOnDataLoss`.
+        """
+        where = f"{offsets.topic}-{offsets.partition}"
+        is_removed = not error.is_recreated and error.resume_at < 0 and error.position < begin
+        if self._options.fail_on_data_loss:
+            remedy = "it goes on with what is there" if is_removed else REMEDY
+            raise SourceLost(
+                f"{error}: the log of {where} is not what it was when offsets {offsets.start} to"
+                f" {offsets.end - 1} were planned to be read. With failOnDataLoss=false {remedy}",
+                topic=offsets.topic,
+                partition=offsets.partition,
+                position=error.position,
+            ) from error
+        if is_removed:
+            _log.warning("%s: offsets %d to %d were deleted", where, error.position, begin - 1)
+            return True
+        _log.warning("%s: reading ends at offset %d", error, error.position)
+        return False
+
+
+def _committed_view(
+    stored: StoredLog, place: TopicPartition, start: int, end: int
+) -> tuple[int, tuple[AbortedRange, ...]]:
+    """Up to where readers of committed records see a log, and what they leave out.
+
+    Raises:
+        CorruptData: a marker can't be read, so which transactions were aborted is unknown.
+    """
+    try:
+        end_offset, aborted = stored.committed(*place, start, end)
+    except CorruptData as error:
+        raise CorruptData(
+            f"{place.topic}-{place.partition}: a batch that decides transactions can't be read, or"
+            f" was none: {error}. `streamlog log verify` shows it, and `streamlog log repair`"
+            " removes it; with isolationLevel=read_uncommitted it does not matter"
+        ) from error
+    return end_offset, aborted
+
+
+def _of_same_log(
+    options: ReadOptions, offsets: OffsetRange, topic_id: str | None, divergence: int | None
+) -> OffsetRange | None:
+    """The range as far as the log is the one that it was planned in; None: nothing of it.
+
+    Raises:
+        SourceLost: not all of it is, and `failOnDataLoss` is set.
+    """
+    lost = find_lost(offsets, topic_id, divergence)
+    if lost is None:
+        return offsets
+    if options.fail_on_data_loss:
+        raise lost.error(offsets.start, f"Plan the read again; with failOnDataLoss=false {REMEDY}")
+    _log.warning("%s: reading ends at offset %d", lost.text, max(lost.same_until, offsets.start))
+    left = replace(offsets, end=min(offsets.end, lost.same_until))
+    return left if left.start < left.end else None
+
+
+async def _log_now(log: Log, offsets: OffsetRange) -> tuple[str | None, int | None]:
+    """The topic's id, and where the log differs from the planned one."""
+    mark, topic_id = offsets.log, (await _ids(log, offsets.topic)).get(offsets.topic)
+    if topic_id is None or is_recreated(mark.topic_id, topic_id):
+        return topic_id, None
+    found = await log.admin().divergences({offsets.place: (mark.offset, mark.epochs)})
+    return topic_id, found.get(offsets.place)
+
+
+async def _ids(log: Log, *names: str) -> dict[str, str]:
+    """The ids of these topics, or of all."""
+    admin = log.admin()
+    topics = await (admin.find_topics(names) if names else admin.list_topics())
+    ids = {each.name: each.topic_id for each in topics}
+    return {name: id_text(each) if any(each) else "" for name, each in ids.items()}
+
+
+async def _bounds(
+    log: Log, isolation_level: Isolation, wanted: list[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    async with log.consumer(isolation_level=isolation_level) as consumer:
+        first = await consumer.begin_offsets(wanted)
+        end = await consumer.end_offsets(wanted)
+    return {each: (first[each], end[each]) for each in wanted}
+
+
+async def _offsets_of_times(
+    log: Log, place: Position, wanted: list[TopicPartition]
+) -> dict[tuple[TopicPartition, int], int | None]:
+    """Where the times of a place are, if it is given by times."""
+    times = {
+        each: place.time_ms
+        if place.times_ms is None
+        else place.times_ms[each.topic][str(each.partition)]
+        for each in wanted
+    }
+    asked = {each: time_ms for each, time_ms in times.items() if time_ms is not None}
+    if not asked:
+        return {}
+    async with log.consumer() as consumer:
+        found = await consumer.offsets_for_times(asked)
+    return {(each, asked[each]): None if at is None else at.offset for each, at in found.items()}

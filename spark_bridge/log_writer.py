@@ -1,0 +1,500 @@
+"""`df.write.format("streamlog")` and `writeStream`: rows that count once, all of a job or none.
+
+Tasks stage record batches, one segment for each partition with rows: beside the log if the data
+directory is visible, else at the broker or where the driver finds them. The driver publishes all
+segments in one operation that is atomic and idempotent by the job's id, so a repeated task or
+micro-batch changes nothing. Several brokers, and Kafka's, get a job in one transaction.
+
+A key is placed by murmur2 unless the options `partitioner` or `app` choose otherwise; a write is
+refused if the keys of the topic were placed by another partitioner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import tempfile
+import uuid
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from crc32c import crc32c
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from spark_bridge.log_sources import connect_log, log_source
+from spark_bridge.offset_ranges import OffsetRange
+from spark_bridge.python_failures import without_traceback
+from spark_bridge.source_options import (
+    KAFKA,
+    ReadOptions,
+    WriteOptions,
+    check_columns,
+    parse_options,
+)
+from spark_bridge.typed_values import declared_topic
+from streamlog.clock import SystemClock
+from streamlog.errors import ConfigError
+from streamlog.records.arrow_rows import ArrowRows, BinaryArray
+from streamlog.records.builder import BatchBuilder
+from streamlog.records.compression import Compression
+from streamlog.records.partitioners import (
+    DEFAULT,
+    Partitioner,
+    matching_partitioners,
+    partition_by,
+    partitioner_name,
+)
+from streamlog.records.staged_segment import StagedSegment
+from streamlog.stored_log import StoredLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_log = logging.getLogger(__name__)
+
+SAMPLED = 200
+"""Offsets at the end of each partition whose keys are looked at."""
+KEYS_ENOUGH = 64
+"""Another partitioner does not place this number of keys in the same partitions by chance."""
+MISPLACED_MIN = 2
+"""One key may have been sent to a partition by hand."""
+
+
+def partitioner_of(options: WriteOptions, topic: str, count: int) -> Partitioner:
+    """The partitioner for rows written to a topic with this number of partitions.
+
+    Raises:
+        ConfigError: the options do not say, and the topic's keys are not where murmur2 puts them;
+            or the app of the options does not declare the topic.
+    """
+    if options.partitioner is not None:
+        return options.partitioner
+    if options.app is not None:
+        declared: Partitioner = declared_topic(options.app, topic).partitioner
+        return declared
+    if count > 1:
+        _check(options, topic, count)
+    return DEFAULT
+
+
+def _check(options: WriteOptions, topic: str, count: int) -> None:
+    keys: set[tuple[bytes, int]] = set()
+    for sampled in _samples(options, topic, count):
+        keys |= sampled
+        fits = matching_partitioners(keys, count)
+        if len(keys) >= KEYS_ENOUGH:
+            break
+    else:
+        fits = matching_partitioners(keys, count)
+    misplaced = len(keys) - fits[DEFAULT]
+    if misplaced < MISPLACED_MIN:
+        return
+    told = f"{misplaced} of {len(keys)} keys in topic '{topic}' are not where {DEFAULT} puts them"
+    others = [name for name, number in fits.items() if number == len(keys)]
+    if others:
+        raise ConfigError(
+            f"{told}, but all are where {others[0]} does: rows that are written by {DEFAULT} would"
+            f" not be found beside them. Give the option partitioner='{others[0]}', or app='MODULE'"
+            " for what the app declares"
+        )
+    _log.warning(
+        "%s, nor do others: rows go by %s; give the option 'partitioner' or 'app', or rows a column"
+        " 'partition', if they have to lie beside these keys",
+        told,
+        DEFAULT,
+    )
+
+
+def _samples(options: WriteOptions, topic: str, count: int) -> Iterator[set[tuple[bytes, int]]]:
+    """Different keys of the newest records, partition by partition."""
+    reading = _sample_options(options, topic, count)
+    place = log_source(reading)
+    for at, (first, end) in sorted(place.bounds().items()):
+        start = max(first, end - SAMPLED)
+        if start >= end:
+            continue
+        found: set[tuple[bytes, int]] = set()
+        for rows in place.read(OffsetRange(topic, at.partition, start, end), None):
+            found |= {(key, at.partition) for key in rows.column("key").to_pylist() if key}
+        yield found
+
+
+def _sample_options(options: WriteOptions, topic: str, count: int) -> ReadOptions:
+    where = (
+        {"path": options.path}
+        if options.path is not None
+        else {"kafka.bootstrap.servers": options.bootstrap_servers or ""}
+    )
+    return parse_options(
+        {
+            **{f"{KAFKA}{name}": value for name, value in options.client.items()},
+            **where,
+            "assign": json.dumps({topic: [*range(count)]}),
+            "columns": "key",
+            "isolationLevel": "read_uncommitted",
+            "failOnDataLoss": "false",
+            "ignoreCorruptBatches": "true",
+        }
+    )
+
+
+BATCH_BYTES: Final = 256 * 1024
+"""Of one record batch, before compression: a topic's `max.message.bytes` is a megabyte."""
+STAGING: Final = "_staging"
+"""The folder in a data directory; see `streamlog.broker.storage.data_directory`."""
+
+
+class SegmentFile:
+    """The rows of one task for one partition, on their way into a file."""
+
+    def __init__(self, folder: Path, topic: str, partition: int, codec: Compression) -> None:
+        self._topic, self._partition, self._codec = topic, partition, codec
+        self.path = folder / uuid.uuid4().hex
+        self._file: BinaryIO = self.path.open("wb")
+        self._builder = BatchBuilder(codec=codec)
+        self._size_bytes = self._record_count = self._crc32c = 0
+
+    def add(self, rows: ArrowRows, first: int, end: int) -> None:
+        """Rows behind those before, from `first` to before `end` in their order.
+
+        Whole batches are written; a row that is larger than a batch has one by itself.
+        """
+        while first < end:
+            first = self._builder.take(rows, first, end, BATCH_BYTES)
+            if first < end:
+                self._write()
+
+    def _write(self) -> None:
+        count = self._builder.record_count
+        if not count:
+            return
+        data = self._builder.build()
+        self._file.write(data)
+        self._crc32c = crc32c(data, self._crc32c)
+        self._size_bytes += len(data)
+        self._record_count += count
+        self._builder = BatchBuilder(codec=self._codec)
+
+    def finish(self) -> StagedSegment:
+        """Bring it to disk."""
+        self._write()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return StagedSegment(
+            self._topic,
+            self._partition,
+            self.path.name,
+            self._size_bytes,
+            self._record_count,
+            self._crc32c,
+        )
+
+
+def _murmur2(_topic: str, _count: int) -> Partitioner:
+    return DEFAULT
+
+
+@dataclass(slots=True)
+class TaskWriter:
+    """Spreads the rows of one task over the partitions of their topics."""
+
+    folder: Path
+    partitions: dict[str, int]
+    """How many each topic has."""
+    topic: str | None
+    codec: Compression
+    now_ms: int
+    """The time of rows without one."""
+    partitioner_of: Callable[[str, int], Partitioner] = _murmur2
+    """Asked once for each topic with rows that go by their keys; with how many partitions it has.
+    """
+    _partitioners: dict[str, Partitioner] = field(default_factory=dict)
+    _files: dict[tuple[str, int], SegmentFile] = field(default_factory=dict)
+    _turn: int = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows.
+
+        Raises:
+            ConfigError: a row is for a topic or partition that the log has not, or has none.
+        """
+        topics = _column(rows, "topic")
+        if topics is None:
+            self._write_to(self.topic, rows)
+            return
+        named = [each if each is not None else self.topic for each in topics]
+        for topic in dict.fromkeys(named):
+            places = [at for at, name in enumerate(named) if name == topic]
+            self._write_to(topic, rows if len(places) == len(named) else rows.take(places))
+
+    def _write_to(self, topic: str | None, rows: pa.RecordBatch) -> None:
+        if topic not in self.partitions:
+            there = ", ".join(sorted(self.partitions)) or "none"
+            raise ConfigError(
+                f"rows are for topic '{topic}', which the log has not (it has: {there})"
+            )
+        if not rows.num_rows:
+            return
+        keys = _binary(rows, "key") if "key" in rows.schema.names else None
+        headers = _headers(_column(rows, "headers"))
+        found = ArrowRows(keys, _binary(rows, "value"), self._times(rows), headers)
+        places = self._places(topic, rows, found)
+        starts = found.arrange(places, self.partitions[topic])
+        for number, (first, end) in enumerate(pairwise(starts)):
+            if first < end:
+                self._file(topic, number).add(found, first, end)
+
+    def _times(self, rows: pa.RecordBatch) -> array[int]:
+        if "timestamp" not in rows.schema.names:
+            count: int = rows.num_rows
+            return array("q", [self.now_ms]) * count
+        times: list[int | None] = rows.column("timestamp").cast("int64").to_pylist()
+        return array("q", [self.now_ms if each is None else each // 1_000 for each in times])
+
+    def _places(self, topic: str, rows: pa.RecordBatch, found: ArrowRows) -> list[int]:
+        """The partitions that rows name, or those of their keys, or the one whose turn it is."""
+        count = self.partitions[topic]
+        self._turn += 1
+        turn = self._turn % count
+        numbers = _column(rows, "partition")
+        if numbers is None and self._partitioners.get(topic) == DEFAULT:
+            return found.places(count, turn)
+        numbers = numbers or [None] * rows.num_rows
+        keys = rows.column("key").cast("binary").to_pylist() if "key" in rows.schema.names else []
+        free = [at for at, key in enumerate(keys) if key is not None and numbers[at] is None]
+        places = [turn if number is None else number for number in numbers]
+        if free and topic not in self._partitioners:
+            self._partitioners[topic] = self.partitioner_of(topic, count)
+        for at in free:
+            places[at] = partition_by(self._partitioners[topic], keys[at], count)
+        for at, place in enumerate(places):
+            if not 0 <= place < count:
+                what = "a row"
+                if numbers[at] is None:
+                    by = partitioner_name(self._partitioners[topic])
+                    what = f"a row with key {keys[at][:80]!r}, by {by},"
+                raise ConfigError(
+                    f"{what} is for {topic}-{place}, and the topic has partitions 0 to {count - 1}"
+                )
+        return places
+
+    def _file(self, topic: str, number: int) -> SegmentFile:
+        place = topic, number
+        if place not in self._files:
+            self._files[place] = SegmentFile(self.folder, topic, number, self.codec)
+        return self._files[place]
+
+    def finish(self) -> list[StagedSegment]:
+        """Bring everything to disk."""
+        segments = [file.finish() for file in self._files.values()]
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return segments
+
+
+def _column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
+    return rows.column(name).to_pylist() if name in rows.schema.names else None
+
+
+def _binary(rows: pa.RecordBatch, name: str) -> BinaryArray:
+    """Binary or string, as `check_columns` has seen to."""
+    column = rows.column(name).cast("binary")
+    valid, ends, data = column.buffers()
+    return BinaryArray(column.offset, len(column), ends, data or b"", valid)
+
+
+def _headers(column: list[Any] | None) -> list[tuple[tuple[str, bytes | None], ...]] | None:
+    if column is None:
+        return None
+    return [tuple((each["key"], each["value"]) for each in pairs or ()) for pairs in column]
+
+
+@dataclass
+class StagedSegments(WriterCommitMessage):
+    """What one task has staged."""
+
+    segments: list[StagedSegment]
+
+
+class SparkSink:
+    """Where a job's rows go: made by the driver, copied to the tasks."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, staged_by: str) -> None:
+        """Look up the topics; what is staged goes by the name `staged_by`.
+
+        Raises:
+            ConfigError: rows can't be records, or there is no such topic.
+        """
+        types = {each.name: each.dataType.simpleString() for each in schema.fields}
+        check_columns(types, options.topic)
+        self._options = options
+        self._partitions, self._takes_segments = _topic_partitions(options)
+        if options.topic is not None and options.topic not in self._partitions:
+            there = ", ".join(sorted(self._partitions)) or "none"
+            raise ConfigError(f"the log has no topic '{options.topic}' (it has: {there})")
+        self.staged_by = staged_by
+
+    @without_traceback()
+    def stage(self, rows: Iterator[pa.RecordBatch]) -> StagedSegments:
+        """Write the rows of a task where nobody reads them."""
+        folder = self._folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        writer = TaskWriter(
+            folder,
+            self._partitions,
+            self._options.topic,
+            self._options.compression,
+            SystemClock().wall_ms(),
+            partial(partitioner_of, self._options),
+        )
+        for batch in rows:
+            writer.write(batch)
+        segments = writer.finish()
+        if self._is_sent():
+            asyncio.run(self._send(folder, segments))
+            shutil.rmtree(folder)
+        return StagedSegments(segments)
+
+    @without_traceback()
+    def publish(self, job_id: str, messages: list[WriterCommitMessage | None]) -> None:
+        """Have all that was staged count.
+
+        Raises:
+            LogError: nothing counts; says why.
+        """
+        segments = [each for m in messages if isinstance(m, StagedSegments) for each in m.segments]
+
+        async def ask() -> bool:
+            async with connect_log(self._options) as log:
+                done = await log.publish(
+                    job_id,
+                    segments,
+                    staged_by=self.staged_by,
+                    read=self._content,
+                    compression=self._options.compression,
+                )
+                return done.is_repeated
+
+        if asyncio.run(ask()):
+            _log.warning("job %s had been published before: nothing was written now", job_id)
+        self._forget()
+
+    @without_traceback()
+    def drop(self) -> None:
+        """Forget what was staged, as far as that can be done."""
+
+        async def ask() -> None:
+            async with connect_log(self._options) as log:
+                await log.admin().drop_staged(self.staged_by)
+
+        if self._takes_segments:
+            asyncio.run(ask())
+        self._forget()
+
+    def _forget(self) -> None:
+        if not self._is_sent():
+            shutil.rmtree(self._folder(), ignore_errors=True)
+
+    def _is_sent(self) -> bool:
+        """Whether tasks send their segments to the broker."""
+        return self._takes_segments and self._options.path is None
+
+    def _folder(self) -> Path:
+        if self._options.path is not None:
+            return Path(self._options.path) / STAGING / self.staged_by
+        if self._takes_segments:
+            return Path(tempfile.mkdtemp(prefix="streamlog-"))
+        return Path(self._options.staging_path or tempfile.gettempdir()) / self.staged_by
+
+    async def _send(self, folder: Path, segments: list[StagedSegment]) -> None:
+        async with connect_log(self._options) as log:
+            for each in segments:
+                data = (folder / each.name).read_bytes()
+                await log.admin().stage(self.staged_by, each.name, data)
+
+    def _content(self, name: str) -> bytes:
+        path = self._folder() / name
+        if not path.exists():
+            raise ConfigError(
+                f"{path} is not there: towards several brokers, and those of Kafka, the option"
+                " 'stagingPath' has to name a folder that all executors and the driver share"
+            )
+        return path.read_bytes()
+
+
+class LogWriter(DataSourceArrowWriter):
+    """Writes a frame as one job."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._job_id = options.job_id or f"spark-{uuid.uuid4().hex}"
+        self._sink = SparkSink(options, schema, f"{self._job_id}-{uuid.uuid4().hex[:12]}")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task."""
+        return self._sink.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish the job."""
+        self._sink.publish(self._job_id, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
+        """Forget what was staged; what was published stays."""
+        self._sink.drop()
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """Writes each batch of a streaming query as one job."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        if options.query_id is None:
+            raise ConfigError(
+                "give the option 'checkpointLocation' to the query, or 'queryId': by it a batch"
+                " that is repeated after a restart is known"
+            )
+        self._query_id = options.query_id
+        # Spark makes another writer for the commit: nothing but the query is the same for both.
+        self._sink = SparkSink(options, schema, f"{self._query_id}-staged")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task."""
+        return self._sink.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish the batch."""
+        self._sink.publish(f"{self._query_id}-{batchId}", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's signature
+        """Forget what was staged; what was published stays."""
+        self._sink.drop()
+
+
+def _topic_partitions(options: WriteOptions) -> tuple[dict[str, int], bool]:
+    """Topics with how many partitions they have, and whether segments can be published."""
+    if options.path is not None:
+        with StoredLog(options.path) as stored:
+            return stored.topics(), True
+
+    async def ask() -> tuple[dict[str, int], bool]:
+        async with connect_log(options) as log:
+            topics = await log.admin().list_topics()
+            return {each.name: each.partitions for each in topics}, await log.admin().can_publish()
+
+    return asyncio.run(ask())

@@ -1,0 +1,367 @@
+"""Ranges of offsets from what a query asks for, fixed before any row is read, and their parts.
+
+The start of a range is inclusive, its end exclusive. A topic that was deleted and created again, or
+whose log was truncated below a range, is another log: with `failOnDataLoss` the read ends, without
+it a warning is logged. Pure: what the log holds comes as arguments.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+from spark_bridge.source_options import (
+    EARLIEST,
+    LATEST,
+    ByPartition,
+    ReadOptions,
+    SourceKind,
+    parse_options,
+)
+from streamlog.errors import ConfigError, SourceLost
+from streamlog.record import TopicPartition
+from streamlog.records.control_batches import AbortedRange
+from streamlog.records.epoch_chains import UNKNOWN_OFFSET, EpochChain
+
+__all__ = [
+    "Bounds",
+    "OffsetRange",
+    "ReadOptions",
+    "limit_end",
+    "parse_options",
+    "resolve",
+    "split",
+    "start_offsets",
+    "wanted_partitions",
+]
+
+Bounds: TypeAlias = Callable[[str, int], tuple[int, int]]
+"""Topic and partition to the offsets that can be read: first, and one past the last."""
+OffsetOfTime: TypeAlias = Callable[[str, int, int], "int | None"]
+"""Topic, partition and ms since 1970 to the first record from then on; None if there is none."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogMark:
+    """Which log it is: one that was made again, or cut, holds other records at the same offsets."""
+
+    topic_id: str = ""
+    """As Kafka's tools print it; empty if it is unknown."""
+    offset: int = 0
+    epochs: EpochChain = ()
+    """Of the records before the offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Records `start` up to but not including `end` of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    aborted: tuple[AbortedRange, ...] = ()
+    """Transactions whose records are left out."""
+    log: LogMark = LogMark()
+    """That the range was planned in."""
+
+    @property
+    def place(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+def wanted_partitions(
+    options: ReadOptions, partitions: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
+    """The topics and partitions that the options ask for, of those that there are.
+
+    Raises:
+        ConfigError: one does not exist.
+    """
+    if options.pattern is not None:
+        pattern = re.compile(options.pattern)
+        topics = tuple(sorted(name for name in partitions if pattern.fullmatch(name)))
+    else:
+        topics = options.topics
+    for topic in topics:
+        if topic not in partitions:
+            there = ", ".join(sorted(partitions)) or "none"
+            raise ConfigError(f"the log has no topic '{topic}' (it has: {there})")
+    if options.assigned is None:
+        return {topic: tuple(range(partitions[topic])) for topic in topics}
+    for topic, numbers in options.assigned.items():
+        for number in numbers:
+            if not 0 <= number < partitions[topic]:
+                raise ConfigError(
+                    f"option 'assign' names {topic}-{number}, and the topic has partitions 0 to"
+                    f" {partitions[topic] - 1}"
+                )
+    return dict(options.assigned)
+
+
+def resolve(
+    options: ReadOptions,
+    partitions: Mapping[str, int],
+    bounds: Bounds,
+    offset_of_time: OffsetOfTime | None = None,
+) -> list[OffsetRange]:
+    """One range per partition that holds a record asked for; empty ones are left out.
+
+    Raises:
+        ConfigError: a topic or partition does not exist, an offset lies outside the log, or a start
+            lies beyond its end.
+    """
+    wanted = wanted_partitions(options, partitions)
+    for place in (options.starting, options.ending):
+        _check_partitions_exist(place, wanted)
+    ranges = []
+    for topic, numbers in wanted.items():
+        for number in numbers:
+            there = PlannedPartition(topic, number, bounds(topic, number), offset_of_time)
+            start = there.offset(options.starting, options, is_start=True)
+            end = there.offset(options.ending, options, is_start=False)
+            if start > end and not there.is_without_later(options.starting, start):
+                raise ConfigError(
+                    f"{topic}-{number}: the start ({options.starting.option}) is offset {start}, "
+                    f"beyond the end ({options.ending.option}), which is offset {end}"
+                )
+            if start < end:
+                ranges.append(OffsetRange(topic, number, start, end))
+    return ranges
+
+
+def start_offsets(
+    options: ReadOptions,
+    partitions: Mapping[str, int],
+    bounds: Bounds,
+    offset_of_time: OffsetOfTime | None = None,
+) -> ByPartition:
+    """Where each partition asked for is begun with.
+
+    Raises:
+        ConfigError: as `resolve`.
+    """
+    wanted = wanted_partitions(options, partitions)
+    _check_partitions_exist(options.starting, wanted)
+    return {
+        topic: {
+            str(number): PlannedPartition(
+                topic, number, bounds(topic, number), offset_of_time
+            ).offset(options.starting, options, is_start=True)
+            for number in numbers
+        }
+        for topic, numbers in wanted.items()
+    }
+
+
+def limit_end(start: ByPartition, end: ByPartition, most: int | None) -> ByPartition:
+    """The end, or so far towards it that about `most` offsets are passed, in proportion."""
+    sizes = {
+        (topic, number): max(offset - start[topic][number], 0)
+        for topic, numbers in end.items()
+        for number, offset in numbers.items()
+    }
+    total = sum(sizes.values())
+    share = 1.0 if most is None or total <= most else most / total
+
+    def stop(topic: str, number: str) -> int:
+        size = sizes[topic, number]
+        # At least one, or a small partition would wait for ever beside a large one.
+        taken = size if share >= 1 else min(max(int(size * share), 1 if size else 0), size)
+        return start[topic][number] + taken
+
+    return {topic: {number: stop(topic, number) for number in ns} for topic, ns in end.items()}
+
+
+def _check_partitions_exist(place: SourceKind, wanted: Mapping[str, Sequence[int]]) -> None:
+    by_partition: ByPartition | None = place.offsets or place.times_ms
+    if by_partition is None:
+        return
+    named = {(topic, number) for topic, numbers in by_partition.items() for number in numbers}
+    read = {(topic, str(number)) for topic, numbers in wanted.items() for number in numbers}
+    if wrong := sorted(named - read):
+        topic, number = wrong[0]
+        raise ConfigError(
+            f"option '{place.option}' names {topic}-{number}, which is not being read"
+        )
+    if missing := sorted(read - named):
+        topic, number = missing[0]
+        raise ConfigError(
+            f"option '{place.option}' leaves out {topic}-{number}; "
+            "use -2 for earliest, -1 for latest"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """One partition, and what can be read of it."""
+
+    topic: str
+    number: int
+    bounds: tuple[int, int]
+    offset_of_time: OffsetOfTime | None = None
+
+    def offset(self, place: SourceKind, options: ReadOptions, *, is_start: bool) -> int:
+        """Where the place is.
+
+        Raises:
+            ConfigError: it lies outside the log, or no record is from so late a time.
+        """
+        first, end = self.bounds
+        if place.word is not None:
+            return first if place.word == "earliest" else end
+        if place.offsets is not None:
+            offset = place.offsets[self.topic][str(self.number)]
+            if offset in (EARLIEST, LATEST):
+                return first if offset == EARLIEST else end
+            return self.within(offset, fail=options.fail_on_data_loss)
+        times = place.times_ms
+        time_ms = place.time_ms if times is None else times[self.topic][str(self.number)]
+        return self._offset_at(
+            place, time_ms or 0, strict=is_start and options.is_strict_about_times
+        )
+
+    def is_without_later(self, place: SourceKind, offset: int) -> bool:
+        """Whether the place is a time, and no record is from that time on or later."""
+        by_time = place.word is None and place.offsets is None
+        return by_time and offset == self.bounds[1]
+
+    def _offset_at(self, place: SourceKind, time_ms: int, *, strict: bool) -> int:
+        if self.offset_of_time is None:
+            raise ConfigError(f"option '{place.option}' needs a log that knows times")
+        first, end = self.bounds
+        found = self.offset_of_time(self.topic, self.number, time_ms)
+        if found is not None:
+            return min(max(found, first), end)
+        if strict:
+            raise ConfigError(
+                f"option '{place.option}': {self.topic}-{self.number} has no record from"
+                f" {time_ms} ms on; set startingOffsetsByTimestampStrategy to 'latest' to read"
+                " nothing of it"
+            )
+        return end
+
+    def within(self, offset: int, *, fail: bool) -> int:
+        """The offset if the log has it, or the nearest that it has.
+
+        Raises:
+            ConfigError: it has not, and `fail`.
+        """
+        first, end = self.bounds
+        if first <= offset <= end:
+            return offset
+        if fail:
+            raise ConfigError(
+                f"offset {offset} of {self.topic}-{self.number} is outside the log, which holds "
+                f"{first} up to {end}; records may have been deleted. With failOnDataLoss=false "
+                "the read goes on with what is there"
+            )
+        nearest = min(max(offset, first), end)
+        _log.warning(
+            "%s-%d: offset %d is outside the log (%d up to %d): reading goes on at %d",
+            self.topic, self.number, offset, first, end, nearest,
+        )  # fmt: skip
+        return nearest
+
+
+def split(
+    ranges: Iterable[OffsetRange], *, min_partitions: int | None, records_max: int | None
+) -> list[OffsetRange]:
+    """The ranges in parts, one a task: Spark's rule, in proportion to their sizes.
+
+    No part has more than `records_max` offsets; then, if there are fewer than `min_partitions`,
+    the larger ones are divided further. So many or about as many come of it.
+    """
+    parts = [each for each in ranges if each.start < each.end]
+    if records_max is not None:
+        parts = [
+            part
+            for each in parts
+            for part in divide(each, -(-(each.end - each.start) // records_max))
+        ]
+    total = sum(each.end - each.start for each in parts)
+    if min_partitions is None or min_partitions <= len(parts):
+        return parts
+    return [
+        part
+        for each in parts
+        for part in divide(each, max(round((each.end - each.start) / total * min_partitions), 1))
+    ]
+
+
+def divide(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    """A range in so many parts of one size, or as many as it has offsets."""
+    parts, start = [], whole.start
+    for left in range(count, 0, -1):
+        end = start + (whole.end - start) // left
+        if start < end:
+            parts.append(replace(whole, start=start, end=end))
+        start = end
+    return parts
+
+
+class LostLog(NamedTuple):
+    """What became of a log."""
+
+    place: TopicPartition
+    what: str
+    same_until: int
+    """The first offset that is not what it was; 0: nothing is."""
+
+    @property
+    def text(self) -> str:
+        """With the partition."""
+        return f"{self.place.topic}-{self.place.partition}: {self.what}"
+
+    def error(self, position: int, remedy: str) -> SourceLost:
+        """The error that ends a read; `position` was to be read next."""
+        return SourceLost(
+            f"{self.text}. {remedy}",
+            topic=self.place.topic,
+            partition=self.place.partition,
+            position=position,
+        )
+
+
+def recreated_log(place: TopicPartition, before: str, now: str, then: str) -> LostLog:
+    """The topic has another id; `then` says what was to be read of it."""
+    what = f"the topic was deleted and created again (id {before}, now {now}), and {then}"
+    return LostLog(place, what, 0)
+
+
+def is_recreated(before: str, now: str) -> bool:
+    """Whether a topic is another one than it was, as far as that is known."""
+    return bool(before) and bool(now) and before != now
+
+
+def truncated_log(place: TopicPartition, divergence: int, end: int, then: str) -> LostLog:
+    """The log was truncated and may have grown since; -1 stands for an unknown offset."""
+    where = "" if end == UNKNOWN_OFFSET else f"it ends at {end}, "
+    if divergence != UNKNOWN_OFFSET and not 0 <= end <= divergence:
+        where = f"from offset {divergence} on it holds other records, {where}"
+    return LostLog(place, f"the log was truncated: {where}and {then}", max(divergence, 0))
+
+
+def find_lost(planned: OffsetRange, topic_id: str | None, divergence: int | None) -> LostLog | None:
+    """What became of the log that a range was planned in; None: it still is that log.
+
+    Args:
+        planned: the range, or a part of it.
+        topic_id: of the topic that there is; None: there is none.
+        divergence: where the log differs from the one of the mark; None: nowhere before it.
+    """
+    mark: LogMark = planned.log
+    then = f"offsets {planned.start} to {planned.end - 1} were planned to be read"
+    if topic_id is None:
+        return LostLog(planned.place, f"the topic was deleted, and {then}", 0)
+    if is_recreated(mark.topic_id, topic_id):
+        return recreated_log(planned.place, mark.topic_id, topic_id, then)
+    if divergence is not None and divergence < planned.end:
+        return truncated_log(planned.place, divergence, UNKNOWN_OFFSET, then)
+    return None

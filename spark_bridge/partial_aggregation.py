@@ -1,0 +1,545 @@
+"""Partial aggregation: windows of whole numbers folded in Arrow, before and after Spark's shuffle.
+
+`FoldableRows` takes whole columns from a task upstream, assigns windows (`WindowGrid`: window `n`
+begins `n` steps after the first one) and folds counts, sums, minima and maxima (`Folding`) before
+the shuffle. `FoldedReader` folds the pieces again behind it, as far as no other piece can hold more
+of their windows. Folds may be repeated in any order. Memory holds the windows that the pieces at
+the reader have begun, one row for each key.
+
+Rule: a number that is not as planned (not whole, beyond 64 bits, unreadable) ends in `NotLowered`.
+Tasks then run the stage record by record, and report the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamlog.history.folded import SourceEnd
+from streamlog.history.lowering import NotLowered
+from streamlog.history.plan import Plan, Stage
+from streamlog.history.staging import sources_of
+from streamlog.nodes.stream_nodes import WholeNumbers
+from streamlog.processing.column_batch import deserialize_column
+from streamlog.processing.outbox import SinkBatch
+from streamlog.processing.provenance import (
+    BUSY_MS,
+    MARK,
+    ProvenanceMark,
+    Stamps,
+    mark_sent_ms,
+    unpack_mark,
+)
+from streamlog.processing.windows.windowed_aggregate import FoldedWindow
+from streamlog.records.record_columns import has_none
+from streamlog.serdes import Serde
+from streamlog.windows.definitions import Hopping, Tumbling, Windows
+from streamlog.windows.emit import UNKNOWN_MS, Source
+
+PIECE_ROWS = 4_000
+"""A piece that has so many rows ends with its window."""
+EXPANDED_ROWS = 1_000_000
+"""Of windows that overlap, so many rows are made at a time."""
+SUM_MAX = float((1 << 63) - (1 << 43))
+"""A sum of magnitudes in floating point that is below is right to more than a part in 2^20."""
+
+
+class Folding:
+    """How the rows of one aggregation are folded."""
+
+    def __init__(self, numbers: WholeNumbers) -> None:
+        self._kinds = {
+            f"number_{at}": each.name
+            for at, each in enumerate(numbers.columns)
+            if each.name != "count"
+        }
+        self._names = [
+            "count" if each.name == "count" else f"number_{at}"
+            for at, each in enumerate(numbers.columns)
+        ]
+        self._is_row = numbers.is_row
+        names = ["timestamp", "count", *self._kinds]
+        self.schema = pa.schema(
+            [("window", pa.int64()), ("key", pa.binary()), *((name, pa.int64()) for name in names)]
+        )
+        """Of a piece."""
+
+    def into_windows(self, records: pa.Table) -> Iterator[pa.Table]:
+        """Records with the `first` and `last` window of each, by `task`, window and key.
+
+        Raises:
+            NotLowered: a sum does not fit into 64 bits.
+        """
+        rows = self.folded(records, ["task", "first", "last", "key"])
+        first, last = (rows[name].to_numpy() for name in ("first", "last"))
+        counts = last - first + 1
+        if not len(first) or counts.max() == 1:
+            yield rows.rename_columns(["window" if n == "first" else n for n in rows.column_names])
+            return
+        ends = np.cumsum(counts)
+        low = 0
+        while low < len(first):
+            before = int(ends[low - 1]) if low else 0
+            high = max(int(np.searchsorted(ends, before + EXPANDED_ROWS, "right")), low + 1)
+            part = np.arange(low, high)
+            repeats = counts[part]
+            nth = np.arange(repeats.sum()) - np.repeat(ends[part] - repeats - before, repeats)
+            expanded = rows.take(pa.array(np.repeat(part, repeats)))
+            windows = pa.array(np.repeat(first[part], repeats) + nth)
+            yield self.folded(expanded.append_column("window", windows), ["task", "window", "key"])
+            low = high
+
+    def folded(self, rows: pa.Table, by: Sequence[str]) -> pa.Table:
+        """One row for all rows that agree in these columns.
+
+        Raises:
+            NotLowered: a sum does not fit into 64 bits.
+        """
+        kinds = {"timestamp": "max", "count": "sum", **self._kinds}
+        for name, kind in self._kinds.items():
+            if kind == "sum":
+                _check_sums(rows, by, name)
+        found = rows.group_by([*by], use_threads=False).aggregate([*kinds.items()])
+        return pa.table(
+            {name: found[name] for name in by}
+            | {name: found[f"{name}_{kind}"] for name, kind in kinds.items()}
+        )
+
+    def pieces(self, rows: pa.Table) -> Iterator[tuple[int, int, bytes]]:
+        """The rows of a chunk as bytes: for which task, and from which window on."""
+        if not rows.num_rows:
+            return
+        tasks, windows = rows["task"].to_numpy(), rows["window"].to_numpy()
+        order = np.lexsort((windows, tasks))
+        tasks, windows = tasks[order], windows[order]
+        columns = rows.select(self.schema.names).take(pa.array(order)).combine_chunks()
+        whole = pa.RecordBatch.from_arrays(
+            [pa.concat_arrays(column.chunks) for column in columns.columns], schema=self.schema
+        )
+        is_new_task = np.diff(tasks) != 0
+        borders = np.flatnonzero(is_new_task | (np.diff(windows) != 0)) + 1
+        low = 0
+        for border in [*borders.tolist(), len(order)]:
+            is_last = border == len(order) or is_new_task[border - 1]
+            if border > low and (is_last or border - low >= PIECE_ROWS):
+                data = whole.slice(low, border - low).serialize().to_pybytes()
+                yield int(tasks[low]), int(windows[low]), data
+                low = border
+
+    def piece(self, data: bytes) -> pa.RecordBatch:
+        """The rows of a piece."""
+        return pa.ipc.read_record_batch(pa.py_buffer(data), self.schema)
+
+    def states(self, rows: pa.Table) -> Sequence[Any]:
+        """The states that rows stand for."""
+        columns = [rows[name].to_numpy().tolist() for name in self._names]
+        return list(map(list, zip(*columns, strict=True))) if self._is_row else columns[0]
+
+
+def _check_sums(rows: pa.Table, by: Sequence[str], name: str) -> None:
+    if not rows.num_rows:
+        return
+    found = pc.min_max(rows[name])
+    largest = max(abs(found["min"].as_py()), abs(found["max"].as_py()))
+    if largest * rows.num_rows < SUM_MAX:
+        return
+    magnitudes = pc.abs(pc.cast(rows[name], pa.float64(), safe=False))
+    table = pa.table({each: rows[each] for each in by} | {"magnitude": magnitudes})
+    sums = table.group_by([*by], use_threads=False).aggregate([("magnitude", "sum")])
+    if pc.max(sums["magnitude_sum"]).as_py() >= SUM_MAX:
+        raise NotLowered("a sum does not fit into 64 bits")
+
+
+class WindowGrid:
+    """The windows of one definition."""
+
+    def __init__(self, windows: Windows) -> None:
+        """Make it.
+
+        Raises:
+            NotLowered: these windows have no numbers.
+        """
+        if not isinstance(windows, Tumbling | Hopping):
+            raise NotLowered(f"{windows.described} are not lowered")
+        self._size_ms = windows.size_ms
+        self._grace_ms = windows.grace_ms
+        self._step_ms = windows.step_ms if isinstance(windows, Hopping) else windows.size_ms
+        self._offset_ms = windows.offset_ms if isinstance(windows, Tumbling) else 0
+
+    def numbers(self, times_ms: Any, stream_times_ms: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - NumPy's
+        """The first and the last window of each record, and for how many it comes too late.
+
+        The first one is behind the last one if it comes too late for all of its windows.
+        """
+        last = (times_ms - self._offset_ms) // self._step_ms
+        first = (times_ms - self._offset_ms - self._size_ms) // self._step_ms + 1
+        # None begins before 1970; with an offset the one that holds it is cut off there.
+        first = np.maximum(first, -1 if self._offset_ms else 0)
+        passed_ms = stream_times_ms - self._grace_ms - self._size_ms - self._offset_ms
+        first_open = np.maximum(first, passed_ms // self._step_ms + 1)
+        return first_open, last, np.minimum(first_open, last + 1) - first
+
+    def ends(self, numbers: Any) -> Any:  # noqa: ANN401 - NumPy's
+        """Where windows end."""
+        return numbers * self._step_ms + (self._offset_ms + self._size_ms)
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """Start and end of a window."""
+        start_ms = number * self._step_ms + self._offset_ms
+        return max(start_ms, 0), start_ms + self._size_ms
+
+
+PIECE, SOURCE = 1, 4
+"""Kinds of rows; see `shuffles`."""
+CHUNK_ROWS = 200_000
+"""So many records are folded at a time."""
+BEFORE_ALL_MS = -(1 << 62)
+TIME_MS_MAX = 1 << 50
+"""Far beyond the year 9999: no sum of two overflows. What is beyond is for the task to refuse."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(slots=True)
+class _Source:
+    """How far one source has come in one partition; see `SourceEnd`."""
+
+    records: int = 0
+    marks: int = 0
+    position: int = -1
+    index: int = 0
+    time_ms: int = UNKNOWN_MS
+    turn_ms: int = UNKNOWN_MS
+    quiet_ms: int = BUSY_MS
+    marked_ms: int = UNKNOWN_MS
+    nulls: int = 0
+    late: int = 0
+
+    def hear(self, mark: ProvenanceMark, marked_ms: int) -> None:
+        self.marks += 1
+        self.turn_ms = max(self.turn_ms, mark.turn_ms)
+        self.time_ms = max(self.time_ms, mark.time_ms)
+        self.quiet_ms = mark.quiet_ms
+        self.marked_ms = max(self.marked_ms, marked_ms)
+
+    def end(self) -> SourceEnd:
+        return SourceEnd(
+            self.records,
+            self.marks,
+            self.position,
+            self.index,
+            self.time_ms,
+            self.turn_ms,
+            self.quiet_ms,
+            self.marked_ms,
+            self.nulls,
+            self.late,
+        )
+
+
+class FoldableRows:
+    """What one task writes into one repartition topic, for a stage that is lowered."""
+
+    def __init__(
+        self,
+        *,
+        stage: int,
+        ranks: Mapping[bytes, int],
+        partitions: int,
+        numbers: WholeNumbers,
+        value: Serde[Any],
+        windows: Windows,
+    ) -> None:
+        """Nothing has been written.
+
+        Args:
+            stage: that they are for.
+            ranks: of the topic's sources, by identity.
+            partitions: of the topic.
+            numbers: what is folded.
+            value: how values are written in the topic.
+            windows: that it is folded in.
+        """
+        self._stage = stage
+        self._ranks = ranks
+        self._partitions = partitions
+        self._value = value
+        self._takes = [None if f is None else _function(f) for f in numbers.fields]
+        self._grid = WindowGrid(windows)
+        self._folding = Folding(numbers)
+        self._sources: dict[int, list[_Source]] = {}
+        self._tables: list[pa.Table] = []
+        self._rows = 0
+        self._batches: list[dict[str, Any]] = []
+
+    def write(self, batch: SinkBatch) -> None:
+        """Records of one source, or a mark.
+
+        Raises:
+            NotLowered: they are not what was planned.
+        """
+        if batch.stamps is not None:
+            self._write(batch, batch.stamps)
+            return
+        for headers in batch.headers or []:
+            name, data = headers[-1]
+            if name != MARK:
+                raise NotLowered(f"records of {batch.topic} have no stamps")
+            mark, source = unpack_mark(data or b"")
+            places = range(self._partitions) if batch.partition is None else [batch.partition]
+            for partition in places:
+                self._of(source)[partition].hear(mark, mark_sent_ms(headers))
+
+    def tell(self, source: bytes, mark: ProvenanceMark) -> None:
+        """A mark into all partitions, if the topic has this source."""
+        if source in self._ranks:
+            for each in self._of(source):
+                each.hear(mark, UNKNOWN_MS)
+
+    def drain(self) -> Iterator[dict[str, Any]]:
+        """What there is, as columns by name."""
+        batches, self._batches = self._batches, []
+        yield from batches
+
+    def finish(self, sources: Sequence[bytes]) -> None:
+        """All is written by these sources: how far each of them has come."""
+        self._fold()
+        rows = [
+            (partition, rank, _encode(tuple(each.end())))
+            for source in sources
+            if (rank := self._ranks.get(source)) is not None
+            for partition, each in enumerate(self._of(source))
+        ]
+        if rows:
+            tasks, ranks, ends = zip(*rows, strict=True)
+            self._send(SOURCE, tasks, [BEFORE_ALL_MS] * len(rows), ranks, ends)
+
+    def _send(
+        self,
+        kind: int,
+        tasks: Sequence[int],
+        turns: Sequence[int],
+        ranks: Sequence[int],
+        values: Sequence[bytes],
+    ) -> None:
+        count = len(tasks)
+        self._batches.append(
+            {
+                "stage": pa.repeat(pa.scalar(self._stage, pa.int32()), count),
+                "task": pa.array(tasks, pa.int32()),
+                "turn": pa.array(turns, pa.int64()),
+                "rank": pa.array(ranks, pa.int32()),
+                "kind": pa.repeat(pa.scalar(kind, pa.int32()), count),
+                "value": pa.array(values, pa.binary()),
+            }
+        )
+
+    def _of(self, source: bytes) -> list[_Source]:
+        rank = self._ranks[source]
+        if rank not in self._sources:
+            self._sources[rank] = [_Source() for _ in range(self._partitions)]
+        return self._sources[rank]
+
+    def _write(self, batch: SinkBatch, stamps: Stamps) -> None:
+        times = np.array(batch.timestamps, np.int64)
+        if len(times) and (times.min() < 0 or times.max() > TIME_MS_MAX):
+            raise NotLowered("a timestamp lies before 1970, or beyond the calendar")
+        if stamps.turns is not stamps.times and [*stamps.turns] != [*stamps.times]:
+            raise NotLowered("records come in another order than that of their stream time")
+        tasks = np.array(batch.partitions(self._partitions), np.int32)
+        own = self._of(stamps.source)
+        heard = np.array([each.time_ms for each in own], np.int64)
+        stream_times = np.maximum(np.array(stamps.times, np.int64), heard[tasks])
+        self._note(own, tasks, stamps, stream_times)
+        columns = {"task": tasks, "timestamp": times, "key": pa.array(batch.keys, pa.binary())}
+        values = batch.values
+        if has_none(values):
+            kept = np.array([value is not None for value in values])
+            for partition in tasks[~kept].tolist():
+                own[partition].nulls += 1
+            mask = pa.array(kept)
+            columns = {name: pa.array(c).filter(mask) for name, c in columns.items()}
+            tasks, times, stream_times = tasks[kept], times[kept], stream_times[kept]
+            values = [value for value in values if value is not None]
+        first, last, late = self._grid.numbers(times, stream_times)
+        if late.any():
+            for partition, each in enumerate(own):
+                each.late += int(late[tasks == partition].sum())
+        columns |= {"first": first, "last": last, "count": np.ones(len(times), np.int64)}
+        table = pa.table(columns | self._numbers(values))
+        # Too late for all of its windows.
+        self._tables.append(table.filter(pa.array(first <= last)) if late.any() else table)
+        self._rows += len(times)
+        if self._rows >= CHUNK_ROWS:
+            self._fold()
+
+    def _fold(self) -> None:
+        tables, self._tables, self._rows = self._tables, [], 0
+        if not tables:
+            return
+        for whole in self._folding.into_windows(pa.concat_tables(tables)):
+            pieces = [
+                (task, self._grid.bounds(number)[1], data)
+                for task, number, data in self._folding.pieces(whole)
+            ]
+            if pieces:
+                tasks, turns, values = zip(*pieces, strict=True)
+                self._send(PIECE, tasks, turns, [0] * len(pieces), values)
+
+    def _note(self, own: list[_Source], tasks: Any, stamps: Stamps, times: Any) -> None:  # noqa: ANN401 - NumPy's
+        """How far the source has come in each partition with these records."""
+        last = np.full(self._partitions, -1, np.int64)
+        last[tasks] = np.arange(len(tasks))
+        counts = np.bincount(tasks, minlength=self._partitions)
+        for partition, at in enumerate(last.tolist()):
+            if at < 0:
+                continue
+            each = own[partition]
+            each.records += int(counts[partition])
+            each.position, each.index = stamps.positions[at], stamps.indexes[at]
+            each.time_ms = int(times[at])
+            each.turn_ms = max(each.turn_ms, each.time_ms)
+            each.quiet_ms = min(each.quiet_ms, 0)
+
+    def _numbers(self, values: Sequence[Any]) -> dict[str, Any]:
+        """What is folded of each value."""
+        if not any(self._takes):
+            return {}
+        try:
+            found = deserialize_column(self._value, values)
+            taken = [None if take is None else list(map(take, found)) for take in self._takes]
+        except Exception as error:
+            raise NotLowered(f"a value can't be read, or has no such field: {error}") from error
+        return {
+            f"number_{at}": _whole(column) for at, column in enumerate(taken) if column is not None
+        }
+
+
+def _whole(found: list[Any]) -> Any:  # noqa: ANN401 - Arrow's, untyped
+    if not {int}.issuperset(map(type, found)):
+        raise NotLowered("a number that is folded is no whole number")
+    try:
+        return pa.array(found, pa.int64())
+    except OverflowError as error:
+        raise NotLowered("a number that is folded does not fit into 64 bits") from error
+
+
+def _function(field: Callable[[Any], Any] | str) -> Callable[[Any], Any]:
+    return attrgetter(field) if isinstance(field, str) else field
+
+
+HELD_ROWS = 200_000
+"""So many rows of pieces are folded together at least."""
+PART_ROWS = 20_000
+"""Of a window at a time."""
+
+_decode = msgspec.msgpack.Decoder(tuple[int, ...]).decode
+
+
+def numbers_of(stage: Stage) -> WholeNumbers:
+    """What the states of a stage that is lowered are.
+
+    Raises:
+        NotLowered: it is not.
+    """
+    if stage.lowering is None:
+        raise NotLowered(f"stage {stage.number} is not lowered")
+    return stage.lowering.numbers(stage.subtopology)
+
+
+class FoldedReader:
+    """The rows that are for one task of a stage that is lowered, in order."""
+
+    def __init__(self, plan: Plan, stage: Stage, batches: Iterator[pa.RecordBatch]) -> None:
+        if stage.lowering is None:
+            raise NotLowered(f"stage {stage.number} is not lowered")
+        self._sources = sources_of(stage.subtopology, stage.lowering.topic, plan.counts)
+        self._folding = Folding(numbers_of(stage))
+        self._grid = WindowGrid(stage.lowering.aggregate(stage.subtopology).windows)
+        self._rows = _rows(batches)
+        self._next = next(self._rows, None)
+        if self._next is None:
+            raise RuntimeError("Spark has started a task of a history without its first row")
+        self.partition: int = self._next["task"]
+        """Of the task."""
+
+    def read_ends(self) -> Mapping[Source, SourceEnd]:
+        """How far each source has come; to be called before `windows`.
+
+        Raises:
+            NotLowered: nothing was heard of one of them.
+        """
+        ends: dict[Source, SourceEnd] = {}
+        while (row := self._next) is not None and row["kind"] != PIECE:
+            if row["kind"] == SOURCE:
+                ends[self._sources[row["rank"]]] = SourceEnd(*_decode(row["value"]))
+            self._take()
+        if missing := [source for source in self._sources if source not in ends]:
+            raise NotLowered(f"nothing was heard of {missing[0]}")
+        return {source: ends[source] for source in self._sources}
+
+    def windows(self) -> Iterator[FoldedWindow]:
+        """All windows in the order of their ends, their rows by key; large ones in parts.
+
+        Raises:
+            NotLowered: a sum does not fit into 64 bits.
+        """
+        held = self._folding.schema.empty_table()
+        while self._next is not None:
+            held = self._more(held)
+            below = None if self._next is None else self._next["turn"]
+            held = self._folding.folded(held, ["window", "key"])
+            if below is None:
+                yield from self._whole(held)
+                return
+            is_whole = self._ends(held) < below
+            yield from self._whole(held.filter(pa.array(is_whole)))
+            held = held.filter(pa.array(~is_whole))
+
+    def _more(self, held: pa.Table) -> pa.Table:
+        """With so many pieces more that it is worth folding them: twice as many, if they stay."""
+        wanted = max(HELD_ROWS, 2 * held.num_rows)
+        pieces, count = [*held.to_batches()], held.num_rows
+        while self._next is not None and count < wanted:
+            pieces.append(self._folding.piece(self._next["value"]))
+            count += pieces[-1].num_rows
+            self._take()
+        return pa.Table.from_batches(pieces, self._folding.schema)
+
+    def _whole(self, rows: pa.Table) -> Iterator[FoldedWindow]:
+        if not rows.num_rows:
+            return
+        rows = rows.sort_by([("window", "ascending"), ("key", "ascending")]).combine_chunks()
+        windows = rows["window"].to_numpy()
+        borders = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(windows)]
+        raws, timestamps = rows["key"].to_pylist(), rows["timestamp"].to_numpy().tolist()
+        states = self._folding.states(rows)
+        for low, end in pairwise(borders):
+            bounds = self._grid.bounds(int(windows[low]))
+            for at in range(low, end, PART_ROWS):
+                part = slice(at, min(at + PART_ROWS, end))
+                yield FoldedWindow(*bounds, raws[part], timestamps[part], states[part])
+
+    def _ends(self, rows: pa.Table) -> Any:  # noqa: ANN401 - NumPy's
+        return self._grid.ends(rows["window"].to_numpy())
+
+    def _take(self) -> None:
+        self._next = next(self._rows, None)
+        if self._next is not None and self._next["task"] != self.partition:
+            raise RuntimeError(
+                "Spark has put rows of two tasks of a history into one: is a plugin, or a setting, "
+                "changing its repartitioning?"
+            )
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.select(["task", "kind", "turn", "rank", "value"]).to_pylist()

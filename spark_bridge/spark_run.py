@@ -1,0 +1,240 @@
+"""SparkRun: a plan of a history, run by Spark.
+
+Each stage is one `mapInArrow` over as many partitions as it has tasks; what goes through
+repartition topics is repartitioned by task and sorted (`shuffles`). All is one job, unless rows of
+a stage are wanted by two others: then they are kept on disk. Rule of the file: what Spark does
+again changes nothing; what failed for good is told in one line, with the record's coordinates, and
+not as Java's traces. Not done here: the plan, which is the same for every engine
+(`streamlog.history.plan`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import msgspec
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sql
+
+from spark_bridge.partial_aggregation import BEFORE_ALL_MS
+from spark_bridge.python_failures import first_line
+from spark_bridge.shuffles import COLUMNS, ORDER, SEED
+from spark_bridge.spark_session import session
+from spark_bridge.stage_function import (
+    ERRORS,
+    TASKS,
+    ErrorReport,
+    ProgressWatch,
+    StageFunction,
+    StageWork,
+    TaskPlace,
+)
+from streamlog.errors import CorruptData, ProcessingError, StreamlogError
+from streamlog.history.finished import FinishedTask
+from streamlog.history.lowering import NotLowered
+from streamlog.history.plan import Plan, Stage, taken_by_tasks
+from streamlog.history.task_run import OnRead
+from streamlog.snapshots import SnapshotPlace
+from streamlog.transport.security import Security
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SparkRun", "session"]
+
+logger = logging.getLogger(__name__)
+
+EMBEDDED = "embedded:"
+
+
+class SparkRun:
+    """A plan at work in Spark."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        spark: SparkSession,
+        *,
+        url: str,
+        security: Security | None,
+        place: SnapshotPlace,
+        now_ms: int,
+        state_memory_bytes: int,
+        on_read: OnRead | None = None,
+    ) -> None:
+        """A run that has not begun.
+
+        Args:
+            plan: with the ends of the log.
+            spark: on whose executors it runs.
+            url: of the log; the directory of an embedded one is read as files, which all
+                executors have to see.
+            security: how brokers are talked to.
+            place: of the snapshot that comes of it; all executors have to see it, too.
+            now_ms: the time on the wall.
+            state_memory_bytes: for the state of each task.
+            on_read: told what tasks have read, by a thread; None: nobody watches.
+        """
+        self.plan = plan
+        """What is run; without its lowered stages if these were not what they seemed to be."""
+        self._spark = spark
+        self._place = place
+        self._now_ms = now_ms
+        self._log = (url, security)
+        self._state_memory_bytes = state_memory_bytes
+        self._on_read = on_read
+        self._run = ""
+        self._told = Counter[TaskPlace]()
+        """What was read and told, also by a run whose stages had to be run again."""
+
+    def run(self) -> list[FinishedTask]:
+        """All stages.
+
+        Raises:
+            ProcessingError: a task has failed; told with the record's coordinates.
+            CorruptData: the reports of tasks can't be seen here: their place is not shared.
+            StreamlogError: Spark could not run it; says why, as far as Spark does.
+        """
+        try:
+            return self._ran()
+        except NotLowered as error:
+            logger.warning("%s: its stage is run again by the task itself", error)
+            self.plan = taken_by_tasks(self.plan, str(error))
+            self._place.remove()
+            return self._ran()
+
+    def _ran(self) -> list[FinishedTask]:
+        self._run = uuid4().hex[:12]
+        frames: dict[int, DataFrame] = {}
+        read_by = self._readers()
+        for stage in self.plan.stages:
+            frame = self._frame(stage, frames)
+            if read_by[stage.number] > 1:
+                frame = frame.persist(StorageLevel.DISK_ONLY)
+            frames[stage.number] = frame
+        leaves = [frames[s.number] for s in self.plan.stages if not read_by[s.number]]
+        try:
+            whole = leaves[0]
+            for leaf in leaves[1:]:
+                whole = whole.unionByName(leaf)
+            with self._watched():
+                whole.collect()
+        except PySparkException as error:
+            logger.debug("Spark says: %s", error)
+            raise self._explained(error) from None
+        finally:
+            for number, frame in frames.items():
+                if read_by[number] > 1:
+                    frame.unpersist()
+        return self._finished()
+
+    def _watched(self) -> AbstractContextManager[object]:
+        """While the tasks run, who watches them hears how far they are."""
+        if self._on_read is None:
+            return nullcontext()
+        return ProgressWatch(self._place, self._on_read, self._told)
+
+    def _readers(self) -> Counter[int]:
+        """How many stages read what each one writes."""
+        found: Counter[int] = Counter()
+        for stage in self.plan.stages:
+            written = {*stage.subtopology.repartition_topics}
+            found[stage.number] = sum(
+                bool(written & {*other.subtopology.inputs}) for other in self.plan.stages
+            )
+        return found
+
+    def _frame(self, stage: Stage, frames: Mapping[int, DataFrame]) -> DataFrame:
+        sub = stage.subtopology
+        url, security = self._log
+        work = StageWork(
+            plan=self.plan,
+            stage=stage,
+            place=self._place,
+            directory=url.removeprefix(EMBEDDED) if url.startswith(EMBEDDED) else None,
+            url=url,
+            security=security,
+            now_ms=self._now_ms,
+            state_memory_bytes=self._state_memory_bytes,
+            run=self._run,
+            is_watched=self._on_read is not None,
+        )
+        rows = self._seeds(stage)
+        above = [
+            frames[other.number]
+            for other in self.plan.stages
+            if {*other.subtopology.repartition_topics} & {*sub.inputs}
+        ]
+        if above:
+            for frame in above:
+                rows = rows.unionByName(frame.where(sql.col("stage") == stage.number))
+            rows = rows.repartitionById(stage.tasks, "task").sortWithinPartitions(*ORDER)
+        return rows.mapInArrow(StageFunction(work), COLUMNS)
+
+    def _seeds(self, stage: Stage) -> DataFrame:
+        """A row for each task, in a partition of its own."""
+        null, zero = sql.lit(None), sql.lit(0)
+        return self._spark.range(0, stage.tasks, 1, stage.tasks).select(
+            sql.lit(stage.number).alias("stage"),
+            sql.col("id").cast("int").alias("task"),
+            sql.lit(BEFORE_ALL_MS).cast("bigint").alias("turn"),
+            zero.alias("input"),
+            zero.alias("rank"),
+            zero.cast("bigint").alias("number"),
+            sql.lit(SEED).alias("kind"),
+            zero.cast("bigint").alias("timestamp"),
+            *(null.cast("binary").alias(name) for name in ("key", "value", "own", "headers")),
+        )
+
+    def _finished(self) -> list[FinishedTask]:
+        """What the tasks have left: of each the report of one attempt, whichever."""
+        found: dict[tuple[int, int], FinishedTask] = {}
+        for data in self._reports(TASKS):
+            task = FinishedTask.decode(data)
+            found.setdefault((task.entry.subtopology, task.entry.partition), task)
+        wanted = [(s.number, partition) for s in self.plan.stages for partition in range(s.tasks)]
+        if missing := [at for at in wanted if at not in found]:
+            raise CorruptData(
+                f"task {missing[0][0]}_{missing[0][1]} has left nothing in {self._place.url}: the "
+                "executors write somewhere else; give a directory= that all machines share"
+            )
+        (self._place / TASKS).remove()
+        self._sweep(list(found.values()))
+        return [found[at] for at in wanted]
+
+    def _reports(self, folder: str) -> Iterator[bytes]:
+        """Those that are there whole: who is killed while he writes one leaves other things."""
+        place = self._place / folder / self._run
+        return (place.read(name) for name in place.names() if name.endswith(".json"))
+
+    def _sweep(self, tasks: Sequence[FinishedTask]) -> None:
+        """Remove what attempts have left that do not count."""
+        kept = {part.name for task in tasks for part in (*task.pending, *task.staged)}
+        for task in tasks:
+            progress = () if task.entry.progress is None else (task.entry.progress,)
+            kept |= {part.name for part in (*task.entry.files, *progress)}
+        directories = {name.partition("/")[0] for name in kept}
+        for name in self._place.names():
+            if name not in directories:
+                (self._place / name).remove()
+
+    def _explained(self, error: PySparkException) -> StreamlogError:
+        """What a task has reported, if one has; else the one line of Spark's that tells most."""
+        for data in self._reports(ERRORS):
+            report = msgspec.json.decode(data, type=ErrorReport)
+            if not report.lowered:
+                return NotLowered(report.message)
+            return ProcessingError(
+                report.message,
+                topic=report.topic,
+                partition=report.partition,
+                offset=report.offset,
+                node=report.node,
+            )
+        return StreamlogError(f"Spark could not run the history: {first_line(str(error))}")

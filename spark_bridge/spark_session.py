@@ -1,0 +1,94 @@
+"""A Spark session with the data source registered and the settings that it needs.
+
+Workers must run this interpreter (else they take `python3` from PATH, without our packages),
+times must be UTC (a row's timestamp is an instant), and string hashes must agree between
+executors. What Spark logs on the driver's terminal is one line for each event, unless there is a
+log4j2 configuration already.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_bridge.data_source import StreamlogDataSource
+from spark_bridge.java import ensure_java
+from streamlog.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+CLUSTER = "spark://"
+MASTER_TIMEOUT_S = 10
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOG4J = Path(__file__).with_name("log4j2.properties")
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make `spark.read.format("streamlog")` known to a session that you made yourself."""
+    spark.dataSource.register(StreamlogDataSource)
+    return spark
+
+
+def session(
+    name: str = "streamlog",
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session on `master` with the data source registered; `conf` overrides our settings.
+
+    Raises:
+        ConfigError: there is no Java 17 or newer, or nobody at `master`.
+    """
+    ensure_java()
+    _check_master(master)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {
+        **_addresses(master),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.executorEnv.PYTHONHASHSEED": "0",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **(conf or {}),
+    }
+    settings[JAVA_OPTIONS] = _java_options(settings.get(JAVA_OPTIONS, ""))
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return register(builder.getOrCreate())
+
+
+def _check_master(master: str) -> None:
+    """See that one of a cluster's masters is there: Spark would try for a minute, and say how."""
+    reasons = []
+    for address in master.removeprefix(CLUSTER).split(",") if master.startswith(CLUSTER) else ():
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), MASTER_TIMEOUT_S):
+                return
+        except (OSError, ValueError) as error:
+            reasons.append(f"{address}: {error}")
+    if reasons:
+        raise ConfigError(
+            f"no master of Spark answers at {master} ({'; '.join(reasons)}): start it, or give the "
+            "URL that its web page shows, with the port of the master, such as spark://head:7077"
+        )
+
+
+def _addresses(master: str) -> dict[str, str]:
+    """Here nobody else has to reach the driver; on a cluster its executors do."""
+    if not master.startswith("local"):
+        return {}
+    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    return {"spark.driver.bindAddress": LOOPBACK}
+
+
+def _java_options(given: str) -> str:
+    """Those of the driver, with our configuration of what it logs if there is no other."""
+    if "log4j2.configurationFile" in given or os.environ.get("SPARK_CONF_DIR"):
+        return given
+    return f"-Dlog4j2.configurationFile={LOG4J.as_uri()} {given}".strip()

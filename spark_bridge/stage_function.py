@@ -1,0 +1,351 @@
+"""A stage of a history inside the tasks of Spark.
+
+A Python worker reads its task's input (the log itself, the rows of earlier stages), runs the task,
+and returns rows for later stages: no row of the log crosses to the JVM. The rest lies in the
+snapshot's directory, which all machines see: state, output rows, progress for the driver's bars (at
+most once a second), and finally the report `tasks/<task>-<attempt>.json`, also of an error. A task
+is a function of the plan and the log, so any attempt with a report is valid.
+
+Plans and functions are pickled by value where no module holds them; msgspec's coders are rebuilt.
+Rule: only Spark's own workers unpickle, and never bytes from the log.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import logging
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
+
+from spark_bridge.partial_aggregation import FoldedReader
+from spark_bridge.python_failures import without_traceback
+from spark_bridge.shuffles import ShuffleReader, ShuffleRows
+from streamlog.clock import Clock, SystemClock
+from streamlog.errors import StreamlogError
+from streamlog.history.folded import FoldedStageTask
+from streamlog.history.local import load_global_tables, one_by_one
+from streamlog.history.lowering import NotLowered
+from streamlog.history.plan import Plan, Stage
+from streamlog.history.readers import LogReader
+from streamlog.history.stage_task import Attempt, StageTask
+from streamlog.history.stored import StoredReader
+from streamlog.history.task_run import InputReader, OnRead, PartitionReader, Read
+from streamlog.processing.error_handling import DamagedInputs
+from streamlog.processing.inputs.record_queue import PartitionKey
+from streamlog.processing.joins.stream_table_join import GlobalTables
+from streamlog.record import TopicPartition
+from streamlog.snapshots import SnapshotPlace
+from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
+from streamlog.transport.security import Security
+
+Made = tuple[Callable[[], Any], tuple[()]]
+
+
+def dump_pickle(item: object) -> bytes:
+    """As bytes.
+
+    Raises:
+        TypeError: something in it can't be sent to another process, such as an open file.
+    """
+    data: bytes = cloudpickle.dumps(item)  # type: ignore[no-untyped-call]
+    return data
+
+
+def load_pickle(data: bytes) -> Any:  # noqa: ANN401 - whatever was dumped
+    """What `dumped` gave."""
+    return cloudpickle.loads(data)
+
+
+def _encoder(encoder: Any) -> Made:  # noqa: ANN401 - of one of two kinds
+    names = ("enc_hook", "decimal_format", "uuid_format", "order")
+    make: Callable[..., Any] = type(encoder)
+    return partial(make, **{name: getattr(encoder, name) for name in names}), ()
+
+
+def _decoder(decoder: Any) -> Made:  # noqa: ANN401 - of one of two kinds
+    make: Callable[..., Any] = type(decoder)
+    return partial(make, decoder.type, strict=decoder.strict, dec_hook=decoder.dec_hook), ()
+
+
+copyreg.pickle(msgspec.json.Encoder, _encoder)
+copyreg.pickle(msgspec.msgpack.Encoder, _encoder)
+copyreg.pickle(msgspec.json.Decoder, _decoder)
+copyreg.pickle(msgspec.msgpack.Decoder, _decoder)
+
+
+PROGRESS = "progress"
+"""Where tasks tell, in the snapshot's directory."""
+EVERY_MS = 1_000
+
+TaskPlace: TypeAlias = tuple[str, PartitionKey]
+"""A task, and a partition that it reads."""
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How much of a partition one attempt has read."""
+
+    topic: str
+    partition: int
+    records: int
+    total: int
+    is_staged: bool
+
+
+_decode = msgspec.json.Decoder(list[PartitionProgress]).decode
+
+
+class ProgressWriter:
+    """Tells what one attempt at a task reads; an `OnRead`."""
+
+    def __init__(
+        self, place: SnapshotPlace | None, attempt: str, *, clock: Clock | None = None
+    ) -> None:
+        """`attempt` is its name among all attempts at all tasks; without a place nobody listens."""
+        self._place = place
+        self._name = f"{PROGRESS}/{attempt}.json"
+        self._clock = clock or SystemClock()
+        self._found: dict[PartitionKey, PartitionProgress] = {}
+        self._told_ms = self._clock.now_ms()
+
+    def __call__(self, read: Read) -> None:
+        """Some records more."""
+        if self._place is None:
+            return
+        before = self._found.get(read.place)
+        records = read.records + (0 if before is None else before.records)
+        self._found[read.place] = PartitionProgress(
+            *read.place, records, read.total, read.is_staged
+        )
+        if self._clock.now_ms() - self._told_ms >= EVERY_MS:
+            self.tell()
+
+    def tell(self) -> None:
+        """All that has been read."""
+        self._told_ms = self._clock.now_ms()
+        if self._place is not None:
+            self._place.add(self._name, msgspec.json.encode([*self._found.values()]))
+
+
+class ProgressWatch:
+    """Looks for what tasks tell while a history runs; a context manager, with a thread."""
+
+    def __init__(
+        self, place: SnapshotPlace, on_read: OnRead, told: Counter[TaskPlace] | None = None
+    ) -> None:
+        """`on_read` hears of records that no attempt had read before, nor is `told` already."""
+        self._place = place / PROGRESS
+        self._on_read = on_read
+        self._told = Counter[TaskPlace]() if told is None else told
+        self._over = Event()
+        self._thread = Thread(target=self._watch, name="streamlog-progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        """Tell what is new.
+
+        Raises:
+            CorruptData: a file is gone that was there.
+        """
+        for name in self._place.names():
+            if not name.endswith(".json"):
+                continue
+            task = name.partition("-")[0]
+            for found in _decode(self._place.read(name)):
+                place = (found.topic, found.partition)
+                more = found.records - self._told[task, place]
+                if more > 0:
+                    self._told[task, place] += more
+                    self._on_read(Read(place, more, found.total, found.is_staged))
+
+    def _watch(self) -> None:
+        while True:
+            is_over = self._over.wait(EVERY_MS / 1000)
+            try:
+                self.look()
+            except (StreamlogError, OSError) as error:
+                _log.warning("the progress of tasks can't be seen any more: %s", error)
+                return
+            if is_over:
+                return
+
+
+TASKS, ERRORS = "tasks", "errors"
+"""Where reports lie, in the snapshot's directory, in a folder of each run."""
+
+
+class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an attempt has failed."""
+
+    message: str
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    node: str = ""
+    lowered: bool = True
+    """False: its records are not what the stage was lowered for, which its tasks can take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWork:
+    """What a task of Spark has to know; sent to it as bytes."""
+
+    plan: Plan
+    stage: Stage
+    place: SnapshotPlace
+    directory: str | None
+    """Of the log's files; None: it is read through its brokers."""
+    url: str
+    security: Security | None
+    now_ms: int
+    state_memory_bytes: int
+    run: str
+    """Of this history: what is left of another one may still write, and does not count."""
+    is_watched: bool = False
+    """Whether somebody looks how far tasks have come."""
+
+
+class StageFunction:
+    """A stage, for `DataFrame.mapInArrow`."""
+
+    def __init__(self, work: StageWork) -> None:
+        # What users define may lie where only the driver looks for modules.
+        self._path = [each for each in sys.path if each]
+        self._work = dump_pickle(work)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run one task over the rows that are for it."""
+        sys.path += [each for each in self._path if each not in sys.path]
+        work: StageWork = load_pickle(self._work)
+        context: Any = TaskContext.get()
+        attempt = str(0 if context is None else context.taskAttemptId())
+        batches = iter(batches)
+        shuffled: ShuffleReader | FoldedReader
+        if work.stage.lowering is None:
+            shuffled = ShuffleReader(work.plan, work.stage, batches)
+        else:
+            shuffled = FoldedReader(work.plan, work.stage, batches)
+        try:
+            with without_traceback():
+                yield from _run(work, shuffled, attempt)
+            # What is read to its end leaves a process that Spark gives another task to.
+            deque(batches, maxlen=0)
+        except StreamlogError as error:
+            _report(work, shuffled.partition, attempt, error)
+            raise
+
+
+def _run(
+    work: StageWork, shuffled: ShuffleReader | FoldedReader, attempt: str
+) -> Iterator[pa.RecordBatch]:
+    partition = shuffled.partition
+    rows = ShuffleRows(work.plan, work.stage, partition)
+    budget = RocksBudget(work.state_memory_bytes)
+    task_id = f"{work.stage.number}_{partition}"
+    teller = ProgressWriter(work.place if work.is_watched else None, f"{task_id}-{attempt}")
+    with _open_log(work) as reader, TemporaryDirectory(prefix="streamlog-history-") as directory:
+        tables = GlobalTables(work.plan.topology.global_tables)
+        load_global_tables(tables, work.plan, reader)
+        going = Attempt(
+            plan=work.plan,
+            stage=work.stage,
+            partition=partition,
+            name=attempt,
+            place=work.place,
+            directory=Path(directory) / "task",
+            now_ms=work.now_ms,
+            open_store=lambda path: RocksStore.open(path, budget=budget),
+            global_tables=tables,
+            on_read=teller,
+        )
+        for finished in _task(going, work, shuffled, reader, rows).steps():
+            if finished is not None:
+                rows.finish()
+                teller.tell()
+                report = f"{TASKS}/{work.run}/{going.task_id}-{attempt}.json"
+                work.place.add(report, finished.encode())
+            yield from rows.drain(is_last=finished is not None)
+
+
+def _task(
+    going: Attempt,
+    work: StageWork,
+    shuffled: ShuffleReader | FoldedReader,
+    reader: PartitionReader,
+    rows: ShuffleRows,
+) -> StageTask:
+    if isinstance(shuffled, FoldedReader):
+        ends = shuffled.read_ends()
+        return FoldedStageTask(going, ends, shuffled.windows(), rows)
+    return StageTask(going, list(_feeds(work, shuffled, reader)), rows)
+
+
+def _feeds(
+    work: StageWork, shuffled: ShuffleReader, reader: PartitionReader
+) -> Iterator[InputReader]:
+    sub, partition = work.stage.subtopology, shuffled.partition
+    staged = {
+        (topic, partition): (0, None)
+        for topic in sub.inputs
+        if topic in sub.feeders and partition < work.plan.counts[topic]
+    }
+    if staged:
+        yield InputReader(staged, shuffled.arrivals(), is_staged=True)
+    damaged = DamagedInputs(work.plan.topology)
+    for topic in sub.inputs:
+        place = TopicPartition(topic, partition)
+        if topic not in sub.feeders and partition < work.plan.counts[topic]:
+            start, end = work.plan.ends[place]
+            found = reader.read(place, start, end, damaged)
+            yield InputReader({place: (start, end)}, one_by_one(place, found))
+
+
+@contextmanager
+def _open_log(work: StageWork) -> Iterator[PartitionReader]:
+    """The log as a task reads it: its files, or through its brokers."""
+    if work.directory is None:
+        with LogReader(work.url, work.security) as reader:
+            yield reader
+        return
+    with closing(StoredReader(work.directory)) as stored:
+        yield stored
+
+
+def _report(work: StageWork, partition: int, attempt: str, error: StreamlogError) -> None:
+    report = ErrorReport(
+        message=str(error),
+        topic=getattr(error, "topic", ""),
+        partition=getattr(error, "partition", -1),
+        offset=getattr(error, "offset", -1),
+        node=getattr(error, "node", ""),
+        lowered=not isinstance(error, NotLowered),
+    )
+    with suppress(StreamlogError):
+        name = f"{ERRORS}/{work.run}/{work.stage.number}_{partition}-{attempt}.json"
+        work.place.add(name, msgspec.json.encode(report))

@@ -1,0 +1,206 @@
+"""Values of records as typed columns: JSON by the query's schema, or as an app declares them.
+
+The app is found by name, `module:name`, in every Python process of Spark. Fields of a type are
+columns of a struct, lists are arrays, dicts with text keys are maps, and a type that Spark lacks
+(decimals, UUIDs, durations) is text, as in JSON. A union of two classes has no one shape and is
+refused by name. Fields that the schema does not name are omitted, missing ones are NULL, and a null
+value is a NULL struct. A value that does not fit ends the read with an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import date, datetime
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import inspect
+
+from streamlog.errors import ConfigError, SerdeError
+from streamlog.serdes.json_values import JsonSerde
+from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
+from streamlog.serdes.serde import Serde
+
+if TYPE_CHECKING:
+    from spark_bridge.offset_ranges import OffsetRange
+    from spark_bridge.source_options import ReadOptions
+
+
+_PLAIN: dict[type, str] = {
+    StrSerde: "string",
+    IntSerde: "bigint",
+    FloatSerde: "double",
+    BytesSerde: "binary",
+}
+_SIMPLE: dict[type, str] = {
+    inspect.StrType: "string",
+    inspect.IntType: "bigint",
+    inspect.FloatType: "double",
+    inspect.BoolType: "boolean",
+    inspect.BytesType: "binary",
+    inspect.DateTimeType: "timestamp",
+    inspect.DateType: "date",
+    inspect.DecimalType: "string",
+    inspect.UUIDType: "string",
+    inspect.TimeType: "string",
+    inspect.TimeDeltaType: "string",
+}
+_LISTS = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
+_OBJECTS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
+_AS_THEY_ARE = (bytes, datetime, date)
+
+
+def declared_serde(app: str, topic: str) -> Serde[Any]:
+    """That of a topic's values.
+
+    Raises:
+        ConfigError: as `declared_topic`.
+    """
+    serde: Serde[Any] = declared_topic(app, topic).value
+    return serde
+
+
+@lru_cache(maxsize=256)
+def declared_topic(app: str, topic: str) -> Any:  # noqa: ANN401 - the bridge knows no app
+    """A topic as an app declares it.
+
+    Raises:
+        ConfigError: there is no such app, or it does not declare the topic.
+    """
+    module_name, _, name = app.partition(":")
+    try:
+        found = getattr(import_module(module_name), name or "app")
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"option 'app' is the MODULE or MODULE:NAME of an app, and {app!r} can't be had: "
+            f"{error}; Spark's processes have to be able to import it"
+        ) from error
+    if topic not in found.topics:
+        raise ConfigError(f"app {app!r} has no topic {topic!r}: it has {', '.join(found.topics)}")
+    return found.topics[topic]
+
+
+def declared_columns(app: str, topics: Iterable[str]) -> str:
+    """The type of their values, in Spark's words.
+
+    Raises:
+        ConfigError: the topics differ in it, or it is none that Spark could have.
+    """
+    found = {topic: _of_serde(declared_serde(app, topic), topic) for topic in sorted(topics)}
+    if len({*found.values()}) > 1:
+        told = "; ".join(f"{topic}: {columns}" for topic, columns in found.items())
+        raise ConfigError(f"values of the topics have different types, read them apart: {told}")
+    return next(iter(found.values()), "binary")
+
+
+def declared_decoder(app: str, topic: str) -> Callable[[bytes], Any]:
+    """From bytes to what Arrow takes for `declared_columns`; raises SerdeError.
+
+    Raises:
+        ConfigError: as `declared_serde`.
+    """
+    serde = declared_serde(app, topic)
+
+    def decode(data: bytes) -> object:
+        return msgspec.to_builtins(serde.loads(data), builtin_types=_AS_THEY_ARE)
+
+    return decode
+
+
+def _of_serde(serde: Serde[Any], topic: str) -> str:
+    if type(serde) in _PLAIN:
+        return _PLAIN[type(serde)]
+    if isinstance(serde, JsonSerde):
+        return _columns(inspect.type_info(serde.declared), topic)
+    raise ConfigError(
+        f"values of {topic!r} are read by {type(serde).__name__}, which does not say what their "
+        "columns are: give the option 'valueSchema'"
+    )
+
+
+def _columns(info: inspect.Type, where: str) -> str:
+    if type(info) in _SIMPLE:
+        return _SIMPLE[type(info)]
+    if isinstance(info, _LISTS):
+        return f"array<{_columns(info.item_type, f'{where}[]')}>"
+    if isinstance(info, inspect.DictType) and isinstance(info.key_type, inspect.StrType):
+        return f"map<string, {_columns(info.value_type, f'{where}[]')}>"
+    if isinstance(info, _OBJECTS) and not getattr(info, "array_like", False):
+        fields = (
+            f"`{f.encode_name}`: {_columns(f.type, f'{where}.{f.name}')}" for f in info.fields
+        )
+        return f"struct<{', '.join(fields)}>"
+    if isinstance(info, inspect.EnumType | inspect.LiteralType):
+        return _of_values(info, where)
+    if isinstance(info, inspect.UnionType):
+        kinds = {_columns(t, where) for t in info.types if not isinstance(t, inspect.NoneType)}
+        if len(kinds) == 1:
+            return kinds.pop()
+    raise _shape_error(where, type(info).__name__.removesuffix("Type"))
+
+
+def _of_values(info: inspect.EnumType | inspect.LiteralType, where: str) -> str:
+    values = info.values if isinstance(info, inspect.LiteralType) else [e.value for e in info.cls]
+    kinds = {type(value) for value in values}
+    if kinds == {str}:
+        return "string"
+    if kinds == {int}:
+        return "bigint"
+    raise _shape_error(where, "values of several types")
+
+
+def _shape_error(where: str, kind: str) -> ConfigError:
+    return ConfigError(
+        f"{where} has no type that Spark could have ({kind}): read bytes, or give the option "
+        "'valueSchema' with the fields that you want"
+    )
+
+
+_UNFIT = (msgspec.MsgspecError, pa.ArrowException, TypeError, ValueError, SerdeError)
+
+
+class TypedValues:
+    """The values of one topic, decoded."""
+
+    def __init__(self, options: ReadOptions, topic: str, value_type: Any) -> None:  # noqa: ANN401 - Arrow's, untyped
+        """As the options say; `value_type` is Arrow's.
+
+        Raises:
+            ConfigError: the app is not there, or does not declare the topic.
+        """
+        self._type = value_type
+        self._what = "the option valueSchema"
+        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+        if options.app is not None:
+            self._what = f"what {options.app} declares"
+            self._decode = declared_decoder(options.app, topic)
+
+    def typed(self, values: Any, offsets: OffsetRange, numbers: Any) -> Any:  # noqa: ANN401 - as above
+        """The values as an Arrow array; `numbers` are their offsets.
+
+        Raises:
+            SerdeError: a value does not fit; says which one.
+        """
+        texts = values.to_pylist()
+        try:
+            return self._array(texts)
+        except _UNFIT:
+            pass
+        for text, number in zip(texts, numbers.to_pylist(), strict=True):
+            try:
+                self._array([text])
+            except _UNFIT as error:
+                raise SerdeError(
+                    f"the value of {offsets.topic}-{offsets.partition} at offset {number} does not"
+                    f" fit {self._what}: {error}"
+                ) from error
+        raise SerdeError(
+            f"values of {offsets.topic}-{offsets.partition} fit one by one, but not at once"
+        )
+
+    def _array(self, texts: list[bytes | None]) -> Any:  # noqa: ANN401 - as above
+        decode = self._decode
+        return pa.array([None if text is None else decode(text) for text in texts], self._type)

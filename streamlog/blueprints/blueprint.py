@@ -1,0 +1,206 @@
+"""Blueprint: a topology as plain data, to be stored and to be compared with a later one.
+
+Names, kinds, connections, topics, stores, the forms of serdes and the definitions of windows; not
+the functions, which can't be compared. Nodes are described by their fields, whatever kinds there
+are. Rules of the file: a node that the user has not named is called by its kind and its place, so
+that one more of them does not rename all others; what a store holds is told by `content`, and two
+programs may share its rows only if that agrees (`evolution`). Not done here: comparing
+(`difference`), and where it is stored (`worker/topics/version_log`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, cast
+
+import msgspec
+
+from streamlog.errors import CorruptData
+from streamlog.nodes.stream_nodes import Node
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.serdes import form_of
+from streamlog.tables.stores.store import StoreSpec
+from streamlog.topology import Subtopology, Topology
+from streamlog.windows.definitions import Windows
+from streamlog.windows.emit import Emit
+
+NO_DETAILS = frozenset({"name", "parents"})
+"""Fields that every node has."""
+KEPT_APART = frozenset({".late", ".name", ".parents"})
+"""Fields of a node that its stores hold nothing of."""
+CHANGEABLE = frozenset({"grace_ms", "retention_ms"})
+"""Of a window's definition: rows that are there stay what they are."""
+SERDE = "serde"
+"""Marks the form of a serde among other details."""
+
+
+class StoreEntry(msgspec.Struct, frozen=True):
+    """A store of the topology."""
+
+    node: str
+    kind: str
+    changelog: str
+    content: dict[str, Any]
+    """By path in the node: the forms of its serdes and the definition of its windows."""
+
+
+class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
+    """A topology as plain data."""
+
+    nodes: dict[str, dict[str, Any]]
+    """By name: kind, parents (`after`) and details."""
+    stores: dict[str, StoreEntry]
+    changelogs: dict[str, list[str]]
+    """The inputs whose positions each changelog keeps."""
+    topics: dict[str, dict[str, Any]]
+    """The forms of keys and values."""
+
+    @classmethod
+    def of(cls, topology: Topology) -> Blueprint:
+        """The topology as data."""
+        names = names_of(topology)
+        drawn = Blueprint(
+            nodes={names[node.name]: _describe_node(node, names) for node in topology.nodes},
+            stores={
+                name: entry for sub in topology.subtopologies for name, entry in stores_of(sub)
+            },
+            changelogs={
+                sub.changelog_topic: sorted(sub.inputs)
+                for sub in topology.subtopologies
+                if sub.changelog_topic is not None
+            },
+            topics={name: _forms(spec) for name, spec in sorted(topology.topics.items())},
+        )
+        # As it will be read again: tuples are lists, keys are text.
+        return cls.decode(drawn.encode())
+
+    def encode(self) -> bytes:
+        """As bytes; equal topologies give equal bytes."""
+        return msgspec.json.encode(self, order="deterministic")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Blueprint:
+        """The blueprint in these bytes.
+
+        Raises:
+            CorruptData: they are none.
+        """
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorruptData(f"a stored topology is not readable: {error}") from error
+
+
+def stores_of(sub: Subtopology) -> Iterator[tuple[str, StoreEntry]]:
+    """The stores of a sub-topology's nodes, with what they hold."""
+    changelog = sub.changelog_topic or ""
+    for node in sub.nodes:
+        for name, owner in _owners(node):
+            kind = type(owner).__name__
+            yield name, StoreEntry(node.name, kind, changelog, dict(_content(owner)))
+
+
+def names_of(topology: Topology) -> dict[str, str]:
+    """What each node is called here: its own name, or its kind and the named node before it."""
+    names: dict[str, str] = {}
+    anchors: dict[str, str] = {}
+    numbers: Counter[tuple[str, str]] = Counter()
+    for node in topology.nodes:
+        kind = type(node).__name__.lower()
+        head, _, number = node.name.rpartition("-")
+        if head != kind or not number.isdecimal():
+            names[node.name] = anchors[node.name] = node.name
+            continue
+        anchor = anchors[node.name] = anchors[node.parents[0]] if node.parents else ""
+        numbers[kind, anchor] += 1
+        names[node.name] = f"{kind} {numbers[kind, anchor]} after {anchor}"
+    return names
+
+
+def _describe_node(node: Node, names: Mapping[str, str]) -> dict[str, Any]:
+    described: dict[str, Any] = {"kind": type(node).__name__}
+    if node.parents:
+        described["after"] = [names[parent] for parent in node.parents]
+    for name, value in _fields(node):
+        if name not in NO_DETAILS and not _is_code(value):
+            described[name] = _plain(value)
+    return described
+
+
+def _fields(value: object) -> Iterator[tuple[str, object]]:
+    for each in dataclasses.fields(cast("Any", value)):
+        yield each.name, getattr(value, each.name)
+
+
+def _is_code(value: object) -> bool:
+    return callable(value) and not isinstance(value, type)
+
+
+def _is_serde(value: object) -> bool:
+    return hasattr(value, "dumps") and hasattr(value, "loads")
+
+
+def _plain(value: object) -> object:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case tuple() | list():
+            return [_plain(item) for item in value if not _is_code(item)]
+        case Mapping():
+            return {str(k): _plain(v) for k, v in value.items() if not _is_code(v)}
+        case Enum() | TopicSpec() | StoreSpec() | Emit():
+            return value.name
+        case _:
+            return _plain_object(value)
+
+
+def _plain_object(value: object) -> object:
+    if isinstance(value, type):
+        return value.__qualname__
+    if _is_serde(value):
+        return {SERDE: form_of(cast("Any", value))}
+    kind = type(value).__qualname__
+    if not dataclasses.is_dataclass(value):
+        return kind
+    fields = {name: _plain(part) for name, part in _fields(value) if not _is_code(part)}
+    return {"kind": kind, **fields}
+
+
+def _forms(spec: TopicSpec) -> dict[str, Any]:
+    return {"key": form_of(spec.key), "value": form_of(spec.value)}
+
+
+def _owners(value: object) -> Iterator[tuple[str, object]]:
+    """The stores in a node, each with the part that says what is in it: often the node itself."""
+    for _, part in _parts(value):
+        if isinstance(part, StoreSpec):
+            yield part.name, value
+        else:
+            yield from _owners(part)
+
+
+def _content(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
+    """What decides about the rows of a node's stores: serdes and windows, by path."""
+    if isinstance(value, Windows):
+        kept = [(name, part) for name, part in _fields(value) if name not in CHANGEABLE]
+        yield path, {"kind": type(value).__name__, **{name: _plain(part) for name, part in kept}}
+    elif _is_serde(value):
+        yield path, _plain(value)
+    else:
+        for name, part in _parts(value):
+            if f"{path}.{name}" not in KEPT_APART:
+                yield from _content(part, f"{path}.{name}")
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    """What a part of a node consists of, as far as its stores may hold it."""
+    if isinstance(value, TopicSpec):
+        yield "key", value.key
+        yield "value", value.value
+    elif isinstance(value, tuple | list):
+        yield from ((str(at), item) for at, item in enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from _fields(value)

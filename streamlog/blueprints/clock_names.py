@@ -1,0 +1,93 @@
+"""Clocks: names for how an app reads event time from a topic.
+
+A time mark may tell an app an event time (`records.control.Told`). That time means nothing to
+another app, nor to the same app once it reads event time from another field. So a mark names the
+clock that it speaks to: the app's id, and a digest of what reads the time. Two functions with the
+same code are one clock; a function that changed is another one, and marks for the old one count
+no more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from hashlib import blake2s
+from types import CodeType, FunctionType
+from typing import Any
+
+from streamlog.nodes.stream_nodes import Entry
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.records.control_batches import clock_of
+from streamlog.topology import Topology
+
+DIGEST_BYTES = 6
+DEPTH_MAX = 8
+"""So deep functions are looked into that are made of others."""
+
+
+def clock_name(app_id: str, topic: TopicSpec) -> str:
+    """The clock that an app keeps time by in this topic."""
+    if topic.timestamp is None:
+        return clock_of(app_id, "record")
+    digest = blake2s(digest_size=DIGEST_BYTES)
+    for part in _parts(topic.timestamp, DEPTH_MAX):
+        digest.update(part.encode(errors="surrogatepass") + b"\0")
+    return clock_of(app_id, digest.hexdigest())
+
+
+def _parts(item: Any, depth: int) -> Iterator[str]:  # noqa: ANN401 - whatever a function holds
+    """What tells this item from another, as text that is the same in each process."""
+    held = _contents(item)
+    if held is None:
+        yield repr(item) if isinstance(item, _PLAIN) else _qualified_name(item)
+    elif depth:
+        yield type(item).__name__
+        for each in held:
+            yield from _parts(each, depth - 1)
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+
+def _contents(item: Any) -> Iterable[object] | None:  # noqa: ANN401 - as above
+    """What an item is made of; None if it is taken as it is."""
+    match item:
+        case CodeType():
+            return (item.co_code.hex(), *item.co_names, *item.co_consts)
+        case FunctionType():
+            return (item.__code__, *_cells(item), *(item.__defaults__ or ()))
+        case partial():
+            return (item.func, *item.args, *sorted(item.keywords.items()))
+        case tuple() | list():
+            return item
+        case set() | frozenset():
+            return sorted(map(repr, item))
+        case _:
+            return None
+
+
+def _cells(function: FunctionType) -> list[object]:
+    cells = function.__closure__ or ()
+    return [cell.cell_contents for cell in cells if cell.cell_contents is not function]
+
+
+def _qualified_name(item: Callable[..., Any] | object) -> str:
+    named = item if hasattr(item, "__qualname__") else type(item)
+    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"
+
+
+def partners(topology: Topology) -> Mapping[str, frozenset[str]]:
+    """Of each topic of others, those that some node waits for together with it, itself included."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for sub in topology.subtopologies:
+        for name in sub.inputs:
+            found[name].add(name)
+        for node in sub.nodes:
+            origins = [each for each in sub.origins(node) if isinstance(each, Entry)]
+            met = {each.topic.name for each in origins if not each.topic.internal}
+            for name in met:
+                found[name] |= met
+    return {
+        name: frozenset(met) for name, met in found.items() if not topology.topics[name].internal
+    }

@@ -1,0 +1,54 @@
+"""Beside: the same topology under another id, whose rows go to topics of their own.
+
+For a version of a program that runs beside another one: it reads the same sources, and shares
+nothing else. Rule of the file: internal topics get the new id in front; every other topic that the
+topology writes to gets the version behind its name, also where the topology reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from streamlog.errors import TopologyError
+from streamlog.nodes.stream_nodes import Node
+from streamlog.nodes.topic_spec import TopicSpec, check_name
+from streamlog.topology import Topology, TopologyBuilder
+
+
+def copy_version(topology: Topology, version: str) -> tuple[Topology, Mapping[str, str]]:
+    """The topology of a version, and what its topics are called that have other names.
+
+    Raises:
+        TopologyError: the version can't be a part of a topic's name.
+    """
+    check_name("a version", version)
+    app_id = f"{topology.app_id}-{version}"
+    own = f"{topology.app_id}-"
+    written = {topic.name for node in topology.nodes for topic in node.writes}
+    names = {
+        name: f"{app_id}-{name.removeprefix(own)}" if spec.internal else f"{name}-{version}"
+        for name, spec in topology.topics.items()
+        if spec.internal or name in written
+    }
+    builder = TopologyBuilder(app_id)
+    builder.nodes = {node.name: _rename_topics(node, names) for node in topology.nodes}
+    builder.global_tables = {table.name: table for table in topology.global_tables}
+    built = builder.build()
+    for mine, theirs in zip(built.subtopologies, topology.subtopologies, strict=True):
+        if [node.name for node in mine.nodes] != [node.name for node in theirs.nodes]:
+            raise TopologyError(
+                f"sub-topology {theirs.number} of {topology.app_id!r} is another one in version "
+                f"{version!r}: this is a mistake of streamlog's; please report it"
+            )
+    return built, names
+
+
+def _rename_topics(node: Node, names: Mapping[str, str]) -> Node:
+    changed: dict[str, Any] = {
+        field.name: replace(value, name=names[value.name])
+        for field in fields(node)
+        if isinstance(value := getattr(node, field.name), TopicSpec) and value.name in names
+    }
+    return replace(node, **changed) if changed else node

@@ -1,0 +1,315 @@
+"""FetchSessions: what readers have asked for, so that they need not repeat it (KIP-227).
+
+A reader that asks in full may be given a session. From then on it says only what is new, moved or
+no longer wanted, and is told only of partitions with news: records, another high watermark or
+log start, an error, another broker to read from. Each request of a session carries the next epoch;
+one that does not has been lost or doubled, and the reader asks in full again. Sessions are a
+convenience that costs memory: there are so many, and who takes the place of whom is decided as in
+Kafka: one that was not used for `STALE_MS`, else a smaller one that is older than that. There are
+no followers here, which in Kafka come first. What Kafka keeps until its place is wanted goes after
+`IDLE_MS`, when another one begins: most readers that leave never say so.
+Rule of the file: it decides what to read and what to tell; reading is `data`'s.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias
+
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.produce_and_fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+STALE_MS: Final = 120_000
+"""A session that was not used for so long gives way to any other."""
+IDLE_MS: Final = 600_000
+"""A session that was not used for so long is given up."""
+PARTITIONS_MAX: Final = 500_000
+"""Of all sessions together; some 200 bytes each."""
+EPOCH_MAX: Final = 2**31 - 1
+FIRST_EPOCH: Final = 0
+"""Of a request that asks in full and would like a session."""
+LAST_EPOCH: Final = -1
+"""Of a request that asks in full and wants no session, and that ends the one it names."""
+NO_SESSION: Final = 0
+TOPIC_IDS_VERSION: Final = 13
+"""From this Fetch version on topics go by id (KIP-516)."""
+
+_UNKNOWN: Final = -1
+
+Key: TypeAlias = tuple[str, bytes, int]
+"""Name or id of a topic, whichever the reader uses, and number of the partition."""
+
+
+class _Followed:
+    """A partition of a session, and what its reader was told of it."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "wanted")
+
+    def __init__(self, wanted: FetchPartition) -> None:
+        self.wanted = wanted
+        self.high_watermark = _UNKNOWN
+        self.log_start_offset = _UNKNOWN
+
+    def has_news(self, found: PartitionData) -> bool:
+        """Whether the reader has to be told; it counts as told then."""
+        news = (
+            bool(found.records)
+            or found.error_code != 0
+            or found.diverging_epoch is not None
+            or found.preferred_read_replica >= 0
+            or found.high_watermark != self.high_watermark
+            or found.log_start_offset != self.log_start_offset
+        )
+        # After an error the partition is told of again, whatever its high watermark is then.
+        self.high_watermark = _UNKNOWN if found.error_code else found.high_watermark
+        self.log_start_offset = found.log_start_offset
+        return news
+
+
+class _Session:
+    __slots__ = ("by_id", "epoch", "followed", "made_ms", "session_id", "used_ms")
+
+    def __init__(self, session_id: int, *, by_id: bool, now_ms: int) -> None:
+        self.session_id = session_id
+        self.by_id = by_id
+        self.made_ms = self.used_ms = now_ms
+        self.epoch = FIRST_EPOCH + 1
+        """Of the request that is due."""
+        self.followed: OrderedDict[Key, _Followed] = OrderedDict()
+
+    def take(self, request: FetchRequest) -> None:
+        """Follow what is new, move what has moved, let go of what is not wanted."""
+        for key, wanted in _asked(request.topics):
+            known = self.followed.get(key)
+            if known is None:
+                self.followed[key] = _Followed(wanted)
+            else:
+                known.wanted = wanted
+        for topic in request.forgotten_topics_data:
+            for number in topic.partitions:
+                self.followed.pop((topic.topic, topic.topic_id, number), None)
+
+    def topics(self) -> list[FetchTopic]:
+        """Everything that is followed, those that are due first in front."""
+        topics: list[FetchTopic] = []
+        last: tuple[str, bytes] | None = None
+        for (name, topic_id, _), followed in self.followed.items():
+            if last != (name, topic_id):
+                last = name, topic_id
+                topics.append(FetchTopic(topic=name, topic_id=topic_id))
+            topics[-1].partitions.append(followed.wanted)
+        return topics
+
+    def note(self, found: Iterable[FetchableTopicResponse]) -> None:
+        """The reader is told of everything."""
+        for topic in found:
+            for each in topic.partitions:
+                followed = self.followed.get((topic.topic, topic.topic_id, each.partition_index))
+                if followed is not None:
+                    followed.has_news(each)
+
+    def news(self, found: Iterable[FetchableTopicResponse]) -> list[FetchableTopicResponse]:
+        """What of `found` is to be told; partitions with records go to the end of the line."""
+        told = []
+        for topic in found:
+            partitions = [each for each in topic.partitions if self._is_news(topic, each)]
+            if partitions:
+                topic.partitions = partitions
+                told.append(topic)
+        return told
+
+    def _is_news(self, topic: FetchableTopicResponse, found: PartitionData) -> bool:
+        key = topic.topic, topic.topic_id, found.partition_index
+        followed = self.followed.get(key)
+        if followed is None:
+            return False  # It was let go of by a later request of the session.
+        if found.records:
+            self.followed.move_to_end(key)
+        return followed.has_news(found)
+
+
+class Visit:
+    """One Fetch: `request` is what is to be read for it, `finish` makes its answer."""
+
+    def __init__(self, request: FetchRequest) -> None:
+        self.request = request
+
+    def finish(self, response: FetchResponse, *, now_ms: int) -> FetchResponse:  # noqa: ARG002 - see below
+        """The answer, from everything that was read. A session that begins begins at `now_ms`."""
+        return response
+
+
+class _FirstVisit(Visit):
+    """It asks in full, and gets a session if there is room for one."""
+
+    def __init__(self, sessions: FetchSessions, request: FetchRequest, *, by_id: bool) -> None:
+        super().__init__(request)
+        self._sessions = sessions
+        self._by_id = by_id
+
+    def finish(self, response: FetchResponse, *, now_ms: int) -> FetchResponse:
+        """See `Visit.finish`."""
+        session = self._sessions.make(self.request, by_id=self._by_id, now_ms=now_ms)
+        if session is not None:
+            session.note(response.responses)
+            response.session_id = session.session_id
+        return response
+
+
+class _NextVisit(Visit):
+    """It continues a session."""
+
+    def __init__(self, session: _Session, request: FetchRequest) -> None:
+        super().__init__(request)
+        self._session = session
+        self._epoch = session.epoch
+
+    def finish(self, response: FetchResponse, *, now_ms: int) -> FetchResponse:  # noqa: ARG002 - it goes on
+        """See `Visit.finish`."""
+        session = self._session
+        if session.epoch != self._epoch:
+            # The reader has not waited for this answer and asked again.
+            code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            return FetchResponse(error_code=code, session_id=session.session_id)
+        response.responses = session.news(response.responses)
+        response.session_id = session.session_id
+        return response
+
+
+class FetchSessions:
+    """The sessions of one broker. Times are monotonic."""
+
+    def __init__(self, *, slots: Callable[[], int], new_id: Callable[[], int]) -> None:
+        """`slots` tells how many there may be, `new_id` draws a number from 1 to 2^31-1."""
+        self._slots = slots
+        self._new_id = new_id
+        self._sessions: OrderedDict[int, _Session] = OrderedDict()
+        """The one that was not used for the longest time in front."""
+        self.partitions = 0
+        """Of all sessions together."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, request: FetchRequest, *, version: int, now_ms: int) -> Visit:
+        """Take up a request.
+
+        Raises:
+            LogError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
+                FETCH_SESSION_TOPIC_ID_ERROR: the reader has to ask in full.
+        """
+        by_id = version >= TOPIC_IDS_VERSION
+        if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
+            if request.session_id != NO_SESSION:
+                self._end(request.session_id)
+            if request.session_epoch == LAST_EPOCH:
+                return Visit(request)
+            return _FirstVisit(self, request, by_id=by_id)
+        session = self._due(request, by_id=by_id)
+        self.partitions -= len(session.followed)
+        session.take(request)
+        self.partitions += len(session.followed)
+        whole = FetchRequest(
+            replica_id=request.replica_id,
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=request.min_bytes,
+            max_bytes=request.max_bytes,
+            isolation_level=request.isolation_level,
+            topics=session.topics(),
+            rack_id=request.rack_id,
+        )
+        if not whole.topics:
+            self._end(session.session_id)
+            return Visit(whole)
+        if self.partitions > PARTITIONS_MAX:
+            self._end(session.session_id)
+            raise error_for(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"session {session.session_id} is over: there are {PARTITIONS_MAX} partitions in"
+                " sessions already",
+            )
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        session.used_ms = now_ms
+        self._sessions.move_to_end(session.session_id)
+        return _NextVisit(session, whole)
+
+    def make(self, request: FetchRequest, *, by_id: bool, now_ms: int) -> _Session | None:
+        """A session for who asks in full; None if there is no room."""
+        followed = {key: _Followed(wanted) for key, wanted in _asked(request.topics)}
+        if not followed or not self._make_room(len(followed), now_ms):
+            return None
+        session_id = self._new_id()
+        while session_id in self._sessions:
+            session_id = self._new_id()
+        session = _Session(session_id, by_id=by_id, now_ms=now_ms)
+        session.followed.update(followed)
+        self._sessions[session_id] = session
+        self.partitions += len(followed)
+        return session
+
+    def _due(self, request: FetchRequest, *, by_id: bool) -> _Session:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise error_for(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"there is no fetch session {request.session_id} (any more)",
+            )
+        if request.session_epoch != session.epoch:
+            raise error_for(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"epoch {request.session_epoch} of fetch session {request.session_id},"
+                f" {session.epoch} is due",
+            )
+        if session.by_id != by_id:
+            raise error_for(
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                f"fetch session {request.session_id} was begun with topics"
+                f" {'by id' if session.by_id else 'by name'}",
+            )
+        return session
+
+    def _make_room(self, size: int, now_ms: int) -> bool:
+        """Whether one more session, of `size` partitions, may be; an old one may have to go."""
+        slots = self._slots()
+        while self._sessions:
+            longest_unused = next(iter(self._sessions.values()))
+            is_idle = now_ms - longest_unused.used_ms > IDLE_MS
+            if not is_idle and len(self._sessions) <= slots:
+                break
+            self._end(longest_unused.session_id)
+        if len(self._sessions) == slots:
+            gone = self._least(size, now_ms)
+            if gone is None:
+                return False
+            self._end(gone.session_id)
+        return self.partitions + size <= PARTITIONS_MAX
+
+    def _least(self, size: int, now_ms: int) -> _Session | None:
+        """The session that gives way to one of `size` partitions."""
+        longest_unused = next(iter(self._sessions.values()), None)
+        if longest_unused is None or now_ms - longest_unused.used_ms > STALE_MS:
+            return longest_unused
+        settled = (each for each in self._sessions.values() if now_ms - each.made_ms > STALE_MS)
+        smallest = min(
+            settled, key=lambda each: (len(each.followed), each.session_id), default=None
+        )
+        return smallest if smallest is not None and len(smallest.followed) < size else None
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partitions -= len(session.followed)
+
+
+def _asked(topics: Iterable[FetchTopic]) -> Iterator[tuple[Key, FetchPartition]]:
+    for topic in topics:
+        for wanted in topic.partitions:
+            yield (topic.topic, topic.topic_id, wanted.partition), wanted

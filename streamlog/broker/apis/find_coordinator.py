@@ -1,0 +1,89 @@
+"""Finding: FindCoordinator, for groups and for transactional ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from streamlog.broker.coordinator.group.group_runtime import OFFSETS_TOPIC
+from streamlog.broker.coordinator.led_shards import shard_index
+from streamlog.broker.coordinator.transaction.transaction_runtime import TRANSACTIONS_TOPIC
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.classic_groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FoundCoordinator,
+)
+from streamlog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from streamlog.broker.apis.metadata import MetadataRequests
+    from streamlog.broker.config.listeners import Reached
+    from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+
+MANY_COORDINATORS_VERSION = 4
+"""From this FindCoordinator version on several keys are asked for at once (KIP-699)."""
+GROUP_KEY_TYPE = 0
+TRANSACTION_KEY_TYPE = 1
+
+
+class FindCoordinator:
+    """Finds coordinators."""
+
+    def __init__(self, admin: MetadataRequests, metadata: ClusterMetadata) -> None:
+        self._admin = admin
+        self._metadata = metadata
+
+    def handlers(self, reached: Callable[[Any], Reached]) -> dict[Any, Callable[..., Message]]:
+        """Who answers what; `reached` tells where a client has reached this broker."""
+        return {
+            FindCoordinatorRequest: lambda request, at: self.find_coordinator(
+                request, at.version, reached(at)
+            )
+        }
+
+    def find_coordinator(
+        self, request: FindCoordinatorRequest, version: int, reached: Reached
+    ) -> FindCoordinatorResponse:
+        """Who leads the partition that a group, or a transactional id, belongs to."""
+        if version >= MANY_COORDINATORS_VERSION:
+            found = [self._coordinator(k, request, reached) for k in request.coordinator_keys]
+            return FindCoordinatorResponse(coordinators=found)
+        one = self._coordinator(request.key, request, reached)
+        return FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    def _coordinator(
+        self, key: str, request: FindCoordinatorRequest, reached: Reached
+    ) -> FoundCoordinator:
+        refusal = None
+        if request.key_type not in (GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE):
+            refusal = ErrorCode.INVALID_REQUEST, f"there is no key type {request.key_type}"
+        elif not key and request.key_type == GROUP_KEY_TYPE:
+            refusal = ErrorCode.INVALID_GROUP_ID, "group.id is empty"
+        elif not key:
+            refusal = ErrorCode.INVALID_REQUEST, "transactional.id is empty"
+        if refusal is not None:
+            code, message = refusal
+            return FoundCoordinator(
+                key=key, node_id=-1, port=-1, error_code=code, error_message=message
+            )
+        topic = OFFSETS_TOPIC if request.key_type == GROUP_KEY_TYPE else TRANSACTIONS_TOPIC
+        there = self._metadata.topic(topic)
+        if there is not None:
+            leader = there.partitions[shard_index(key, len(there.partitions))].leader
+            for node_id, host, port, _ in self._admin.brokers(reached):
+                if node_id == leader:
+                    return FoundCoordinator(key=key, node_id=node_id, host=host, port=port)
+        return FoundCoordinator(
+            key=key,
+            node_id=-1,
+            port=-1,
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            error_message=f"nobody leads the partition of {topic} that {key!r} belongs to",
+        )

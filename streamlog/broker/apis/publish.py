@@ -1,0 +1,531 @@
+"""Publishing: takes what a job has staged into its partitions, all of it or nothing.
+
+A publication is a transaction that the broker itself runs, with the job's id as transactional id:
+begun, filled from the staged files, given the offsets of groups and a receipt, and committed. So
+a broker that is killed in the middle finds an open transaction, which the next attempt aborts, or
+a decided one, which it completes; and a job that has its receipt is not published again.
+Publications wait for each other. One is a generator that hands out what it waits for, and leaves
+the loop to others between the pieces of its files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Generator
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from crc32c import crc32c
+
+from streamlog import repeated
+from streamlog.broker.apis.produce_checks import checked, needs_thread
+from streamlog.broker.cooperative import CooperativeRun, Steps, pause
+from streamlog.broker.coordinator.pending_requests import when_all_committed
+from streamlog.broker.publications import PUBLICATIONS_TOPIC, Publications, encode_receipt
+from streamlog.broker.storage.data_directory import check_staged_name
+from streamlog.broker.storage.validator import AppendOrigin
+from streamlog.errors import (
+    ConnectionLost,
+    CorruptData,
+    LogError,
+    NotLeader,
+    StreamlogError,
+    UsageError,
+)
+from streamlog.protocol.api_table import api_of
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.classic_groups import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListGroupsRequest,
+)
+from streamlog.protocol.messages.publishing import (
+    DropStagedRequest,
+    DropStagedResponse,
+    PublishedPartition,
+    PublishedTopic,
+    PublishGroup,
+    PublishPartition,
+    PublishRequest,
+    PublishResponse,
+    PublishSegment,
+    StageRequest,
+    StageResponse,
+)
+from streamlog.protocol.messages.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from streamlog.protocol.schema import Message, one_buffer
+from streamlog.records.batch import encode_batch, split_batches
+from streamlog.records.staged_segment import adopt_batches
+
+if TYPE_CHECKING:
+    from streamlog.broker.apis.produce_checks import Outcome, RecordChecks
+    from streamlog.broker.coordinator.group.group_requests import GroupRequests, Handlers
+    from streamlog.broker.coordinator.transaction.transaction_requests import TransactionRequests
+    from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.broker.storage.disk.files import Buffer, File
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.broker.storage.validator import Prepared
+    from streamlog.clock import Clock
+
+PIECE_BYTES: Final = 1024 * 1024
+"""Of a staged file that is taken at a time; a batch that is larger is taken alone."""
+BUSY_PAUSE_MS: Final = 20
+BUSY_PAUSES_MAX: Final = 1_500
+"""How often an earlier attempt of the same job is waited for, which is being ended: 30 s."""
+
+NO_CONNECTION: Final = -1
+"""Behind which no other checks wait: publications are made one at a time."""
+
+_log = repeated.logger(__name__)
+M = TypeVar("M", bound=Message)
+
+
+class _Own(NamedTuple):
+    """Who asks the coordinators: the broker itself."""
+
+    version: int
+    client_id: str = "publishing"
+    client_host: str = ""
+    connection: int = 0
+
+
+class _Producer(NamedTuple):
+    """In whose name the records are written."""
+
+    job_id: str
+    producer_id: int
+    producer_epoch: int
+    staged_by: str
+    """Under which name its segments were staged."""
+
+
+class Coordinators(NamedTuple):
+    """Whom it asks."""
+
+    transacting: TransactionRequests
+    groups: GroupRequests
+    checks: RecordChecks
+
+
+class PublishRequests:
+    """Answers requests about jobs."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        partitions: Partitions,
+        coordinators: Coordinators,
+        *,
+        internal_topics: frozenset[str],
+        clock: Clock,
+    ) -> None:
+        self._directory = directory
+        self._internal_topics = internal_topics
+        self._partitions = partitions
+        self._transacting, self._groups, self._checks = coordinators
+        self._handlers = self._transacting.handlers()
+        self._publications = Publications(partitions)
+        self._clock = clock
+        self._waiting: deque[tuple[PublishRequest, asyncio.Future[Message]]] = deque()
+        self._current: CooperativeRun[Message] | None = None
+
+    def handlers(self) -> Handlers:
+        """Who answers which request, for a broker's table."""
+        return {
+            PublishRequest: lambda request, _: self._begin(request),
+            StageRequest: lambda request, _: self._stage(request),
+            DropStagedRequest: lambda request, _: self._drop(request),
+        }
+
+    def stop(self, reason: ConnectionLost) -> None:
+        """Nothing goes on any more, and whoever waits is told."""
+        current, self._current = self._current, None
+        if current is not None:
+            current.stop(reason)
+        for _, answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(reason)
+        self._waiting.clear()
+
+    # ---- staged files ----
+
+    def _stage(self, request: StageRequest) -> Message:
+        data = one_buffer(request.records)
+        try:
+            size_bytes = self._directory.staging.write(
+                request.job_id, request.name, request.position, data, is_last=request.is_last
+            )
+        except (LogError, OSError) as error:
+            code, message = self._told(error)
+            return StageResponse(error_code=code, error_message=message)
+        return StageResponse(size_bytes=size_bytes)
+
+    def _drop(self, request: DropStagedRequest) -> Message:
+        try:
+            self._directory.staging.drop(request.job_id)
+        except (LogError, OSError) as error:
+            code, message = self._told(error)
+            return DropStagedResponse(error_code=code, error_message=message)
+        return DropStagedResponse()
+
+    # ---- publications ----
+
+    def _begin(self, request: PublishRequest) -> Message | asyncio.Future[Message]:
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, answer))
+        self._next()
+        return answer.result() if answer.done() else answer
+
+    def _next(self) -> None:
+        """Take up the next one. That nobody waits for it any more changes nothing."""
+        if self._current is not None or not self._waiting:
+            return
+        request, answer = self._waiting.popleft()
+        self._current = CooperativeRun(self._answered(request), answer, self._on_over)
+        self._current.go_on()
+
+    def _on_over(self) -> None:
+        self._current = None
+        self._next()
+
+    def _answered(self, request: PublishRequest) -> Steps[Message]:
+        try:
+            response = yield from self._published(request)
+        except (StreamlogError, OSError) as error:
+            if isinstance(error, ConnectionLost):
+                raise
+            _log.warning("job %s is not published: %s", request.job_id, error)
+            code, message = self._told(error)
+            return PublishResponse(error_code=code, error_message=message)
+        try:
+            self._directory.staging.drop(request.staged_by or request.job_id)
+        except OSError as error:
+            _log.warning("what job %s had staged is left behind: %s", request.job_id, error)
+        return response
+
+    def _published(self, request: PublishRequest) -> Steps[PublishResponse]:
+        check_staged_name("the id of a job", request.job_id)
+        staged_by = request.staged_by or request.job_id
+        check_staged_name("the id of a job", staged_by)
+        known = self._publications.receipt(request.job_id)
+        if known is not None:
+            return PublishResponse(is_repeated=True, topics=known)
+        self._check(request)
+        producer = yield from self._new_producer(request.job_id, staged_by)
+        # An attempt that was decided before the broker was killed has been completed by that.
+        known = self._publications.receipt(request.job_id)
+        if known is not None:
+            return PublishResponse(is_repeated=True, topics=known)
+        try:
+            topics = yield from self._fill(request, producer)
+            for group in request.groups:
+                self._check_empty(group)
+        except (StreamlogError, OSError):
+            yield from self._end(producer, committed=False)
+            raise
+        yield from self._end(producer, committed=True)
+        return PublishResponse(topics=topics)
+
+    def _check(self, request: PublishRequest) -> None:
+        """Refuse what can't work before anything is written."""
+        seen: set[tuple[str, int]] = set()
+        for topic in request.topics:
+            for each in topic.partitions:
+                place = topic.name, each.partition_index
+                if place in seen or topic.name in self._internal_topics:
+                    why = "twice" if place in seen else "but only brokers write it"
+                    raise _refused(f"job {request.job_id} names {place[0]}-{place[1]} {why}")
+                seen.add(place)
+                self._check_led(request.job_id, *place)
+                for segment in each.segments:
+                    self._check_size(request.staged_by or request.job_id, segment)
+        for group in request.groups:
+            self._check_empty(group)
+            for placed in group.topics:
+                for at in placed.partitions:
+                    self._partitions.get(placed.name, at.partition_index)
+
+    def _check_led(self, job_id: str, topic: str, index: int) -> None:
+        """A publication is one broker's work; what another one leads it can't write."""
+        try:
+            self._partitions.get(topic, index)
+        except NotLeader as error:
+            where = "nobody" if error.current is None else f"broker {error.current[0]}"
+            raise _refused(
+                f"job {job_id} is published to {topic}-{index}, which {where} leads, and not the"
+                " broker that was asked: a publication takes partitions that one broker leads; in"
+                " a cluster write by a transactional producer instead"
+            ) from error
+
+    def _check_size(self, job_id: str, segment: PublishSegment) -> None:
+        file = self._directory.staging.open(job_id, segment.name)
+        try:
+            size_bytes = file.size()
+        finally:
+            file.close()
+        if size_bytes != segment.size_bytes:
+            raise _refused(
+                f"{segment.name} of job {job_id} has {size_bytes} bytes, not {segment.size_bytes}:"
+                " stage it again"
+            )
+
+    def _check_empty(self, group: PublishGroup) -> None:
+        for listed in self._groups.listed(ListGroupsRequest()).groups:
+            if listed.group_id == group.group_id and listed.group_state not in {"Empty", "Dead"}:
+                raise error_for(
+                    ErrorCode.NON_EMPTY_GROUP,
+                    f"group {group.group_id} has members (it is {listed.group_state}): stop them,"
+                    " then publish again",
+                )
+
+    def _fill(self, request: PublishRequest, producer: _Producer) -> Steps[list[PublishedTopic]]:
+        """Everything of the job, in its transaction and on disk."""
+        receipts = self._publications.partition()
+        places = [(t.name, each.partition_index) for t in request.topics for each in t.partitions]
+        yield from self._add_partitions(producer, [*places, (PUBLICATIONS_TOPIC, 0)])
+        topics: list[PublishedTopic] = []
+        for topic in request.topics:
+            published = []
+            for each in topic.partitions:
+                place = topic.name, each.partition_index
+                published.append((yield from self._fill_partition(producer, place, each)))
+            topics.append(PublishedTopic(name=topic.name, partitions=published))
+        for group in request.groups:
+            yield from self._commit_offsets(producer, group)
+        wall_ms = self._clock.wall_ms()
+        key, receipt = producer.job_id.encode(), encode_receipt(topics, wall_ms=wall_ms)
+        batch = encode_batch([(wall_ms, key, receipt, ())])
+        yield from self._append(producer, receipts, batch)
+        yield from self._durable([receipts, *(self._partitions.get(*place) for place in places)])
+        return topics
+
+    def _fill_partition(
+        self, producer: _Producer, place: tuple[str, int], wanted: PublishPartition
+    ) -> Steps[PublishedPartition]:
+        partition = self._partitions.get(*place)
+        base_offset = last_offset = -1
+        total = 0
+        for segment in wanted.segments:
+            count = 0
+            for piece in self._pieces(producer.staged_by, segment):
+                first, last, records = yield from self._append(producer, partition, piece)
+                base_offset = first if base_offset < 0 else base_offset
+                last_offset, count = last, count + records
+                yield None
+            if count != segment.record_count:
+                raise _refused(
+                    f"{segment.name} of job {producer.job_id} has {count} records, not"
+                    f" {segment.record_count}: stage it again"
+                )
+            total += count
+        if wanted.records is not None and len(wanted.records):
+            given = one_buffer(wanted.records)
+            first, last, records = yield from self._append(producer, partition, given)
+            base_offset = first if base_offset < 0 else base_offset
+            last_offset, total = last, total + records
+        return PublishedPartition(
+            partition_index=place[1],
+            base_offset=base_offset,
+            last_offset=last_offset,
+            record_count=total,
+        )
+
+    def _pieces(self, job_id: str, segment: PublishSegment) -> Generator[bytes, None, None]:
+        """Whole batches of a staged file, about `PIECE_BYTES` at a time.
+
+        Raises:
+            CorruptData: it is not what was staged.
+        """
+        position = checksum = 0
+        with closing(self._directory.staging.open(job_id, segment.name)) as file:
+            while position < segment.size_bytes:
+                piece = _whole_batches(file, position)
+                if not piece:
+                    raise CorruptData(f"{segment.name} of job {job_id} ends within a batch")
+                checksum = crc32c(piece, checksum)
+                position += len(piece)
+                yield piece
+        if checksum != segment.crc32c:
+            raise CorruptData(
+                f"{segment.name} of job {job_id} has CRC {checksum:#010x}, and"
+                f" {segment.crc32c:#010x} was staged"
+            )
+
+    def _append(
+        self, producer: _Producer, partition: Partition, data: Buffer
+    ) -> Steps[tuple[int, int, int]]:
+        """First offset, last offset and number of the records, which are the producer's now."""
+        job_id, producer_id, epoch, _ = producer
+        batches = adopt_batches(data, producer_id, epoch)
+        wall_ms, config, prepared = self._clock.wall_ms(), partition.log.config, None
+        own = memoryview(batches.data)
+        if needs_thread([own], config):
+            check = partial(checked, own, config, wall_ms, origin=AppendOrigin.COORDINATOR)
+            prepared = yield self._checks.begin(NO_CONNECTION, check, _or_raised)
+        self._transacting.check(job_id, (producer_id, epoch), (partition.topic, partition.index))
+        result = partition.append(
+            own,
+            now_ms=self._clock.now_ms(),
+            wall_ms=wall_ms,
+            origin=AppendOrigin.COORDINATOR,
+            prepared=prepared,
+        )
+        return result.base_offset, result.last_offset, batches.record_count
+
+    # ---- the transaction ----
+
+    def _new_producer(self, job_id: str, staged_by: str) -> Steps[_Producer]:
+        """Whatever an earlier attempt has begun is over once this one has its epoch."""
+        request = InitProducerIdRequest(
+            transactional_id=job_id,
+            transaction_timeout_ms=self._directory.config.transaction.timeout_ms_max,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        for _ in range(BUSY_PAUSES_MAX):
+            answer = yield from self._ask(request, InitProducerIdResponse)
+            if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                _raise(answer.error_code, f"begin the publication of job {job_id}")
+                return _Producer(job_id, answer.producer_id, answer.producer_epoch, staged_by)
+            yield pause(BUSY_PAUSE_MS)
+        raise error_for(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"an earlier publication of job {job_id} does not come to its end",
+        )
+
+    def _add_partitions(self, producer: _Producer, places: list[tuple[str, int]]) -> Steps[None]:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=producer.job_id,
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.producer_epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=topic, partitions=[index]) for topic, index in places
+            ],
+        )
+        answer = yield from self._ask(request, AddPartitionsToTxnResponse)
+        for topic in answer.results_by_topic_v3_and_below:
+            for each in topic.results_by_partition:
+                _raise(each.partition_error_code, f"publish to {topic.name}-{each.partition_index}")
+
+    def _commit_offsets(self, producer: _Producer, group: PublishGroup) -> Steps[None]:
+        adding = AddOffsetsToTxnRequest(
+            transactional_id=producer.job_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            group_id=group.group_id,
+        )
+        added = yield from self._ask(adding, AddOffsetsToTxnResponse)
+        _raise(added.error_code, f"publish offsets of group {group.group_id}")
+        request = TxnOffsetCommitRequest(
+            transactional_id=producer.job_id,
+            group_id=group.group_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name=topic.name,
+                    partitions=[
+                        TxnOffsetCommitRequestPartition(
+                            partition_index=each.partition_index,
+                            committed_offset=each.committed_offset,
+                            committed_metadata=each.committed_metadata,
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in group.topics
+            ],
+        )
+        answer = yield from self._ask(request, TxnOffsetCommitResponse)
+        for topic in answer.topics:
+            for each in topic.partitions:
+                where = f"{topic.name}-{each.partition_index}"
+                _raise(each.error_code, f"publish the offset of group {group.group_id} in {where}")
+
+    def _end(self, producer: _Producer, *, committed: bool) -> Steps[None]:
+        request = EndTxnRequest(
+            transactional_id=producer.job_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            committed=committed,
+        )
+        answer = yield from self._ask(request, EndTxnResponse)
+        if committed:
+            _raise(answer.error_code, f"commit the publication of job {producer.job_id}")
+
+    def _ask(self, request: Message, kind: type[M]) -> Steps[M]:
+        """Ask a coordinator of this broker."""
+        own = _Own(api_of(type(request)).max_version)
+        answer = self._handlers[type(request)](request, own)
+        if isinstance(answer, asyncio.Future):
+            answer = yield answer
+        if not isinstance(answer, kind):
+            raise UsageError(f"{type(request).__name__} was answered by {type(answer).__name__}")
+        return answer
+
+    def _durable(self, partitions: list[Partition]) -> Steps[None]:
+        """Wait until what was appended is committed."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_durable(failure: StreamlogError | None) -> None:
+            if not done.done():
+                if failure is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(failure)
+
+        when_all_committed(partitions, on_durable)
+        yield done
+
+    def _told(self, error: StreamlogError | OSError) -> tuple[int, str]:
+        """Code and text for a client."""
+        if isinstance(error, OSError):
+            error = self._directory.failure_of(error)
+        if isinstance(error, LogError):
+            return error.code, str(error)
+        # Not CORRUPT_MESSAGE: clients try that again, and a staged file stays what it is.
+        is_corrupt = isinstance(error, CorruptData)
+        code = ErrorCode.INVALID_RECORD if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR
+        return code, str(error)
+
+
+def _whole_batches(file: File, position: int) -> bytes:
+    """As many as fit into a piece, or one that is larger; nothing if there is none."""
+    wanted_bytes, found_bytes, data = PIECE_BYTES, -1, b""
+    while len(data) > found_bytes:
+        found_bytes = len(data)
+        data = file.read(wanted_bytes, position)
+        whole_bytes = sum(batch.size_bytes for batch in split_batches(data))
+        if whole_bytes:
+            return data[:whole_bytes]
+        wanted_bytes *= 2
+    return b""
+
+
+def _or_raised(outcome: Outcome) -> Prepared:
+    if isinstance(outcome, StreamlogError):
+        raise outcome
+    return outcome
+
+
+def _raise(code: int, what: str) -> None:
+    if code:
+        raise error_for(code, what)
+
+
+def _refused(why: str) -> LogError:
+    return error_for(ErrorCode.INVALID_REQUEST, why)

@@ -1,0 +1,99 @@
+"""QuotaRequests: DescribeClientQuotas and AlterClientQuotas (KIP-546).
+
+Quotas are for users and client ids and bound bytes that are written and read; whatever else Kafka
+knows (addresses, shares of time) nothing here honours, and it is refused with what would be taken.
+A change to one entity is made as a whole, kept durably with the altered settings of the broker, and
+holds for connections within a second. How the bounds are counted is `quotas`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamlog.broker.config.quota_table import ENTITY_TYPES, Entity
+from streamlog.errors import LogError
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribedQuota,
+    QuotaEntity,
+    QuotaFilter,
+    QuotaValue,
+)
+from streamlog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+
+QUOTAS_MAX = 10_000
+"""Entities with a quota; all of them are written with every change."""
+EXACT, DEFAULT, ANY = 0, 1, 2
+
+
+class QuotaRequests:
+    """Shows and changes the quotas of clients."""
+
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
+
+    def handlers(self) -> dict[Any, Callable[..., Message]]:
+        """Who answers what."""
+        return {
+            DescribeClientQuotasRequest: lambda request, _: self.describe(request),
+        }
+
+    def describe(self, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
+        """The quotas that meet the filters; without filters, all."""
+        try:
+            _check_filters(request.components)
+        except LogError as error:
+            return DescribeClientQuotasResponse(
+                error_code=error.code, error_message=str(error), entries=None
+            )
+        table = self._metadata.quotas()
+        return DescribeClientQuotasResponse(
+            error_message=None,
+            entries=[
+                DescribedQuota(
+                    entity=[QuotaEntity(entity_type=kind, entity_name=name) for kind, name in each],
+                    values=[QuotaValue(key=k, value=float(v)) for k, v in table.of(each).items()],
+                )
+                for each in table
+                if _meets(each, request)
+            ],
+        )
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in ENTITY_TYPES:
+        raise _refusal(f"unknown type {kind!r}: quotas are for {', '.join(ENTITY_TYPES)}")
+
+
+def _check_filters(components: Sequence[QuotaFilter]) -> None:
+    kinds = [each.entity_type for each in components]
+    if len({*kinds}) < len(kinds):
+        raise _refusal(f"filters for {', '.join(kinds)}: name each type once")
+    for each in components:
+        _check_kind(each.entity_type)
+        named = each.match is not None
+        if each.match_type not in (EXACT, DEFAULT, ANY) or named != (each.match_type == EXACT):
+            raise _refusal(
+                f"match type {each.match_type} with name {each.match!r}: it is"
+                f" {EXACT} with a name, {DEFAULT} for the default or {ANY} for any"
+            )
+
+
+def _meets(entity: Entity, request: DescribeClientQuotasRequest) -> bool:
+    names = dict(entity)
+    for each in request.components:
+        if each.entity_type not in names:
+            return False
+        if each.match_type != ANY and names[each.entity_type] != each.match:
+            return False
+    return not request.strict or len(names) == len(request.components)
+
+
+def _refusal(detail: str) -> LogError:
+    return error_for(ErrorCode.INVALID_REQUEST, detail)

@@ -1,0 +1,297 @@
+"""ReplicaFetches: Fetch requests of followers, which the leader answers and learns from.
+
+What a follower asks from tells the leader what is on that disk; see `replication.leader`. One
+that has everything is parked until something is appended, the high watermark moves, or its time
+is over: so an append is on its way to the followers at once, and a commit back to them.
+Rule of the file: a follower's fetch is counted when it comes, and once. What it is answered later
+is read then, if this broker still leads in the epoch that was asked for.
+What a follower out of sync asks for of a throttled replica is left out while the leader's quota is
+exceeded (KIP-73), and the fetch then waits no longer than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
+
+from streamlog.broker.apis.fetch import FETCH_WAIT_MS_MAX
+from streamlog.broker.replication.purgatory import Purgatory
+from streamlog.broker.replication.replica_state import (
+    Diverging,
+    FetchAnswer,
+    ReplicaError,
+    ReplicaFetch,
+    Serve,
+)
+from streamlog.errors import ConnectionLost, CorruptData, LogError, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.produce_and_fetch import (
+    DivergingEpoch,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from streamlog.broker.deadline_timer import DeadlineTimer
+    from streamlog.broker.replication.partition_replica import PartitionReplica
+    from streamlog.broker.replication.replicas import Replicas
+    from streamlog.clock import Clock
+    from streamlog.protocol.schema import Message
+
+ANY_BYTES = 1
+"""What a follower waits for: whatever there is to tell it."""
+
+
+def is_of_a_follower(request: FetchRequest) -> bool:
+    """Whether a broker asks, and no reader."""
+    return _asker(request) >= 0
+
+
+def _asker(request: FetchRequest) -> int:
+    """Which broker; -1 for a reader."""
+    state = request.replica_state
+    return request.replica_id if state is None else state.replica_id
+
+
+class Names(Protocol):
+    """Which topic has which identity."""
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this identity; None if there is none."""
+        ...
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One partition of a fetch, as the leader has judged it."""
+
+    replica: PartitionReplica | None
+    wanted: FetchPartition
+    answer: FetchAnswer | None
+    is_throttled: bool = False
+    """Whether its records count for the quota, and are held back while that is exceeded."""
+
+
+@dataclass(slots=True)
+class _Parked:
+    request: FetchRequest
+    asked: list[list[_Asked]]
+    answer: asyncio.Future[Message]
+
+
+class ReplicaFetches:
+    """Takes up the fetches of followers."""
+
+    def __init__(
+        self, replicas: Replicas, names: Names, *, clock: Clock, alarm: DeadlineTimer
+    ) -> None:
+        self._replicas = replicas
+        self._names = names
+        self._clock = clock
+        self._alarm = alarm
+        self._waiting: Purgatory[tuple[str, int]] = Purgatory()
+        self._parked: dict[int, _Parked] = {}
+        self._ready: list[int] = []
+        self._told: WeakKeyDictionary[PartitionReplica, dict[int, tuple[int, int]]] = (
+            WeakKeyDictionary()
+        )
+        """What each follower was told last of the ends of a partition, for as long as that is."""
+        self._tickets = itertools.count(1)
+        replicas.on_progress_told = self.on_progress
+
+    def begin(self, request: FetchRequest) -> Message | asyncio.Future[Message]:
+        """The answer, or where it will be."""
+        now_ms = self._clock.now_ms()
+        asked = [self._judge(request, topic, now_ms) for topic in request.topics]
+        response, has_news = self._response(request, asked, now_ms)
+        if has_news or request.max_wait_ms <= 0:
+            return response
+        ticket = next(self._tickets)
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._parked[ticket] = _Parked(request, asked, answer)
+        deadline_ms = now_ms + min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
+        parts = [each for topic in asked for each in topic]
+        held_ms = self._replicas.leader_quota.exceeded_for_ms(now_ms)
+        if held_ms and any(each.is_throttled for each in parts):
+            deadline_ms = min(deadline_ms, now_ms + held_ms)
+        places = [
+            (each.replica.topic, each.replica.index)
+            for each in parts
+            # Nothing comes of what is appended there until then.
+            if each.replica is not None and not (held_ms and each.is_throttled)
+        ]
+        self._waiting.park(ticket, places, missing_bytes=ANY_BYTES, deadline_ms=deadline_ms)
+        self._alarm.by(deadline_ms)
+        return answer
+
+    def on_progress(self, topic: str, partition: int) -> None:
+        """There is something to tell the followers of a partition: soon, for more may follow."""
+        tickets = self._waiting.on_append((topic, partition), ANY_BYTES)
+        if tickets and not self._ready:
+            asyncio.get_running_loop().call_soon(self._answer_ready)
+        self._ready += tickets
+
+    def tick(self, now_ms: int) -> None:
+        """Answer those whose time is over."""
+        self._ready += self._waiting.on_tick(now_ms)
+        self._answer_ready()
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do at the earliest; None for never."""
+        return self._waiting.next_deadline_ms()
+
+    def stop(self, gone: ConnectionLost) -> None:
+        """Tell all who wait that there will be no answer."""
+        for parked in self._parked.values():
+            if not parked.answer.done():
+                parked.answer.set_exception(gone)
+        self._parked.clear()
+
+    def _answer_ready(self) -> None:
+        ready, self._ready = self._ready, []
+        for ticket in ready:
+            parked = self._parked.pop(ticket, None)
+            if parked is not None and not parked.answer.done():
+                now_ms = self._clock.now_ms()
+                answer, _ = self._response(parked.request, parked.asked, now_ms)
+                parked.answer.set_result(answer)
+
+    def _judge(self, request: FetchRequest, topic: FetchTopic, now_ms: int) -> list[_Asked]:
+        name = self._names.name_of(topic.topic_id) if any(topic.topic_id) else topic.topic
+        state = request.replica_state
+        asked = []
+        for wanted in topic.partitions:
+            replica = None if name is None else self._replicas.get(name, wanted.partition)
+            answer: FetchAnswer | None = None
+            if replica is not None:
+                fetch = ReplicaFetch(
+                    broker=_asker(request),
+                    broker_epoch=-1 if state is None else state.replica_epoch,
+                    leader_epoch=wanted.current_leader_epoch,
+                    offset=wanted.fetch_offset,
+                    last_epoch=wanted.last_fetched_epoch,
+                    log_start=wanted.log_start_offset,
+                )
+                answer = replica.on_fetch(fetch, now_ms)
+            asked.append(_Asked(replica, wanted, answer))
+        return asked
+
+    def _response(
+        self, request: FetchRequest, asked: list[list[_Asked]], now_ms: int
+    ) -> tuple[FetchResponse, bool]:
+        """The answer as of now, and whether it says anything new."""
+        quota, asker = self._replicas.leader_quota, _asker(request)
+        is_exceeded = quota.exceeded_for_ms(now_ms) > 0
+        room_bytes = request.max_bytes
+        throttled_bytes = 0
+        has_news = False
+        responses = []
+        for topic, partitions in zip(request.topics, asked, strict=True):
+            answers = []
+            for each in partitions:
+                each.is_throttled = each.replica is not None and each.replica.throttles_follower(
+                    asker
+                )
+                is_held = is_exceeded and each.is_throttled
+                is_first = room_bytes == request.max_bytes and not is_held
+                data = _data(each, 0 if is_held else room_bytes, is_first=is_first)
+                size_bytes = 0 if data.records is None else len(data.records)
+                throttled_bytes += size_bytes if each.is_throttled else 0
+                room_bytes -= size_bytes
+                told = self._is_told(request, each.replica, data)
+                has_news = has_news or not told or size_bytes > 0
+                answers.append(data)
+            responses.append(
+                FetchableTopicResponse(
+                    topic=topic.topic, topic_id=topic.topic_id, partitions=answers
+                )
+            )
+        quota.record(throttled_bytes, now_ms)
+        return FetchResponse(responses=responses), has_news
+
+    def _is_told(
+        self, request: FetchRequest, replica: PartitionReplica | None, data: PartitionData
+    ) -> bool:
+        """Whether a follower knows already what is committed, and deleted; else it is about to."""
+        if replica is None or data.error_code or data.diverging_epoch is not None:
+            return False
+        broker = _asker(request)
+        ends = (data.high_watermark, data.log_start_offset)
+        told = self._told.setdefault(replica, {})
+        known, told[broker] = told.get(broker), ends
+        return known == ends
+
+
+def _data(asked: _Asked, room_bytes: int, *, is_first: bool) -> PartitionData:
+    replica, wanted = asked.replica, asked.wanted
+    if replica is None:
+        return _refused(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    leader = replica.machine.leader
+    if leader is None or leader.epoch != wanted.current_leader_epoch:
+        # Also if it has lost the epoch while the fetch was parked.
+        return _unled(replica, asked)
+    match asked.answer:
+        case ReplicaError(code, log_start):
+            return _refused(wanted, code, log_start)
+        case Diverging(epoch, end_offset):
+            return PartitionData(
+                partition_index=wanted.partition,
+                high_watermark=replica.high_watermark,
+                log_start_offset=replica.log.log_start_offset,
+                diverging_epoch=DivergingEpoch(epoch=epoch, end_offset=end_offset),
+                records=b"",
+            )
+        case Serve():
+            return _batches(replica, wanted, room_bytes, is_first=is_first)
+    return _refused(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def _unled(replica: PartitionReplica, asked: _Asked) -> PartitionData:
+    match asked.answer:
+        case ReplicaError(code, log_start):
+            return _refused(asked.wanted, code, log_start)
+    return _refused(asked.wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER, replica.log.log_start_offset)
+
+
+def _batches(
+    replica: PartitionReplica, wanted: FetchPartition, room_bytes: int, *, is_first: bool
+) -> PartitionData:
+    try:
+        records = replica.log.range(
+            wanted.fetch_offset,
+            max_bytes=max(min(wanted.partition_max_bytes, room_bytes), 0),
+            min_one=is_first,
+        )
+    except StreamlogError as error:
+        return _refused(wanted, _code(error), replica.log.log_start_offset)
+    return PartitionData(
+        partition_index=wanted.partition,
+        high_watermark=replica.high_watermark,
+        log_start_offset=replica.log.log_start_offset,
+        records=records,
+    )
+
+
+def _refused(wanted: FetchPartition, code: int, log_start: int = -1) -> PartitionData:
+    return PartitionData(
+        partition_index=wanted.partition,
+        error_code=code,
+        high_watermark=-1,
+        log_start_offset=log_start,
+        records=b"",
+    )
+
+
+def _code(error: StreamlogError) -> int:
+    if isinstance(error, LogError):
+        return error.code
+    if isinstance(error, CorruptData):
+        return ErrorCode.CORRUPT_MESSAGE
+    return ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,0 +1,164 @@
+"""AclRequests: which ACLs there are, and who decides by them (KIP-140, KIP-290).
+
+They are the controller's (`quorum/controller/security_control`), and hold here once they are
+committed. Without an authorizer there are none, and whoever asks is told so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from streamlog.broker.config.security import AUTHORIZER_NONE
+from streamlog.broker.quorum.controller.security_control import filter_of
+from streamlog.broker.security.acl_authorizer import Authorizer, super_users_of
+from streamlog.errors import LogError
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    AclDescription,
+    CredentialInfo,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from streamlog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from streamlog.broker.config.security import SecurityConfig
+    from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+    from streamlog.broker.security.users import Credentials
+
+
+DISABLED = "this broker checks no ACLs: set authorizer.class.name=standard"
+
+
+class AclRequests:
+    """The ACLs of this broker; `authorizer` decides by them, None if nobody is to."""
+
+    def __init__(
+        self, metadata: ClusterMetadata, config: SecurityConfig, *, peers: frozenset[str]
+    ) -> None:
+        """Go by the ACLs that the metadata knows; `peers` are super users, too: the other brokers.
+
+        Raises:
+            ConfigError: a super user is no principal.
+        """
+        self._metadata = metadata
+        self.authorizer: Authorizer | None = None
+        if config.authorizer != AUTHORIZER_NONE:
+            self.authorizer = Authorizer(
+                metadata.acls(),
+                super_users=super_users_of(config.super_users) | peers,
+                allow_if_none_found=config.allow_if_no_acl,
+            )
+
+    def on_changed(self) -> None:
+        """The metadata knows others."""
+        if self.authorizer is not None:
+            self.authorizer.replace(self._metadata.acls())
+
+    def handlers(self) -> dict[Any, Callable[..., Message]]:
+        """Who answers what."""
+        return {
+            DescribeAclsRequest: lambda request, _: self.describe(request),
+        }
+
+    def describe(self, request: DescribeAclsRequest) -> DescribeAclsResponse:
+        """Those that a filter matches, by resource."""
+        try:
+            found = self._required().acls.matching(filter_of(request))
+        except LogError as error:
+            return DescribeAclsResponse(error_code=error.code, error_message=str(error))
+        return DescribeAclsResponse(
+            error_message=None,
+            resources=[
+                DescribeAclsResource(
+                    resource_type=kind,
+                    resource_name=name,
+                    pattern_type=pattern,
+                    acls=[
+                        AclDescription(
+                            principal=acl.principal,
+                            host=acl.host,
+                            operation=acl.operation,
+                            permission_type=acl.permission,
+                        )
+                        for acl in acls
+                    ],
+                )
+                for (kind, name, pattern), acls in groupby(
+                    found, key=lambda acl: (acl.resource_type, acl.name, acl.pattern)
+                )
+            ],
+        )
+
+    def _required(self) -> Authorizer:
+        if self.authorizer is None:
+            raise error_for(ErrorCode.SECURITY_DISABLED, DISABLED)
+        return self.authorizer
+
+
+class UserRequests:
+    """The users of the cluster, as this broker knows them."""
+
+    def __init__(self, metadata: ClusterMetadata, own: Credentials) -> None:
+        """`own` are users that this broker knows by itself; they come before others."""
+        self._metadata = metadata
+        self._own = own
+        self._kept = metadata.users()
+        self.users = self._kept.joined(own)
+        """Whom it knows."""
+
+    def on_changed(self) -> None:
+        """The metadata knows others."""
+        self._kept = self._metadata.users()
+        self.users = self._kept.joined(self._own)
+
+    def handlers(self) -> dict[Any, Callable[..., Message]]:
+        """Who answers what."""
+        return {
+            DescribeUserScramCredentialsRequest: lambda request, _: self.describe(request),
+            # To who proves itself where nobody asks; where somebody does, that is the gate's.
+            SaslHandshakeRequest: lambda _, __: SaslHandshakeResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE
+            ),
+            SaslAuthenticateRequest: lambda _, __: SaslAuthenticateResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE,
+                error_message="this listener does not ask for SASL",
+            ),
+        }
+
+    def describe(
+        self, request: DescribeUserScramCredentialsRequest
+    ) -> DescribeUserScramCredentialsResponse:
+        """Which mechanisms users have, and with how many iterations."""
+        asked = [each.name for each in request.users or ()] or self._kept.names
+        counts = Counter(asked)
+        return DescribeUserScramCredentialsResponse(
+            error_message=None, results=[self._described(name, counts[name]) for name in counts]
+        )
+
+    def _described(self, name: str, count: int) -> DescribeUserScramCredentialsResult:
+        own = self._kept.of(name)
+        if count > 1:
+            code, message = ErrorCode.DUPLICATE_RESOURCE, f"user {name!r} is {count} times in"
+        elif not own:
+            code, message = ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {name!r}"
+        else:
+            infos = [
+                CredentialInfo(mechanism=each.mechanism, iterations=each.iterations)
+                for _, each in sorted(own.items())
+            ]
+            return DescribeUserScramCredentialsResult(
+                user=name, error_message=None, credential_infos=infos
+            )
+        return DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=message)

@@ -1,0 +1,275 @@
+"""LeaderEndpoints: who is sent to another leader is told where that one is reached (KIP-951).
+
+A partition's refusal names the leader that this broker knows of, and its epoch; the answer as a
+whole says where such leaders are, so that the client need not ask for metadata first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from streamlog.broker.apis.configs import ConfigRequests
+from streamlog.broker.apis.find_coordinator import FindCoordinator
+from streamlog.broker.apis.internal_topics import INTERNAL_NAMES, InternalTopics
+from streamlog.broker.apis.log_dirs import PartitionRequests
+from streamlog.broker.apis.metadata import TopicPages
+from streamlog.broker.apis.node_reports import NodeReports
+from streamlog.broker.apis.quorum import QuorumRequests
+from streamlog.broker.apis.quotas import QuotaRequests
+from streamlog.broker.apis.replica_fetch import is_of_a_follower
+from streamlog.broker.cluster.peer_security import controller_listener, peer_listener
+from streamlog.broker.cluster.peers import PEER_CLIENT_ID
+from streamlog.broker.quorum.raft.raft_wire import about_quorum
+from streamlog.protocol.api_table import APIS
+from streamlog.protocol.fetch_patterns import FetchAlike
+from streamlog.protocol.messages.cluster_metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    MetadataRequest,
+    OffsetForLeaderEpochRequest,
+)
+from streamlog.protocol.messages.produce_and_fetch import (
+    FetchRequest,
+    FetchResponse,
+    NodeEndpoint,
+    ProduceRequest,
+    ProduceResponse,
+)
+from streamlog.protocol.messages.quorum_messages import DescribeQuorumRequest
+from streamlog.protocol.messages.topics_and_configs import IncrementalAlterConfigsRequest
+from streamlog.protocol.produce_runs import ProduceRun
+from streamlog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from streamlog.broker.apis.data import DataRequests
+    from streamlog.broker.apis.delete_records import DeleteRecordsRequests
+    from streamlog.broker.apis.fetch import DelayedFetch
+    from streamlog.broker.apis.metadata import MetadataRequests
+    from streamlog.broker.apis.produce import Answer, DelayedProduce
+    from streamlog.broker.apis.publish import PublishRequests
+    from streamlog.broker.apis.replica_fetch import ReplicaFetches
+    from streamlog.broker.apis.security import AclRequests, UserRequests
+    from streamlog.broker.cluster.node import ClusterNode
+    from streamlog.broker.config.broker import BrokerConfig
+    from streamlog.broker.config.listeners import Reached
+    from streamlog.broker.coordinator.group.group_requests import GroupRequests
+    from streamlog.broker.coordinator.transaction.partition_verification import (
+        PartitionVerification,
+    )
+    from streamlog.broker.coordinator.transaction.transaction_requests import TransactionRequests
+    from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.replication.replicas import Replicas
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.protocol.messages.produce_and_fetch import LeaderIdAndEpoch
+
+
+Handler = Callable[..., Any]
+
+_SINCE: Mapping[type[Message], int] = {ProduceRequest: 10, FetchRequest: 16}
+"""From these versions on there is a place for it."""
+
+
+class Brokers(Protocol):
+    """Who is there."""
+
+    def brokers(self, reached: Reached) -> list[tuple[int, str, int, str | None]]:
+        """Number, host, port and rack of each, for who has come by a listener."""
+        ...
+
+
+class LeaderEndpoints:
+    """Completes answers."""
+
+    def __init__(self, brokers: Brokers, reached: Callable[[Any], Reached]) -> None:
+        """`reached` tells where a client has reached this broker."""
+        self._brokers = brokers
+        self._reached = reached
+
+    def after(self, handlers: Mapping[Any, Handler]) -> dict[Any, Handler]:
+        """The same handlers, whose answers are complete."""
+        return {
+            kind: self._completed(handler, _SINCE[kind]) if kind in _SINCE else handler
+            for kind, handler in handlers.items()
+        }
+
+    def _completed(self, handler: Handler, since_version: int) -> Handler:
+        def begin(request: Message, context: Any, *more: Any) -> Any:  # noqa: ANN401 - as the handler's
+            answer = handler(request, context, *more)
+            if context.version < since_version or answer is None:
+                return answer
+            if isinstance(answer, asyncio.Future):
+                answer.add_done_callback(partial(self._on_done, context))
+            else:
+                self._complete(answer, context)
+            return answer
+
+        return begin
+
+    def _on_done(self, context: Any, done: asyncio.Future[Message]) -> None:  # noqa: ANN401 - as above
+        if not done.cancelled() and done.exception() is None:
+            self._complete(done.result(), context)
+
+    def _complete(self, answer: Message, context: Any) -> None:  # noqa: ANN401 - as above
+        match answer:
+            case ProduceResponse() | FetchResponse():
+                leaders = {each.leader_id for each in _leaders(answer)}
+            case _:
+                return
+        if leaders:
+            answer.node_endpoints = [
+                NodeEndpoint(node_id=number, host=host, port=port, rack=rack)
+                for number, host, port, rack in self._brokers.brokers(self._reached(context))
+                if number in leaders
+            ]
+
+
+def _leaders(answer: ProduceResponse | FetchResponse) -> Iterable[LeaderIdAndEpoch]:
+    if isinstance(answer, ProduceResponse):
+        produced = (each for topic in answer.responses for each in topic.partition_responses)
+        told = [each.current_leader for each in produced]
+    else:
+        fetched = (each for topic in answer.responses for each in topic.partitions)
+        told = [each.current_leader for each in fetched]
+    return [each for each in told if each is not None]
+
+
+Table: TypeAlias = "dict[type[Message | ProduceRun | FetchAlike], Callable[..., Answer]]"
+
+ADVERTISED = frozenset(api.request for api in APIS.values())
+"""What clients may ask for."""
+
+
+class HandlerContext(Protocol):
+    """Who asks, and in which version."""
+
+    @property
+    def version(self) -> int:
+        """Of the request."""
+        ...
+
+    @property
+    def client_id(self) -> str | None:
+        """What the client calls itself."""
+        ...
+
+    @property
+    def listener(self) -> Reached | None:
+        """Where it has reached the broker; None for who is in its process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Those of a broker that answer."""
+
+    directory: LogDirectory
+    member: ClusterNode
+    partitions: Partitions
+    data: DataRequests
+    durable: DelayedProduce
+    fetches: DelayedFetch
+    replicas: Replicas
+    replica_fetches: ReplicaFetches
+    groups: GroupRequests
+    verification: PartitionVerification
+    transacting: TransactionRequests
+    admin: MetadataRequests
+    deletions: DeleteRecordsRequests
+    publishing: PublishRequests
+    users: UserRequests
+    acls: AclRequests
+    listener: Callable[[Any], Reached]
+    """Where who asks in a context has reached the broker."""
+    on_deadline: Callable[[], None]
+    """Something may be due earlier."""
+
+
+def table_of(parts: Parts) -> Table:
+    """Who answers what."""
+    member, admin, listener = parts.member, parts.admin, parts.listener
+    quorum = QuorumRequests(member.quorum)
+    reports = NodeReports(parts.directory, member, parts.replicas)
+    topics = InternalTopics(parts.partitions, member.submit)
+    leaders = LeaderEndpoints(admin, listener)
+    configs = ConfigRequests(parts.directory, member.metadata)
+    peer_listeners = _peer_listeners(parts.directory.config, is_alone=member.is_alone)
+    return {
+        ApiVersionsRequest: lambda _, at: api_versions(to_peers=_is_of_peers(at, peer_listeners)),
+        **leaders.after({FetchRequest: _fetch(parts, quorum)}),
+        FetchAlike: parts.fetches.begin_alike,
+        OffsetForLeaderEpochRequest: lambda request, _: parts.data.epoch_ends(request),
+        MetadataRequest: lambda request, at: admin.metadata(request, at.version, listener(at)),
+        DescribeClusterRequest: lambda request, at: admin.describe_cluster(request, listener(at)),
+        **dict.fromkeys(member.requests & ADVERTISED, _at_controller(member, member.decide)),
+        **quorum.handlers(),
+        DescribeQuorumRequest: _at_controller(member, quorum.describe),
+        **topics.before(FindCoordinator(admin, member.metadata).handlers(listener)),
+        **leaders.after(parts.verification.before(parts.durable.handlers())),
+        **parts.deletions.handlers(),
+        **topics.before(parts.publishing.handlers()),
+        **topics.before(parts.transacting.handlers()),
+        **topics.before(parts.groups.handlers(parts.on_deadline)),
+        **configs.handlers(listener),
+        IncrementalAlterConfigsRequest: configs.before(_at_controller(member, member.decide)),
+        **PartitionRequests(parts.directory, reports).handlers(),
+        **TopicPages(member.metadata, internal_topics=INTERNAL_NAMES).handlers(),
+        **QuotaRequests(member.metadata).handlers(),
+        **parts.users.handlers(),
+        **parts.acls.handlers(),
+    }
+
+
+def _fetch(parts: Parts, quorum: QuorumRequests) -> Callable[..., Answer]:
+    """A follower's, which reads all that there is, or a reader's."""
+
+    def begin(request: FetchRequest, context: Any, readable: Any = None) -> Answer:  # noqa: ANN401 - as `DelayedFetch.begin` has them
+        if is_of_a_follower(request) and about_quorum(request):
+            return quorum.ask(request)
+        if is_of_a_follower(request):
+            return parts.replica_fetches.begin(request)
+        return parts.fetches.begin(request, context, readable)
+
+    return begin
+
+
+def _at_controller(
+    member: ClusterNode, here: Callable[[Any, int], Message | asyncio.Future[Message]]
+) -> Callable[..., Message | asyncio.Future[Message]]:
+    """What the active controller answers: it is asked, unless another node asks this one."""
+
+    def begin(request: Message, at: HandlerContext) -> Message | asyncio.Future[Message]:
+        if at.client_id == PEER_CLIENT_ID:
+            return here(request, at.version)
+        return member.submit(request, at.version, here)
+
+    return begin
+
+
+def _peer_listeners(config: BrokerConfig, *, is_alone: bool) -> frozenset[str]:
+    """By which other nodes come, by name."""
+    if is_alone:
+        return frozenset()
+    return frozenset({peer_listener(config).name, controller_listener(config).name})
+
+
+def _is_of_peers(at: HandlerContext, peer_listeners: frozenset[str]) -> bool:
+    """Whether other nodes come by the same listener as who asks."""
+    return at.listener is None or at.listener.listener in peer_listeners
+
+
+def api_versions(error_code: int = 0, *, to_peers: bool = False) -> ApiVersionsResponse:
+    """What this broker speaks: with other nodes of its cluster, or with everybody."""
+    return ApiVersionsResponse(
+        error_code=error_code,
+        api_keys=[
+            ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+            for api in APIS.values()
+            if to_peers or not api.is_of_peers
+        ],
+    )

@@ -1,0 +1,1 @@
+"""This broker as a node of its cluster: registration, metadata, other nodes."""

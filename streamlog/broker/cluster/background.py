@@ -1,0 +1,73 @@
+"""Tasks: what a broker of a cluster does besides answering, for as long as it runs.
+
+Rule of the file: one that can't go on ends them all, and so the broker, with its error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from streamlog.errors import ConnectionLost
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from streamlog.broker.storage.disk.offload import Threads
+
+T = TypeVar("T")
+
+
+class BackgroundTasks:
+    """Of one broker, from `begin` to `end`; a broker that is alone has none."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._thread: Executor | None = None
+        self._group = asyncio.TaskGroup()
+        self._spawned: set[asyncio.Task[Any]] = set()
+
+    async def begin(self) -> Executor:
+        """From now on there can be some; the thread is for syncs of the metadata log."""
+        await self._group.__aenter__()
+        self._thread = self._threads("streamlog-quorum")
+        return self._thread
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Run something for as long as the broker does; ConnectionLost if that is over."""
+        try:
+            task = self._group.create_task(work)
+        except RuntimeError:
+            # The group is shutting down, of which nothing else tells.
+            work.close()
+            gone: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            gone.set_exception(ConnectionLost("the broker is ending"))
+            gone.exception()  # Who does not wait for it need not hear of it.
+            return gone
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+        return task
+
+    async def end(self, cancelled: BaseException | None) -> None:
+        """Cancel them all, as the broker was if it was.
+
+        Raises:
+            StreamlogError: what one of them could not get over.
+        """
+        for task in list(self._spawned):
+            task.cancel()
+        try:
+            kind = None if cancelled is None else type(cancelled)
+            await self._group.__aexit__(kind, cancelled, None)
+        except BaseExceptionGroup as group:
+            raise _first_of(group) from None
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown(wait=True)
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that has ended all other tasks."""
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,173 @@
+"""Forwarding: a request for the controller finds it, wherever in the cluster it is.
+
+A broker that is the active controller decides itself; another one asks the active controller on
+behalf of its client, and again while nobody is it, until the client's time is over. What is asked
+on behalf of a client is not handed on once more: who is not the controller says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from streamlog import repeated
+from streamlog.broker.future_responses import Answer, nobody_waits
+from streamlog.errors import ConnectionLost, LogDirectoryFull, LogError, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import error_response
+from streamlog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from streamlog.broker.cluster.peers import BrokerPeers
+    from streamlog.clock import Clock
+
+TIMEOUT_MS = 30_000
+"""Of requests that bring none of their own."""
+TIMEOUT_MS_MAX = 120_000
+RETRY_MS = 50
+"""Between two tries while nobody is the controller."""
+ATTEMPT_MS = 4_500
+"""For one try of what comes again by itself."""
+
+Decide = Callable[[Message, int], Answer]
+"""Answers a request of a version."""
+Spawn = Callable[[Coroutine[Any, Any, Message]], "asyncio.Future[Message]"]
+_log = repeated.logger(__name__)
+
+
+class Deciding(Protocol):
+    """The member of the quorum in this process."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is the active controller."""
+        ...
+
+    @property
+    def controller_id(self) -> int | None:
+        """Who is, as far as it knows."""
+        ...
+
+    def submit(self, request: Message, version: int) -> Answer:
+        """Have it decide. Raises, at once or by the future, StreamlogError."""
+        ...
+
+
+class Forwarding:
+    """Hands requests to the active controller."""
+
+    def __init__(self, quorum: Deciding, *, node_id: int, clock: Clock) -> None:
+        self._quorum = quorum
+        self._node_id = node_id
+        self._clock = clock
+        self._peers: BrokerPeers | None = None
+        self._spawn: Spawn | None = None
+
+    def begin(self, peers: BrokerPeers, spawn: Spawn) -> None:
+        """Others can be asked from now on."""
+        self._peers, self._spawn = peers, spawn
+
+    def submit(self, request: Message, version: int, here: Decide | None = None) -> Answer:
+        """The answer of the controller; an error is in it, too.
+
+        `here` answers if this node is the controller; without it, `decide`.
+        """
+        here = here or self.decide
+        if self._quorum.is_active or self._spawn is None:
+            return here(request, version)
+        return self._spawn(self._forwarded(request, version, here))
+
+    def attempt(self, request: Message, version: int) -> Answer:
+        """The same, tried once: NOT_CONTROLLER if nobody is, or it can't be reached."""
+        if self._quorum.is_active or self._spawn is None:
+            return self.decide(request, version)
+        return self._spawn(self._attempted(request, version))
+
+    def decide(self, request: Message, version: int) -> Answer:
+        """The answer of this node, for a request that was handed on by another one."""
+        try:
+            answer = self._quorum.submit(request, version)
+        except StreamlogError as error:
+            return _refused(request, error)
+        if not isinstance(answer, asyncio.Future):
+            return answer
+        whole: asyncio.Future[Message] = answer.get_loop().create_future()
+
+        def settle(done: asyncio.Future[Message]) -> None:
+            if nobody_waits(whole, done):
+                return
+            error = ConnectionLost("cancelled") if done.cancelled() else done.exception()
+            if isinstance(error, StreamlogError):
+                whole.set_result(_refused(request, error))
+            elif error is not None:
+                whole.set_exception(error)
+            else:
+                whole.set_result(done.result())
+
+        answer.add_done_callback(settle)
+        return whole
+
+    async def _forwarded(self, request: Message, version: int, here: Decide) -> Message:
+        timeout_ms = max(1, min(getattr(request, "timeout_ms", TIMEOUT_MS), TIMEOUT_MS_MAX))
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        why = "nobody is the controller"
+        while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
+            try:
+                answer = await self._asked(request, version, left_ms, here)
+            except StreamlogError as error:
+                why = str(error)
+            else:
+                if answer is not None and not is_refused_by_a_bystander(answer):
+                    return answer
+            await asyncio.sleep(RETRY_MS / 1000)
+        return error_response(
+            request, ErrorCode.REQUEST_TIMED_OUT, f"no controller has decided: {why}"
+        )
+
+    async def _attempted(self, request: Message, version: int) -> Message:
+        why = "nobody is the controller"
+        try:
+            answer = await self._asked(request, version, ATTEMPT_MS, self.decide)
+        except StreamlogError as error:
+            answer, why = None, str(error)
+        return answer or error_response(request, ErrorCode.NOT_CONTROLLER, why)
+
+    async def _asked(
+        self, request: Message, version: int, timeout_ms: int, here: Decide
+    ) -> Message | None:
+        """The answer of who is the controller as far as is known; None if nobody is."""
+        controller_id = self._quorum.controller_id
+        if self._quorum.is_active:
+            answer = here(request, version)
+            return await answer if isinstance(answer, asyncio.Future) else answer
+        if controller_id in (None, self._node_id) or self._peers is None:
+            return None
+        return await self._peers.call(controller_id, request, timeout_ms=timeout_ms)
+
+
+def is_refused_by_a_bystander(answer: Message) -> bool:
+    """Whether it comes from a node that is not the active controller."""
+    return _first_code(answer) == ErrorCode.NOT_CONTROLLER
+
+
+def _first_code(part: object) -> int:
+    """The error code of a response, or of the first thing in it that has one."""
+    code = getattr(part, "error_code", None)
+    if isinstance(code, int) and code:
+        return code
+    for name in getattr(type(part), "__slots__", ()) or getattr(part, "__dict__", {}):
+        value = getattr(part, name, None)
+        if isinstance(value, list) and value:
+            return _first_code(value[0])
+    return ErrorCode.NONE
+
+
+def _refused(request: Message, error: StreamlogError) -> Message:
+    code = error.code if isinstance(error, LogError) else ErrorCode.KAFKA_STORAGE_ERROR
+    # The member of the quorum logs a full disk itself, at intervals.
+    is_known = code == ErrorCode.NOT_CONTROLLER or isinstance(error, LogDirectoryFull)
+    level = logging.DEBUG if is_known else logging.WARNING
+    _log.log(level, "%s was refused: %s", type(request).__name__, error)
+    return error_response(request, code, str(error))

@@ -1,0 +1,410 @@
+"""Applying: what has changed in the metadata becomes true of this broker.
+
+Logs are made and deleted, partitions begin and cease to be led and followed, settings, users and
+ACLs hold. A batch of the metadata log counts as a whole: which brokers live comes first, then
+settings, what is deleted, and last who leads what, each as it is after the batch. What is committed
+is not refused any more: what the disk does not do now is told in the process's log, tried again,
+and found by the next start.
+Rule of the file: nothing is deleted here that the metadata does not say is deleted, or elsewhere.
+What it has never heard of is put aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from streamlog import repeated
+from streamlog.broker.quorum.metadata.cluster_metadata import (
+    ALL_BROKERS,
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    AclsChanged,
+    BrokerChanged,
+    ConfigChanged,
+    MetadataChange,
+    PartitionChanged,
+    QuotaChanged,
+    TopicDeleted,
+    UserChanged,
+)
+from streamlog.broker.replication.replica_state import ReplicaState
+from streamlog.broker.storage.catalog import AlteredSettings
+from streamlog.errors import LogDirectoryFull, StreamlogError
+
+if TYPE_CHECKING:
+    from streamlog.broker.quorum.broker_lifecycle import Place
+    from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata, TopicRegistration
+    from streamlog.broker.quorum.metadata.registrations import PartitionRegistration
+    from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.replication.replicas import Replicas
+    from streamlog.broker.storage.log_directory import LogDirectory
+
+RETRY_MS = 1_000
+"""Between two tries to make logs that the disk has refused to make."""
+DAMAGE_CHECK_MS = 5_000
+"""Between two looks for logs that have turned out to have holes."""
+
+_log = repeated.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observers:
+    """Who is told of what."""
+
+    leading: Callable[[str, int], None]
+    """A partition is led here."""
+    resigned: Callable[[str, int], None]
+    """It is no more."""
+    deleting: Callable[[], None]
+    """A log is about to be deleted: nobody may be at work in its files after this."""
+    deleted: Callable[[], None]
+    """A topic is gone."""
+    settings: Callable[[], None]
+    """Other settings of the broker hold."""
+    users: Callable[[], None]
+    """Other users, or credentials, are there."""
+    acls: Callable[[], None]
+    """Other ACLs hold."""
+    damaged: Callable[[Mapping[Place, int]], None]
+    """Replicas lack records that they have counted, and others in sync have them."""
+
+
+class MetadataPublisher:
+    """Keeps a broker as the metadata says."""
+
+    def __init__(
+        self,
+        metadata: ClusterMetadata,
+        directory: LogDirectory,
+        partitions: Partitions,
+        replicas: Replicas,
+        observers: Observers,
+    ) -> None:
+        self._metadata = metadata
+        self._directory = directory
+        self._partitions = partitions
+        self._replicas = replicas
+        self._tell = observers
+        self._lacking: dict[str, None] = {}
+        """Topics some of whose logs could not be made."""
+        self._damaged: set[tuple[str, int]] = set()
+        """Partitions whose logs have told that they are damaged."""
+        self._damaged_in: dict[tuple[str, int], int] = {}
+        """In which leader epoch that turned out."""
+        self._retry_ms: int | None = None
+        self._look_ms: int | None = None
+        """When to look for damage; None while no partition is on other brokers as well."""
+
+    def begin(self, broker_epoch: int) -> None:
+        """Be what the metadata says as a whole, before the first change.
+
+        `broker_epoch` is of this broker's registration, which the metadata has come to. After
+        another registration of the same process it is called again.
+
+        Raises:
+            ConfigError: a setting is unknown here or out of range.
+            LogDirectoryError: the disk refused.
+        """
+        metadata, directory = self._metadata, self._directory
+        self._replicas.register(broker_epoch, broker_epoch)
+        self._know_brokers()
+        directory.take_settings(self._settings())
+        for name, state in list(directory.topics.items()):
+            with self._full_disk(name):
+                self._keep_or_not(name, state.topic_id)
+        for topic in metadata.topics.values():
+            with self._full_disk(topic.name):
+                self._host(topic)
+        for topic, number, partition in metadata.partitions():
+            if directory.node_id in partition.replicas:
+                self._be(topic.name, number, partition)
+        self._look_for_damage(has_asked=False)
+        self._tell.settings()
+        self._tell.users()
+        self._tell.acls()
+
+    def apply(self, changes: Iterable[MetadataChange]) -> None:
+        """Do what follows from a batch of changes that is committed."""
+        changes = list(changes)
+        if _some(changes, BrokerChanged):
+            self._know_brokers()
+        self._settle(changes)
+        for change in changes:
+            if isinstance(change, TopicDeleted):
+                self._delete(change.name, change.topic_id)
+        for topic_id, number in dict.fromkeys(_places(changes)):
+            self._be_or_not(topic_id, number)
+        self._give_up_damaged()  # Before anything is asked for in a new epoch.
+        if _some(changes, UserChanged):
+            self._tell.users()
+        if _some(changes, AclsChanged):
+            self._tell.acls()
+
+    def tick(self, now_ms: int) -> None:
+        """Try again what the disk has refused, and look for logs that have lost something."""
+        if self._look_ms is not None and now_ms >= self._look_ms:
+            self._look_ms = now_ms + DAMAGE_CHECK_MS
+            self._look_for_damage()
+        if self._lacking and self._retry_ms is None:
+            self._retry_ms = now_ms + RETRY_MS
+        if self._retry_ms is None or now_ms < self._retry_ms:
+            return
+        self._retry_ms = None
+        lacking, self._lacking = self._lacking, {}
+        for name in lacking:
+            self._make_again(name)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do; None for never."""
+        deadlines = [each for each in (self._retry_ms, self._look_ms) if each is not None]
+        return min(deadlines, default=None)
+
+    # ---- brokers and settings ----
+
+    def _know_brokers(self) -> None:
+        """Who may be in sync: as leaders know it."""
+        active = {
+            broker_id: broker
+            for broker_id, broker in self._metadata.brokers.items()
+            if broker.is_active
+        }
+        self._replicas.set_brokers(
+            {broker_id: broker.epoch for broker_id, broker in active.items()},
+            {broker_id: broker.rack for broker_id, broker in active.items() if broker.rack},
+        )
+
+    def _settle(self, changes: Iterable[MetadataChange]) -> None:
+        """Settings come before partitions: logs are made by them."""
+        configs = [each for each in changes if isinstance(each, ConfigChanged)]
+        if _some(changes, QuotaChanged) or any(
+            each.resource_type == BROKER_RESOURCE for each in configs
+        ):
+            try:
+                self._directory.take_settings(self._settings())
+            except StreamlogError as error:
+                _log.error("settings of the cluster can't hold on this broker: %s", error)
+            self._tell.settings()
+        topics = {each.resource_name for each in configs if each.resource_type == TOPIC_RESOURCE}
+        for name in sorted(topics & {*self._directory.topics}):
+            try:
+                self._directory.alter_topic(name, self._metadata.config(TOPIC_RESOURCE, name))
+            except StreamlogError as error:
+                _log.error("settings of topic %s can't hold on this broker: %s", name, error)
+        if configs:
+            self._replicas.configure()
+
+    def _settings(self) -> AlteredSettings:
+        metadata = self._metadata
+        return AlteredSettings(
+            default=dict(metadata.config(BROKER_RESOURCE, ALL_BROKERS)),
+            node=dict(metadata.config(BROKER_RESOURCE, str(self._directory.node_id))),
+            quotas=metadata.quotas(),
+        )
+
+    # ---- logs ----
+
+    def _host(self, topic: TopicRegistration) -> None:
+        """Have the logs of all partitions of a topic that are to be here, with its settings."""
+        node_id = self._directory.node_id
+        own = [n for n, partition in topic.partitions.items() if node_id in partition.replicas]
+        if own:
+            configs = dict(self._metadata.config(TOPIC_RESOURCE, topic.name))
+            here = self._directory.host(topic.name, topic.topic_id, own, configs)
+            if here.configs != configs:
+                self._directory.alter_topic(topic.name, configs)
+
+    @contextmanager
+    def _full_disk(self, topic: str) -> Iterator[None]:
+        """Start in spite of a full disk: what it refuses for a topic is tried again later."""
+        try:
+            yield
+        except LogDirectoryFull as error:
+            _log.error("topic %s is not as the cluster has it yet: %s", topic, error)
+            self._lacking[topic] = None
+
+    def _make(self, topic: TopicRegistration) -> None:
+        try:
+            self._host(topic)
+        except StreamlogError as error:
+            _log.error(
+                "topic %s lacks partitions here until the disk takes them: %s", topic.name, error
+            )
+            self._lacking[topic.name] = None
+
+    def _make_again(self, name: str) -> None:
+        topic = self._metadata.topic(name)
+        if topic is None:
+            return
+        self._make(topic)
+        for number, partition in topic.partitions.items():
+            if self._directory.node_id in partition.replicas:
+                self._be(name, number, partition)
+
+    def _keep_or_not(self, name: str, topic_id: bytes) -> None:
+        """What this broker has of a topic, at the start: is it still to be here?"""
+        topic = self._metadata.topics.get(topic_id)
+        if topic is None:
+            self._leave(name, list(self._directory.topics[name].partitions))
+            if topic_id in self._metadata.deleted_topics:
+                self._directory.delete_topic(name)
+            else:
+                self._directory.set_aside(name)
+            return
+        node_id, state = self._directory.node_id, self._directory.topics[name]
+        elsewhere = [
+            number
+            for number in state.partitions
+            if number not in topic.partitions or node_id not in topic.partitions[number].replicas
+        ]
+        if elsewhere:
+            self._leave(name, elsewhere)
+            self._directory.delete_partitions(name, elsewhere)
+
+    def _delete(self, name: str, topic_id: bytes) -> None:
+        state = self._directory.topics.get(name)
+        self._lacking.pop(name, None)
+        if state is not None and state.topic_id == topic_id:
+            self._leave(name, list(state.partitions))
+            try:
+                self._directory.delete_topic(name)
+            except StreamlogError as error:
+                _log.error(
+                    "topic %s is deleted and its files stay until the next start: %s", name, error
+                )
+        self._tell.deleted()
+
+    def _leave(self, name: str, numbers: Iterable[int]) -> None:
+        """Have nothing to do with partitions any more whose logs are about to be deleted."""
+        self._tell.deleting()
+        for number in numbers:
+            if self._partitions.resign(name, number):
+                self._tell.resigned(name, number)
+            self._replicas.drop(name, number)
+            self._partitions.drop(name, number)
+
+    # ---- damage ----
+
+    def _look_for_damage(self, *, has_asked: bool = True) -> None:
+        if damaged := self._give_up_damaged(has_asked=has_asked):
+            self._tell.damaged(damaged)
+
+    def _give_up_damaged(self, *, has_asked: bool = True) -> dict[Place, int]:
+        """Fetch anew what others have; returns those of which the controller has to hear first.
+
+        With the leader epochs that are known of them.
+
+        Nothing is given up in the epoch in which it was found: this process `has_asked` the leader
+        for what follows the damage, and by that an empty log would be let in. The controller,
+        told, takes it out of sync and begins another epoch.
+        """
+        untold: dict[Place, int] = {}
+        for name, number in sorted(self._damaged):
+            topic, hosted = self._metadata.topic(name), self._partitions.hosted(name, number)
+            if topic is None or hosted is None or not hosted.log.lacks_records:
+                self._damaged.discard((name, number))
+                self._damaged_in.pop((name, number), None)
+                continue
+            partition, node_id = topic.partitions[number], self._directory.node_id
+            found_in = self._damaged_in.setdefault((name, number), partition.leader_epoch)
+            if is_relied_on(partition, node_id):
+                untold[topic.topic_id, number] = partition.leader_epoch
+            elif hosted.replica is None or hosted.is_leader or node_id in partition.isr:
+                continue  # There is nobody to fetch it from.
+            elif has_asked and partition.leader_epoch == found_in:
+                untold[topic.topic_id, number] = partition.leader_epoch
+            else:
+                try:
+                    hosted.replica.mend()
+                except StreamlogError as error:
+                    _log.error("%s can't be fetched anew: %s", hosted.log.name, error)
+        return untold
+
+    # ---- leading and following ----
+
+    def _be_or_not(self, topic_id: bytes, number: int) -> None:
+        topic = self._metadata.topics.get(topic_id)
+        if topic is None:
+            return  # It was deleted since.
+        name, partition = topic.name, topic.partitions[number]
+        state = self._directory.topics.get(name)
+        is_here = state is not None and number in state.partitions
+        if self._directory.node_id in partition.replicas:
+            if not is_here:
+                self._make(topic)
+            self._be(name, number, partition)
+        elif is_here:
+            self._leave(name, [number])
+            try:
+                self._directory.delete_partitions(name, [number])
+            except StreamlogError as error:
+                _log.error(
+                    "%s-%d is elsewhere now and stays here until the next start: %s",
+                    *(name, number, error),
+                )
+
+    def _be(self, name: str, number: int, state: PartitionRegistration) -> None:
+        """Lead or follow a partition, as it is committed."""
+        if self._look_ms is None and len(state.replicas) > 1:
+            self._look_ms = 0
+        try:
+            partition = self._partitions.host(name, number)
+            partition.log.watch_damage(partial(self._damaged.add, (name, number)))
+            self._replicas.apply(partition, _state(state), self._metadata.offset)
+            if not partition.is_leader:
+                if self._partitions.resign(name, number):
+                    self._tell.resigned(name, number)
+            elif self._partitions.lead(name, number):
+                self._tell.leading(name, number)
+        except StreamlogError as error:
+            _log.error("%s-%d can't be had by this broker: %s", name, number, error)
+
+
+def damaged_places(metadata: ClusterMetadata, directory: LogDirectory) -> dict[Place, int]:
+    """Replicas here that have lost records, where others may do without them; see `is_relied_on`.
+
+    With the leader epochs that are known of them.
+
+    To be told with the registration, so that none of them is elected.
+    """
+    found: dict[Place, int] = {}
+    for topic, number, partition in metadata.partitions():
+        state = directory.topics.get(topic.name)
+        log = None if state is None else state.partitions.get(number)
+        if log is not None and log.lacks_records and is_relied_on(partition, directory.node_id):
+            found[topic.topic_id, number] = partition.leader_epoch
+    return found
+
+
+def is_relied_on(partition: PartitionRegistration, broker_id: int) -> bool:
+    """Whether a replica counts as one that has everything, and is not the only one.
+
+    The only one stays what it is, damaged or not: nobody has more, and what is around the damage
+    can be read.
+    """
+    complete = {*partition.isr, *partition.elr}
+    return broker_id in complete and len(complete) > 1
+
+
+def _state(partition: PartitionRegistration) -> ReplicaState:
+    return ReplicaState(
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        last_unclean_epoch=partition.last_unclean_epoch,
+    )
+
+
+def _places(changes: Iterable[MetadataChange]) -> Iterator[tuple[bytes, int]]:
+    for change in changes:
+        if isinstance(change, PartitionChanged):
+            yield change.topic_id, change.partition
+
+
+def _some(changes: Iterable[MetadataChange], kind: type) -> bool:
+    return any(isinstance(change, kind) for change in changes)

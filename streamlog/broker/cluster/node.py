@@ -1,0 +1,421 @@
+"""Membership: a broker's part in its cluster, of one broker or of many.
+
+Requests that change the cluster go to the controller; what is committed is applied to this broker;
+and the controller knows that the broker is there. What the metadata says is acted upon from the
+broker's own registration on (rule R1): what is older may be of the process before this one, or of a
+cluster that this node has not heard of for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from streamlog import repeated
+from streamlog.broker.cluster.broker_session import BrokerSession
+from streamlog.broker.cluster.forwarding import Decide, Forwarding
+from streamlog.broker.cluster.metadata_publisher import MetadataPublisher, Observers, damaged_places
+from streamlog.broker.cluster.peers import NodeConnections
+from streamlog.broker.figures import (
+    BrokerStanding,
+    ClusterFigures,
+    counted,
+    counted_by_controller,
+)
+from streamlog.broker.quorum.controller.decision import ControllerContext
+from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE, ClusterMetadata
+from streamlog.broker.quorum.quorum_member import QuorumMember
+from streamlog.broker.quorum.raft.raft_state import Timeouts
+from streamlog.errors import ConnectionLost, StreamlogError
+from streamlog.protocol.messages.metadata_log import (
+    ConfigRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    TopicRecord,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from concurrent.futures import Executor
+
+    from streamlog.broker.future_responses import Answer
+    from streamlog.broker.quorum.broker_lifecycle import Place
+    from streamlog.broker.quorum.metadata.cluster_metadata import MetadataChange
+    from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
+    from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.replication.replicas import Replicas
+    from streamlog.broker.storage.disk.files import Files
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.clock import Clock
+    from streamlog.protocol.messages.broker_registration import RegisteredListener
+    from streamlog.protocol.schema import Message
+    from streamlog.transport.client_connection import Transport
+
+
+def recover_records(directory: LogDirectory) -> Iterator[MetadataRecord]:
+    """Yield the records that a directory amounts to; none for a new one."""
+    own = [directory.node_id]
+    for _, topic in sorted(directory.topics.items()):
+        yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
+        for key, value in sorted(topic.configs.items()):
+            yield ConfigRecord(
+                resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=key, value=value
+            )
+        for number, log in sorted(topic.partitions.items()):
+            yield PartitionRecord(
+                partition_id=number,
+                topic_id=topic.topic_id,
+                replicas=own,
+                isr=own,
+                leader=directory.node_id,
+                leader_epoch=log.epochs.current,
+                partition_epoch=0,
+            )
+    next_producer_id = directory.next_producer_id()
+    if next_producer_id:
+        yield ProducerIdsRecord(broker_id=directory.node_id, next_producer_id=next_producer_id)
+
+
+CONNECT_MS = 2_000
+"""For a connection to another broker."""
+FORSAKEN_MS = 4_000
+"""A node that ends does not wait longer for a controller that nobody can find: the quorum may be
+ending as well."""
+LOOK_MS = 50
+"""Between two looks whether the controller has let this broker go."""
+
+_log = repeated.logger(__name__)
+
+
+class ClusterNode:
+    """One broker in its cluster."""
+
+    @classmethod
+    def open(
+        cls,
+        directory: LogDirectory,
+        *,
+        files: Files,
+        clock: Clock,
+        internal_topics: Collection[str],
+    ) -> Self:
+        """Read the metadata log of a directory; a broker that is alone knows all of it then.
+
+        Raises:
+            CorruptData: the log is damaged.
+            LogDirectoryError: the disk refused.
+        """
+        config = directory.config
+        quorum = config.quorum
+        realm = ControllerContext(
+            metadata=ClusterMetadata(),
+            cluster_id=directory.cluster_id,
+            node_id=directory.node_id,
+            chance=random.SystemRandom(),
+            config=config,
+            cluster=config.cluster,
+            internal_topics=frozenset(internal_topics),
+            inherited=partial(recover_records, directory),
+        )
+        member = QuorumMember.open(
+            files,
+            directory.path,
+            realm,
+            voters=quorum.voter_ids(directory.node_id),
+            clock=clock,
+            timeouts=Timeouts(
+                election_ms=quorum.election_timeout_ms,
+                election_backoff_ms=quorum.election_backoff_ms,
+                fetch_ms=quorum.fetch_timeout_ms,
+                request_ms=quorum.request_timeout_ms,
+                retry_ms=quorum.retry_backoff_ms,
+            ),
+            snapshot_bytes=quorum.snapshot_bytes,
+            snapshot_interval_ms=quorum.snapshot_interval_ms,
+            # A voter whose metadata log alone is gone has forgotten its votes as well.
+            rejoins=directory.rejoins or directory.lives.has_earlier_start,
+        )
+        return cls(member, directory, clock=clock)
+
+    def __init__(self, quorum: QuorumMember, directory: LogDirectory, *, clock: Clock) -> None:
+        config = directory.config
+        self.quorum = quorum
+        self._directory = directory
+        self._clock = clock
+        self._neighbours = (
+            NodeConnections(config, quorum.metadata) if config.quorum.voters else None
+        )
+        self._forwarding = Forwarding(quorum, node_id=directory.node_id, clock=clock)
+        self._session = BrokerSession(
+            directory, quorum.metadata, self._attempt, clock=clock, on_changed=self._on_session
+        )
+        self._applying: MetadataPublisher | None = None
+        self._acting_epoch: int | None = None
+        """Of the registration that is acted upon."""
+        self._is_announced = self._neighbours is None
+        """Whether it is known where others reach this broker."""
+        self._on_due: Callable[[], None] = lambda: None
+        self._running: asyncio.Future[None] | None = None
+        self._failed: asyncio.Future[None] | None = None
+        self._has_left = False
+        self.figures = ClusterFigures(directory.node_id)
+        """What has happened in the cluster."""
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        """What is committed, as far as this broker knows."""
+        return self.quorum.metadata
+
+    @property
+    def requests(self) -> frozenset[type[Message]]:
+        """What can be submitted."""
+        return self.quorum.requests
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no other nodes, and never will be."""
+        return self._neighbours is None
+
+    def standing(self, follower_lag: Mapping[int, int]) -> BrokerStanding:
+        """Where this broker stands; `follower_lag` is that of who follows it."""
+        directory, metadata = self._directory, self.metadata
+        configs = {name: topic.config for name, topic in directory.topics.items()}
+        return BrokerStanding(
+            node_id=directory.node_id,
+            state=self._session.state,
+            is_broker=directory.config.quorum.is_broker,
+            quorum=self.quorum.replicas(),
+            partitions=counted(metadata, directory.node_id, configs),
+            cluster=counted_by_controller(metadata) if self.quorum.is_active else None,
+            follower_lag=follower_lag,
+        )
+
+    def identity(self) -> tuple[int, int]:
+        """The broker's id, and its epoch."""
+        return self._directory.node_id, self._session.epoch
+
+    def live_brokers(self) -> frozenset[int]:
+        """Who is registered and lives, as far as the controller has told."""
+        brokers = self.metadata.brokers.values()
+        return frozenset(each.broker_id for each in brokers if not each.is_fenced)
+
+    # ---- from start to end ----
+
+    def begin(self, partitions: Partitions, replicas: Replicas, observers: Observers) -> None:
+        """Be what the metadata says from this broker's registration on.
+
+        A broker that is alone is registered when this returns; others by and by, once they run and
+        it is known where they are reached. A node that is only a controller has nothing to be.
+
+        Raises:
+            ConfigError: a setting of the cluster is unknown here or out of range.
+            LogDirectoryError: the disk refused.
+        """
+        self.quorum.watch(self._on_changes)
+        if not self._directory.config.quorum.is_broker:
+            return
+        self._applying = MetadataPublisher(
+            self.metadata, self._directory, partitions, replicas, observers
+        )
+        self._session.on_damage(damaged_places(self.metadata, self._directory))
+        self._tick_session()
+
+    def start(
+        self,
+        spawn: Callable[..., asyncio.Future[Any]],
+        thread: Executor,
+        on_due: Callable[[], None],
+    ) -> None:
+        """Take part in a cluster of several nodes.
+
+        What is spawned ends with an error when this node can't go on. `thread` is for syncs of the
+        metadata log; `on_due` is called when there is another deadline.
+        """
+        if self._neighbours is None:
+            return
+        self._on_due = on_due
+        self._failed = asyncio.get_running_loop().create_future()
+        self._forwarding.begin(self._neighbours.controllers, spawn)
+        self._running = spawn(self.quorum.run(self._neighbours.quorum, thread))
+        spawn(_raised(self._failed))
+
+    def listens_at(self, listeners: Sequence[RegisteredListener]) -> None:
+        """This broker is reached there: as what it registers from now on."""
+        self._session.listens_at(listeners)
+        self._is_announced = True
+        self._on_due()
+
+    async def leave(self) -> None:
+        """Let others lead what this node leads, while it can still be reached.
+
+        Waits for the controller's leave, but not for a controller that nobody can find.
+        """
+        if self._neighbours is None or self._running is None or self._has_left:
+            return
+        self._has_left = True
+        if self._directory.config.quorum.is_broker:
+            self._session.stop()
+            self._on_due()
+            await self._released()
+        self.quorum.stop()
+        await asyncio.wait([self._running])
+
+    async def _released(self) -> None:
+        """Return when the broker may go, or it is of no use to wait."""
+        forsaken_ms = 0
+        while not self._session.may_end and forsaken_ms < FORSAKEN_MS:
+            await asyncio.sleep(LOOK_MS / 1000)
+            forsaken_ms = forsaken_ms + LOOK_MS if self.quorum.controller_id is None else 0
+
+    async def close_connections(self) -> None:
+        """Hang up on all other nodes; nobody asks any of them any more."""
+        if self._neighbours is not None:
+            await self._neighbours.close()
+
+    def close(self) -> None:
+        """Nothing is decided any more. Raises what the log's `close` raises."""
+        self.quorum.close()
+
+    # ---- the controller, and others ----
+
+    def submit(
+        self, request: Message, version: int | None = None, here: Decide | None = None
+    ) -> Answer:
+        """Have the controller decide on a request; in its newest version unless one is given.
+
+        `here` answers if this node is the controller, instead of a decision.
+        """
+        newest = type(request).__versions__.last
+        return self._forwarding.submit(request, newest if version is None else version, here)
+
+    def decide(self, request: Message, version: int) -> Answer:
+        """This node's own decision: NOT_CONTROLLER if it is not the controller."""
+        return self._forwarding.decide(request, version)
+
+    async def ask(self, request: Message) -> Message:
+        """The controller's decision on a request of this broker's own, once it is there."""
+        answer = self.submit(request)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    async def call(self, node_id: int, request: Message, *, timeout_ms: int) -> Message:
+        """Ask another broker, by a connection on which requests of this kind alone wait.
+
+        Raises:
+            ConnectionLost: it can't be reached, or hung up.
+            RequestTimedOut: no answer came in time.
+        """
+        if self._neighbours is None:
+            raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+        return await self._neighbours.brokers.call(node_id, request, timeout_ms=timeout_ms)
+
+    async def call_coordinator(self, node_id: int, request: Message, timeout_ms: int) -> Message:
+        """The same, where nothing else is waited for than what coordinators know at once."""
+        if self._neighbours is None:
+            raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+        return await self._neighbours.coordinators.call(node_id, request, timeout_ms=timeout_ms)
+
+    async def connect(self, node_id: int) -> Transport:
+        """A connection to another broker, which nobody else uses.
+
+        Raises:
+            ConnectionLost: it can't be reached.
+            RequestTimedOut: it listens, and does not answer.
+        """
+        if self._neighbours is None:
+            raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+        return await self._neighbours.brokers.connect(node_id, timeout_ms=CONNECT_MS)
+
+    def on_damage(self, places: Mapping[Place, int]) -> None:
+        """Replicas have turned out to lack records that they had counted."""
+        self._session.on_damage(places)
+        self._on_due()
+
+    # ---- with time ----
+
+    def on_settings(self) -> None:
+        """Other settings of the broker hold."""
+        cluster = self._directory.config.cluster
+        self._session.configure(cluster.heartbeat_interval_ms)
+        self.quorum.configure(cluster)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        # Before the controller looks who is silent: after a long pause of this process, it is not.
+        self._tick_session()
+        if self.is_alone:
+            self.quorum.tick()
+        if self._applying is not None:
+            self._applying.tick(self._clock.now_ms())
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do at the earliest; None for never."""
+        deadlines: list[int | None] = []
+        if self._applying is not None:
+            deadlines.append(self._applying.next_deadline_ms())
+            if self._is_announced:
+                deadlines.append(self._session.next_deadline_ms())
+        if self.is_alone:
+            deadlines.append(self.quorum.next_deadline_ms())
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def _tick_session(self) -> None:
+        if self._is_announced and self._applying is not None:
+            self._session.tick()
+
+    def _attempt(self, request: Message) -> Answer:
+        """What this process says of itself comes again by itself if the controller is not there."""
+        return self._forwarding.attempt(request, type(request).__versions__.last)
+
+    def _on_session(self, failure: StreamlogError | None) -> None:
+        """The controller has answered this process: it goes on, or has to end."""
+        if failure is None:
+            try:
+                self._act()
+            except StreamlogError as error:
+                failure = error
+        if failure is not None:
+            if self._failed is None:
+                raise failure
+            if not self._failed.done():
+                self._failed.set_exception(failure)
+        self._on_due()
+
+    def _on_changes(self, changes: list[MetadataChange]) -> None:
+        self.figures.on_changes(changes, self.quorum.deciding_ms)
+        if self._applying is not None and self._acting_epoch == self._session.epoch:
+            self._applying.apply(changes)
+        else:
+            self._act()
+
+    def _act(self) -> None:
+        """Begin to act on the metadata, if it has come to this broker's registration."""
+        applying = self._applying
+        epoch = self._session.epoch if self._session.may_act else self._epoch_before()
+        if applying is None or epoch is None or self._acting_epoch == epoch:
+            return
+        self._acting_epoch = epoch
+        try:
+            applying.begin(epoch)
+        except StreamlogError:
+            self._acting_epoch = None
+            _log.critical("broker %d can't be what the metadata says", self._directory.node_id)
+            raise
+
+    def _epoch_before(self) -> int | None:
+        """The registration by which a broker acts that is alone and has a full disk.
+
+        It is that of the process before: its own can't be written yet, and as there are no other
+        brokers, nothing has changed since. Partitions can be read, and written once there is room.
+        """
+        before = self.metadata.brokers.get(self._directory.node_id)
+        if before is None or not self.is_alone or not self.quorum.is_refused:
+            return None
+        return before.epoch
+
+
+async def _raised(failed: asyncio.Future[None]) -> None:
+    """End as soon as it is known why, or by being cancelled."""
+    await failed

@@ -1,0 +1,1 @@
+"""The tables of settings: broker, topics, groups, security, quorum."""

@@ -1,0 +1,344 @@
+"""Setting: what a broker or topic setting is called, holds and means, and how it is changed.
+
+A table of settings is a frozen dataclass (`config`) whose fields are declared with `whole`,
+`fraction`, `truth`, `choice`, `words`, `items`, `text` or `password`; Kafka's name, type, bounds
+and documentation stand beside the default. Everything else is derived from there: what
+DescribeConfigs shows, what AlterConfigs takes, what a wrong value is answered, what
+docs/configuration.md says.
+Rule of the file: text comes in and goes out in Kafka's spelling, and a value that is refused is
+refused with what would be taken. Where values are kept is `storage`'s.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar, cast
+
+from streamlog.errors import ConfigError
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+_KEY = "setting"
+
+Value = bool | int | float | str
+T = TypeVar("T")
+Table = TypeVar("Table")
+"""A table of settings."""
+
+
+class SettingKind(IntEnum):
+    """Kafka's numbers for what a setting is."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    PASSWORD = 9
+
+
+class SettingSource(IntEnum):
+    """Kafka's numbers for where a value comes from; of the first five, the strongest first."""
+
+    TOPIC = 1
+    BROKER = 2
+    ALL_BROKERS = 3
+    STATIC = 4
+    DEFAULT = 5
+    BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+class SettingOperation(IntEnum):
+    """Kafka's numbers for what is done to a setting (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Form(NamedTuple):
+    """How a text is written, if it is not one of some words."""
+
+    pattern: str
+    told: str
+    """The same in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of a table."""
+
+    name: str
+    kind: SettingKind
+    default: Value
+    unit: str
+    """`bytes`, `ms`, or empty."""
+    documentation: str
+    least: float = 0
+    most: float = 0
+    choices: tuple[str, ...] = ()
+    form: Form | None = None
+    broker_name: str = ""
+    """Of a topic's setting: the broker's, which holds for topics that have none of their own;
+    empty: topics alone have it."""
+    is_dynamic: bool = True
+    """Whether it can be altered while the broker runs."""
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether its value is told to nobody."""
+        return self.kind is SettingKind.PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` means.
+
+        Raises:
+            ConfigError: it means none that is allowed.
+        """
+        value = self._read(text.strip())
+        self.check(value)
+        return value
+
+    def text(self, value: object) -> str:
+        """A value as Kafka writes it."""
+        return str(value).lower() if self.kind is SettingKind.BOOLEAN else str(value)
+
+    def check(self, value: object) -> None:
+        """Raise ConfigError unless the value is allowed."""
+        if isinstance(value, str):
+            self._check_words(value)
+        elif not isinstance(value, bool) and not self.least <= cast("float", value) <= self.most:
+            raise ConfigError(f"{self.name}={value}: it has to be from {self.least} to {self.most}")
+
+    def changed(self, operation: SettingOperation, now: str, text: str) -> str:
+        """What the text of a list, which is `now`, becomes.
+
+        Raises:
+            ConfigError: this setting is no list.
+        """
+        if self.kind is not SettingKind.LIST:
+            raise ConfigError(
+                f"{self.name} is no list, so nothing can be added to it or taken from it: set it"
+            )
+        items, given = _items(now), _items(text)
+        if operation is SettingOperation.APPEND:
+            return ",".join(dict.fromkeys(items + given))
+        return ",".join(each for each in items if each not in given)
+
+    def _read(self, text: str) -> Value:
+        match self.kind:
+            case SettingKind.BOOLEAN:
+                if text.lower() not in ("true", "false"):
+                    raise ConfigError(f"{self.name}={text!r}: use true or false")
+                return text.lower() == "true"
+            case SettingKind.INT | SettingKind.LONG:
+                return self._number(text, int, "a whole number")
+            case SettingKind.DOUBLE:
+                return self._number(text, float, "a number")
+            case SettingKind.LIST:
+                return ",".join(_items(text))
+        return text
+
+    def _number(self, text: str, kind: type[int | float], what: str) -> int | float:
+        try:
+            return kind(text)
+        except ValueError:
+            raise ConfigError(f"{self.name}={text!r} is not {what}") from None
+
+    def _check_words(self, value: str) -> None:
+        if self.form is not None and not re.fullmatch(self.form.pattern, value):
+            raise ConfigError(f"{self.name}={value!r}: use {self.form.told}")
+        if not self.choices:
+            return
+        words = _items(value) if self.kind is SettingKind.LIST else [value]
+        if not words or len({*words}) < len(words) or not {*words} <= {*self.choices}:
+            several = " or several of them" if self.kind is SettingKind.LIST else ""
+            raise ConfigError(
+                f"{self.name}={value!r}: use one of {', '.join(self.choices)}{several}"
+            )
+
+
+class Declared(NamedTuple):
+    """A setting, and the field of the table that holds its value."""
+
+    attribute: str
+    setting: Setting
+
+
+class NamedSetting(NamedTuple):
+    """What all settings say of themselves in words."""
+
+    name: str
+    documentation: str
+    unit: str = ""
+    broker_name: str = ""
+    is_dynamic: bool = True
+
+
+def whole(default: int, named: NamedSetting, *, least: int = 0, most: int = LONG_MAX) -> int:
+    """Declare a whole number; one that fits into four bytes if `most` does."""
+    kind = SettingKind.INT if most <= INT_MAX else SettingKind.LONG
+    return cast("int", _declare(kind, default, named, bounds=(least, most)))
+
+
+def fraction(default: float, named: NamedSetting) -> float:
+    """Declare a number from 0 to 1."""
+    return cast("float", _declare(SettingKind.DOUBLE, default, named, bounds=(0, 1)))
+
+
+def truth(named: NamedSetting, *, default: bool) -> bool:
+    """Declare something that is so or is not."""
+    return cast("bool", _declare(SettingKind.BOOLEAN, default, named))
+
+
+def choice(default: str, named: NamedSetting, choices: tuple[str, ...]) -> str:
+    """Declare one word of several."""
+    return cast("str", _declare(SettingKind.STRING, default, named, choices=choices))
+
+
+def words(default: str, named: NamedSetting, choices: tuple[str, ...]) -> str:
+    """Declare some words of several, with commas between them."""
+    return cast("str", _declare(SettingKind.LIST, default, named, choices=choices))
+
+
+def items(default: str, named: NamedSetting, form: Form) -> str:
+    """Declare a list of things that are written in one form, with commas between them."""
+    return cast("str", _declare(SettingKind.LIST, default, named, form=form))
+
+
+def text(default: str, named: NamedSetting) -> str:
+    """Declare a text whose form is looked at by whoever reads it."""
+    return cast("str", _declare(SettingKind.STRING, default, named))
+
+
+def password(named: NamedSetting) -> str:
+    """Declare a text that is told to nobody; there is none by default."""
+    return cast("str", _declare(SettingKind.PASSWORD, "", named))
+
+
+def _declare(
+    kind: SettingKind,
+    default: Value,
+    named: NamedSetting,
+    *,
+    bounds: tuple[float, float] = (0, 0),
+    choices: tuple[str, ...] = (),
+    form: Form | None = None,
+) -> object:
+    setting = Setting(
+        kind=kind,
+        default=default,
+        name=named.name,
+        documentation=named.documentation,
+        unit=named.unit,
+        broker_name=named.broker_name,
+        is_dynamic=named.is_dynamic,
+        least=bounds[0],
+        most=bounds[1],
+        choices=choices,
+        form=form,
+    )
+    is_shown = kind is not SettingKind.PASSWORD
+    declared: object = field(default=default, repr=is_shown, metadata={_KEY: setting})
+    return declared
+
+
+def declared(table: type[Any]) -> Mapping[str, Declared]:
+    """The settings of a table, by Kafka's name, in the order of the table."""
+    known = _declared.get(table)
+    if known is None:
+        settings = ((each.name, each.metadata.get(_KEY)) for each in fields(table))
+        known = _declared[table] = {
+            setting.name: Declared(attribute, setting)
+            for attribute, setting in settings
+            if setting is not None
+        }
+    return known
+
+
+_declared: dict[type[Any], Mapping[str, Declared]] = {}
+"""Of each table, as they never change: every table that is made is checked by them."""
+
+
+def check_table(table: object) -> None:
+    """Raise ConfigError unless every value of the table is allowed."""
+    for attribute, setting in declared(type(table)).values():
+        setting.check(getattr(table, attribute))
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> ConfigError:
+    """The refusal of a name that nothing is called, with the nearest that something is."""
+    kind = f"{what} setting" if what else "setting"
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0)
+    return ConfigError(
+        f"unknown {kind} {name!r}: did you mean {' or '.join(map(repr, near))}?"
+        " docs/configuration.md has all of them"
+    )
+
+
+def altered(
+    settings: Mapping[str, Setting],
+    own: Mapping[str, str],
+    effective: Mapping[str, str],
+    changes: Iterable[tuple[str, SettingOperation, str | None]],
+) -> dict[str, str]:
+    """The texts that are `own` to a resource after changes to them.
+
+    `settings` are all that are known, by the names that `changes` use, and `effective` what
+    holds now for those that the resource has no text of its own for.
+
+    Raises:
+        ConfigError: a change can't be made; none was.
+    """
+    after = dict(own)
+    for name, operation, text in changes:
+        if name not in settings:
+            raise unknown("", name, settings)
+        if not settings[name].is_dynamic:
+            raise ConfigError(f"{name} can't be altered while the broker runs")
+        if operation is SettingOperation.DELETE:
+            after.pop(name, None)
+            continue
+        if text is None:
+            raise ConfigError(f"{name} is given no value: delete it if the default is meant")
+        setting = settings[name]
+        now = after.get(name, effective[name])
+        wanted = (
+            text if operation is SettingOperation.SET else setting.changed(operation, now, text)
+        )
+        after[name] = setting.text(setting.parse(wanted))
+    return after
+
+
+def _items(text: str) -> list[str]:
+    return [item for item in (each.strip() for each in text.split(",")) if item]
+
+
+def replaced(table: Table, configs: Mapping[str, str], **parts: object) -> Table:
+    """A table with some of its settings replaced, by Kafka's names and as text, and whole parts.
+
+    Raises:
+        ConfigError: a value is malformed or out of range.
+    """
+    known = declared(type(table))
+    changes: dict[str, Any] = {
+        known[name].attribute: known[name].setting.parse(text) for name, text in configs.items()
+    }
+    changes.update(parts)
+    return replace(table, **changes)  # type: ignore[type-var]  # a table is a dataclass
+
+
+def texts_of(table: object) -> dict[str, str]:
+    """Every setting of a table by Kafka's name, as text."""
+    return {
+        name: setting.text(getattr(table, attribute))
+        for name, (attribute, setting) in declared(type(table)).items()
+    }

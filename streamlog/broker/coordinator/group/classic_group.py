@@ -1,0 +1,653 @@
+"""ClassicGroup: one group of the classic protocol (KIP-62), and its members.
+
+    EMPTY ──join──▸ PREPARING_REBALANCE ──all joined, or time is up──▸ COMPLETING_REBALANCE
+      ▴                    ▴   ▴                                             │       │
+      │ last one           │   └── join, leave, expiry ── STABLE ◂── leader's sync   │
+      └── leaves           └────────── join, leave, expiry ──────────────────────────┘
+
+A generation is one completed join round. Only its members may sync, heartbeat and commit, and they
+name the generation. Requests that wait (joins for other members, syncs for the leader) are held as
+tickets. Assignments, and with them STABLE, come from `replay` of the record that the leader's sync
+writes; after a restart the group continues from there without a rebalance. The bytes of
+subscriptions and assignments mean nothing here. See KIP-62 (session and rebalance timeouts),
+KIP-345 (static members) and KIP-394 (the first join gets an id).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TypeAlias
+
+from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.coordinator.group.group_records import GroupChange, encode_change
+from streamlog.broker.coordinator.shard import (
+    Answer,
+    Caller,
+    CoordinatorRecord,
+    Instant,
+    ShardOutcome,
+)
+from streamlog.errors import CorruptData
+from streamlog.protocol.codec import decode_versioned
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.classic_groups import (
+    ConsumerProtocolSubscription,
+    GroupMetadataValue,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    MemberMetadata,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+IN_PROCESS_HOST = "in-process"
+"""The host of members that run in the broker's own process."""
+
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+"""What a member can speak, best first: name and subscription."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassicMember:
+    """What the group knows of one member."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    deadline_ms: int
+    """When it is given up, unless it is heard of before."""
+    assignment: bytes = b""
+    join_ticket: int | None = None
+    sync_ticket: int | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Its request is held here, so its silence says nothing."""
+        return self.join_ticket is not None or self.sync_ticket is not None
+
+    def heard_of(self, now_ms: int) -> None:
+        """It is alive."""
+        self.deadline_ms = now_ms + self.session_timeout_ms
+
+    def offers(self, request: JoinGroupRequest) -> None:
+        """Take over what a join says."""
+        self.protocols = protocols_of(request)
+        self.session_timeout_ms = request.session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms(request)
+
+    def subscription(self, protocol_name: str | None) -> bytes:
+        """Its metadata for one protocol."""
+        return dict(self.protocols).get(protocol_name or "", b"")
+
+    def release(self, code: ErrorCode) -> ShardOutcome:
+        """Answer whatever the member waits for with `code`."""
+        answers = []
+        if self.join_ticket is not None:
+            refused = JoinGroupResponse(error_code=code, protocol_name="", member_id=self.member_id)
+            answers.append(Answer(self.join_ticket, refused))
+        if self.sync_ticket is not None:
+            answers.append(Answer(self.sync_ticket, SyncGroupResponse(error_code=code)))
+        self.join_ticket = self.sync_ticket = None
+        return ShardOutcome(answers=tuple(answers))
+
+    def stored(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
+        """What a record keeps of it."""
+        return MemberMetadata(
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout=self.rebalance_timeout_ms,
+            session_timeout=self.session_timeout_ms,
+            subscription=self.subscription(protocol_name),
+            assignment=assignment,
+        )
+
+
+def restore_member(stored: MemberMetadata, protocol_name: str | None, now_ms: int) -> ClassicMember:
+    """A member out of a record; from now on it has to be heard of."""
+    # Who lived in the process of the broker before a restart died with it, and nobody has to
+    # wait for its session to end.
+    died = stored.client_host == IN_PROCESS_HOST
+    return ClassicMember(
+        member_id=stored.member_id,
+        instance_id=stored.group_instance_id,
+        client_id=stored.client_id,
+        client_host=stored.client_host,
+        session_timeout_ms=stored.session_timeout,
+        rebalance_timeout_ms=stored.rebalance_timeout,
+        protocols=((protocol_name or "", stored.subscription),),
+        deadline_ms=now_ms + (0 if died else stored.session_timeout),
+    )
+
+
+def protocols_of(request: JoinGroupRequest) -> Protocols:
+    """What a join offers."""
+    return tuple((each.name, bytes(each.metadata)) for each in request.protocols)
+
+
+def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
+    """How long the others wait for this member. Version 0 knows one timeout for both."""
+    given_ms = request.rebalance_timeout_ms
+    return given_ms if given_ms >= 0 else request.session_timeout_ms
+
+
+def common_protocols(spoken: Iterable[Protocols]) -> set[str]:
+    """The protocols that all speak."""
+    return set.intersection(*({name for name, _ in protocols} for protocols in spoken))
+
+
+def elect_protocol(spoken: list[Protocols]) -> str:
+    """Each member votes for the first protocol it prefers among those that all speak."""
+    common = common_protocols(spoken)
+    votes = Counter(next(name for name, _ in each if name in common) for each in spoken)
+    return votes.most_common(1)[0][0]
+
+
+def subscribes(subscription: bytes, topic: str) -> bool:
+    """Whether a consumer's subscription has a topic; one that can't be read may have any."""
+    try:
+        return topic in decode_versioned(ConsumerProtocolSubscription, subscription).topics
+    except CorruptData:
+        return True
+
+
+MEMBER_ID_REQUIRED_VERSION = 4
+"""From this JoinGroup version on a newcomer first gets its name, then joins with it."""
+SKIP_ASSIGNMENT_VERSION = 9
+"""From this JoinGroup version on a static leader that comes back can be told not to assign."""
+CONSUMERS = "consumer"
+"""The protocol type whose subscriptions can be read here."""
+
+
+class GroupState(Enum):
+    """Where the group is; the values are Kafka's names."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+@dataclass(slots=True)
+class Round:
+    """One join round: when it may end, and when it must."""
+
+    may_end_ms: int
+    must_end_ms: int
+
+
+@dataclass(slots=True)
+class ClassicGroup:
+    """One group. Feed it requests and time; it answers by `Outcome`.
+
+    Invariants: every ticket is answered exactly once; the generation never falls; a member
+    that may commit is a member of the current generation.
+    """
+
+    group_id: str
+    config: GroupConfig = field(default_factory=GroupConfig)
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str = ""
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    since_ms: int = -1
+    """Wall time of the last completed rebalance; -1 if there was none or it is not known."""
+    members: dict[str, ClassicMember] = field(default_factory=dict)
+    announced: dict[str, int] = field(default_factory=dict)
+    """Names given out to members that have yet to join with them, and until when."""
+    _static: dict[str, str] = field(default_factory=dict)
+    _round: Round | None = None
+    _unsynced: set[str] = field(default_factory=set)
+    _sync_deadline_ms: int = 0
+
+    # ---- requests ----
+
+    def join(self, request: JoinGroupRequest, caller: Caller, at: Instant) -> ShardOutcome:
+        """A member wants to be in the next generation."""
+        code = self._join_refusal(request)
+        if code is not ErrorCode.NONE:
+            return _refuse_join(request, caller, code)
+        if not request.member_id:
+            return self._join_nameless(request, caller, at)
+        if self.announced.pop(request.member_id, None) is not None:
+            return self._admit(request.member_id, request, caller, at)
+        member = self._identify(request.member_id, request.group_instance_id)
+        if isinstance(member, ErrorCode):
+            return _refuse_join(request, caller, member)
+        return self._rejoin(member, request, caller, at)
+
+    def sync(self, request: SyncGroupRequest, caller: Caller, at: Instant) -> ShardOutcome:
+        """A member asks for its assignment; the leader brings everybody's."""
+        member = self._identify(request.member_id, request.group_instance_id)
+        code = member if isinstance(member, ErrorCode) else self._sync_refusal(request)
+        if isinstance(member, ErrorCode) or code is not ErrorCode.NONE:
+            return ShardOutcome(
+                answers=(Answer(caller.ticket, SyncGroupResponse(error_code=code)),)
+            )
+        member.heard_of(at.now_ms)
+        self._unsynced.discard(member.member_id)
+        if self.state is GroupState.STABLE:
+            return ShardOutcome(answers=(self._sync_answer(caller.ticket, member.assignment),))
+        displaced = member.release(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.sync_ticket = caller.ticket
+        if member.member_id != self.leader_id:
+            return displaced
+        given = {each.member_id: bytes(each.assignment) for each in request.assignments}
+        return displaced + self._complete_sync(given, at)
+
+    def heartbeat(self, request: HeartbeatRequest, at: Instant) -> ErrorCode:
+        """A member is alive; the code tells it when to join again."""
+        member = self._identify(request.member_id, request.group_instance_id)
+        if isinstance(member, ErrorCode):
+            return member
+        if request.generation_id != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        member.heard_of(at.now_ms)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def may_commit(
+        self, member_id: str, instance_id: str | None, generation: int, at: Instant
+    ) -> ErrorCode:
+        """Whether offsets from this member count. A negative generation is no member at all."""
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        member = self._identify(member_id, instance_id)
+        if isinstance(member, ErrorCode):
+            return member
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        member.heard_of(at.now_ms)
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def leave(
+        self, member_id: str, instance_id: str | None, at: Instant
+    ) -> tuple[ErrorCode, ShardOutcome]:
+        """A member goes, by name or, if it is static, by instance alone."""
+        if not member_id and instance_id is not None:
+            member_id = self._static.get(instance_id, "")
+        if self.announced.pop(member_id, None) is not None:
+            return ErrorCode.NONE, self._end_round(at)
+        member = self._identify(member_id, instance_id)
+        if isinstance(member, ErrorCode):
+            return member, ShardOutcome()
+        return ErrorCode.NONE, self._remove([member], at)
+
+    # ---- positions ----
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is there or has been told that it may come."""
+        return self.state is GroupState.EMPTY and not self.announced
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the log may know of it."""
+        return self.generation > 0
+
+    def group_tombstones(self) -> tuple[CoordinatorRecord, ...]:
+        """The end of the group, which is empty."""
+        return (encode_change(GroupChange(self.group_id, None)),)
+
+    @property
+    def is_of_consumers(self) -> bool:
+        """Whether it can be told what its members read."""
+        return self.protocol_type == CONSUMERS
+
+    def subscribes(self, topic: str) -> bool:
+        """Whether a member reads a topic, or may do so."""
+        if not self.is_of_consumers:
+            return bool(self.members)
+        return any(
+            subscribes(each.subscription(self.protocol_name), topic)
+            for each in self.members.values()
+        )
+
+    def unused_since_ms(self, topic: str, committed_ms: int) -> int | None:
+        """Since when (wall time) a position in a topic has served nobody; None while it does."""
+        if self.state is GroupState.EMPTY:
+            return max(self.since_ms, committed_ms)
+        if self.state is GroupState.STABLE and not self.subscribes(topic):
+            return committed_ms
+        return None
+
+    # ---- time and replay ----
+
+    def on_tick(self, at: Instant) -> ShardOutcome:
+        """Expire sessions, announced names and late rounds."""
+        now_ms = at.now_ms
+        self.announced = {name: due for name, due in self.announced.items() if due > now_ms}
+        silent = {
+            member.member_id
+            for member in self.members.values()
+            if not member.is_pending and member.deadline_ms <= now_ms
+        }
+        if self._sync_deadline_ms <= now_ms:
+            silent |= self._unsynced
+        gone = [member for member in self.members.values() if member.member_id in silent]
+        return self._remove(gone, at) if gone else self._end_round(at)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `on_tick` has something to do at the earliest; None for never."""
+        deadlines = [m.deadline_ms for m in self.members.values() if not m.is_pending]
+        deadlines += self.announced.values()
+        if self._unsynced:
+            deadlines.append(self._sync_deadline_ms)
+        if self._round is not None:
+            complete = self._have_all_joined()
+            deadlines.append(self._round.may_end_ms if complete else self._round.must_end_ms)
+        return min(deadlines, default=None)
+
+    def replay(self, value: GroupMetadataValue, now_ms: int) -> None:
+        """A completed rebalance: our own just now, or one from before a restart."""
+        members = {}
+        for stored in value.members:
+            member = self.members.get(stored.member_id) or restore_member(
+                stored, value.protocol, now_ms
+            )
+            member.assignment = stored.assignment
+            members[stored.member_id] = member
+        self.members = members
+        self._static = {m.instance_id: m.member_id for m in members.values() if m.instance_id}
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type
+        self.protocol_name = value.protocol
+        self.leader_id = value.leader
+        self.state = GroupState.STABLE if members else GroupState.EMPTY
+        self.since_ms = value.current_state_timestamp
+
+    # ---- joining ----
+
+    def _join_refusal(self, request: JoinGroupRequest) -> ErrorCode:
+        config = self.config
+        timeout_ms = request.session_timeout_ms
+        if not config.session_timeout_ms_min <= timeout_ms <= config.session_timeout_ms_max:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        others = [m.protocols for m in self.members.values() if m.member_id != request.member_id]
+        if not request.protocol_type or (others and request.protocol_type != self.protocol_type):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if not common_protocols([protocols_of(request), *others]):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE if self._has_room(request) else ErrorCode.GROUP_MAX_SIZE_REACHED
+
+    def _has_room(self, request: JoinGroupRequest) -> bool:
+        """Whether a member may come (back); those above the size are shed by a rebalance."""
+        member = self.members.get(request.member_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            joined = sum(each.join_ticket is not None for each in self.members.values())
+            if member is not None:
+                return member.join_ticket is not None or joined < self.config.size_max
+            count = max(joined, len(self.members)) + len(self.announced)
+        else:
+            count = len(self.members) + len(self.announced)
+        instance_id = request.group_instance_id
+        known = member is not None or request.member_id in self.announced
+        replaces = instance_id is not None and instance_id in self._static
+        return known or replaces or count < self.config.size_max
+
+    def _join_nameless(
+        self, request: JoinGroupRequest, caller: Caller, at: Instant
+    ) -> ShardOutcome:
+        instance_id = request.group_instance_id
+        if instance_id is not None and instance_id in self._static:
+            return self._replace_static(instance_id, request, caller, at)
+        member_id = caller.fresh_member_id
+        if instance_id is None and caller.version >= MEMBER_ID_REQUIRED_VERSION:
+            self.announced[member_id] = at.now_ms + request.session_timeout_ms
+            return _refuse_join(request, caller, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+        return self._admit(member_id, request, caller, at)
+
+    def _admit(
+        self, member_id: str, request: JoinGroupRequest, caller: Caller, at: Instant
+    ) -> ShardOutcome:
+        """A newcomer; where one is there may be more, so a group's first round waits for them."""
+        member = ClassicMember(
+            member_id=member_id,
+            instance_id=request.group_instance_id,
+            client_id=caller.client_id,
+            client_host=caller.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms(request),
+            protocols=protocols_of(request),
+            deadline_ms=at.now_ms + request.session_timeout_ms,
+        )
+        self.members[member_id] = member
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member_id
+        current = self._round
+        if current is not None and current.may_end_ms > at.now_ms:
+            later_ms = at.now_ms + self.config.initial_rebalance_delay_ms
+            current.may_end_ms = min(later_ms, current.must_end_ms)
+        return self._take_part(member, request, caller, at)
+
+    def _rejoin(
+        self, member: ClassicMember, request: JoinGroupRequest, caller: Caller, at: Instant
+    ) -> ShardOutcome:
+        leads = member.member_id == self.leader_id
+        settled = self.state is GroupState.COMPLETING_REBALANCE or (
+            self.state is GroupState.STABLE and not leads
+        )
+        if settled and member.protocols == protocols_of(request):
+            # It has missed the answer of this very round: tell it again, disturb nobody.
+            member.heard_of(at.now_ms)
+            return ShardOutcome(answers=(Answer(caller.ticket, self._join_response(member)),))
+        return self._take_part(member, request, caller, at)
+
+    def _take_part(
+        self, member: ClassicMember, request: JoinGroupRequest, caller: Caller, at: Instant
+    ) -> ShardOutcome:
+        """Hold the join until its round ends, and start one if none is running."""
+        outcome = member.release(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.offers(request)
+        member.join_ticket = caller.ticket
+        self.protocol_type = request.protocol_type
+        return outcome + self._prepare_rebalance(at) + self._end_round(at)
+
+    def _replace_static(
+        self, instance_id: str, request: JoinGroupRequest, caller: Caller, at: Instant
+    ) -> ShardOutcome:
+        """A static member is back under a new name: it takes its place over (KIP-345).
+
+        Its predecessor, should it still live, is fenced. In a stable group that goes on with
+        the same protocol that is all: it gets the old assignment, and nobody is disturbed. If it
+        led the group it must not assign anew: it is told to skip that or, by a version that
+        can't tell, that the leader is its predecessor.
+        """
+        old = self.members[self._static[instance_id]]
+        outcome = old.release(ErrorCode.FENCED_INSTANCE_ID)
+        member = replace(old, member_id=caller.fresh_member_id, join_ticket=None, sync_ticket=None)
+        member.heard_of(at.now_ms)
+        self.members = {
+            each.member_id: each
+            for each in (member if m is old else m for m in self.members.values())
+        }
+        self._static[instance_id] = member.member_id
+        if old.member_id in self._unsynced:
+            self._unsynced = self._unsynced - {old.member_id} | {member.member_id}
+        leads = self.leader_id == old.member_id
+        if leads:
+            self.leader_id = member.member_id
+        member.offers(request)
+        spoken = [each.protocols for each in self.members.values()]
+        if self.state is not GroupState.STABLE or elect_protocol(spoken) != self.protocol_name:
+            return outcome + self._take_part(member, request, caller, at)
+        response = self._join_response(member)
+        if leads and caller.version < SKIP_ASSIGNMENT_VERSION:
+            response.leader, response.members = old.member_id, []
+        response.skip_assignment = leads
+        kept = {each.member_id: each.assignment for each in self.members.values()}
+        answer = Answer(caller.ticket, response)
+        return outcome + ShardOutcome((self._record(kept, at),), (answer,))
+
+    # ---- rounds ----
+
+    def _prepare_rebalance(self, at: Instant) -> ShardOutcome:
+        """Start a join round, unless one is running. Whoever waits for the leader joins again."""
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ShardOutcome()
+        is_first = self.state is GroupState.EMPTY
+        may_end_ms = at.now_ms + (self.config.initial_rebalance_delay_ms if is_first else 0)
+        patience_ms = max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+        self._round = Round(may_end_ms, max(may_end_ms, at.now_ms + patience_ms))
+        self.state = GroupState.PREPARING_REBALANCE
+        self._unsynced.clear()
+        outcome = ShardOutcome()
+        for member in self.members.values():
+            if member.sync_ticket is not None:
+                outcome += member.release(ErrorCode.REBALANCE_IN_PROGRESS)
+                member.heard_of(at.now_ms)
+        return outcome
+
+    def _have_all_joined(self) -> bool:
+        waiting = all(member.join_ticket is not None for member in self.members.values())
+        return waiting and not self.announced
+
+    def _end_round(self, at: Instant) -> ShardOutcome:
+        """Go on to the next generation if everybody is there, or if time is up."""
+        if self._round is None:
+            return ShardOutcome()
+        end_ms = self._round.may_end_ms if self._have_all_joined() else self._round.must_end_ms
+        if at.now_ms < end_ms:
+            return ShardOutcome()
+        outcome = self._forget(
+            [m for m in self.members.values() if m.join_ticket is None and m.instance_id is None]
+        )
+        if self.members and all(m.join_ticket is None for m in self.members.values()):
+            # Only static members are left, and they are away: their sessions decide.
+            patience_ms = max(m.rebalance_timeout_ms for m in self.members.values())
+            self._round.must_end_ms = at.now_ms + max(patience_ms, 1)
+            return outcome
+        self._round = None
+        self.generation += 1
+        if not self.members:
+            self.state, self.protocol_name, self.leader_id = GroupState.EMPTY, None, None
+            return outcome + ShardOutcome((self._record({}, at),))
+        return outcome + ShardOutcome(answers=self._begin_generation(at))
+
+    def _begin_generation(self, at: Instant) -> tuple[Answer, ...]:
+        """Static members that are away take part: they keep their place for a session."""
+        members = self.members.values()
+        joined = [member for member in members if member.join_ticket is not None]
+        self.protocol_name = elect_protocol([member.protocols for member in members])
+        if self.leader_id not in {member.member_id for member in joined}:
+            self.leader_id = joined[0].member_id
+        self.state = GroupState.COMPLETING_REBALANCE
+        self._unsynced = set(self.members)
+        self._sync_deadline_ms = at.now_ms + max(m.rebalance_timeout_ms for m in members)
+        answers = []
+        for member in joined:
+            if member.join_ticket is not None:
+                answers.append(Answer(member.join_ticket, self._join_response(member)))
+            member.join_ticket = None
+            member.heard_of(at.now_ms)
+        return tuple(answers)
+
+    def _complete_sync(self, given: dict[str, bytes], at: Instant) -> ShardOutcome:
+        answers = []
+        for member in self.members.values():
+            if member.sync_ticket is not None:
+                assignment = given.get(member.member_id, b"")
+                answers.append(self._sync_answer(member.sync_ticket, assignment))
+                member.sync_ticket = None
+                member.heard_of(at.now_ms)
+        return ShardOutcome((self._record(given, at),), tuple(answers))
+
+    # ---- members ----
+
+    def _identify(self, member_id: str, instance_id: str | None) -> ClassicMember | ErrorCode:
+        if instance_id is not None and instance_id not in self._static:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if instance_id is not None and self._static[instance_id] != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        return self.members.get(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def _sync_refusal(self, request: SyncGroupRequest) -> ErrorCode:
+        if request.generation_id != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if request.protocol_type not in (None, self.protocol_type):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if request.protocol_name not in (None, self.protocol_name):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _remove(self, gone: list[ClassicMember], at: Instant) -> ShardOutcome:
+        """Members are gone: the others share anew."""
+        return self._forget(gone) + self._prepare_rebalance(at) + self._end_round(at)
+
+    def _forget(self, gone: Iterable[ClassicMember]) -> ShardOutcome:
+        outcome = ShardOutcome()
+        for member in gone:
+            del self.members[member.member_id]
+            if member.instance_id is not None:
+                self._static.pop(member.instance_id, None)
+            self._unsynced.discard(member.member_id)
+            outcome += member.release(ErrorCode.UNKNOWN_MEMBER_ID)
+        return outcome
+
+    # ---- answers and records ----
+
+    def _join_response(self, member: ClassicMember) -> JoinGroupResponse:
+        """Only the leader is told of the others."""
+        told = self.members.values() if member.member_id == self.leader_id else ()
+        return JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.leader_id or "",
+            member_id=member.member_id,
+            members=[
+                JoinGroupResponseMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.instance_id,
+                    metadata=each.subscription(self.protocol_name),
+                )
+                for each in told
+            ],
+        )
+
+    def _sync_answer(self, ticket: int, assignment: bytes) -> Answer:
+        response = SyncGroupResponse(
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=assignment,
+        )
+        return Answer(ticket, response)
+
+    def _record(self, assignments: dict[str, bytes], at: Instant) -> CoordinatorRecord:
+        value = GroupMetadataValue(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            current_state_timestamp=at.wall_ms,
+            members=[
+                member.stored(self.protocol_name, assignments.get(member.member_id, b""))
+                for member in self.members.values()
+            ],
+        )
+        return encode_change(GroupChange(self.group_id, value))
+
+
+def _refuse_join(
+    request: JoinGroupRequest, caller: Caller, code: ErrorCode, *, member_id: str | None = None
+) -> ShardOutcome:
+    response = JoinGroupResponse(
+        error_code=code, protocol_name="", member_id=member_id or request.member_id
+    )
+    return ShardOutcome(answers=(Answer(caller.ticket, response),))

@@ -1,0 +1,732 @@
+"""GroupCoordinator: all groups and offsets of one partition of `__consumer_offsets`.
+
+It finds the group of a request, joins what the group and the offsets decide, and replays what was
+appended. `Deadlines` is a heap of groups, so that a tick costs nothing for groups that are not
+due; a later deadline is noted only when the earlier one has come. A group with neither members nor
+offsets is deleted, with a tombstone if it ever was in the log.
+
+Not done here: appending and answering (`group_runtime`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from streamlog.broker.coordinator.group.classic_group import ClassicGroup
+from streamlog.broker.coordinator.group.committed_offsets import (
+    COMMIT_VERSION,
+    GroupOffsets,
+    as_commit,
+    commit_error,
+    commit_record,
+    in_transaction,
+    names_no_member,
+    offset_tombstone,
+)
+from streamlog.broker.coordinator.group.consumer_group import (
+    ConsumerGroup,
+    Draft,
+    HeartbeatError,
+    draft_response,
+    heartbeat_error,
+)
+from streamlog.broker.coordinator.group.group_member import (
+    JOINING_EPOCH,
+    ConsumerChange,
+    EpochChange,
+    Held,
+    Subscriber,
+    by_topic_id,
+    decode_consumer_change,
+    encode_consumer_change,
+    is_removal,
+)
+from streamlog.broker.coordinator.group.group_records import (
+    GroupChange,
+    OffsetChange,
+    decode_change,
+)
+from streamlog.broker.coordinator.shard import (
+    Answer,
+    Caller,
+    CoordinatorRecord,
+    Instant,
+    ShardOutcome,
+    refuse,
+)
+from streamlog.broker.named_topics import TOPIC_IDS_VERSION, Topics, named
+from streamlog.broker.storage.expiry import SteadyTime
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import by_partition, response_by_item
+from streamlog.protocol.messages import consumer_groups as description
+from streamlog.protocol.messages import consumer_groups as wire
+from streamlog.protocol.messages.classic_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    MemberIdentity,
+    MemberResponse,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitValue,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from streamlog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+from streamlog.protocol.messages.transaction_messages import TxnOffsetCommitRequest
+from streamlog.protocol.schema import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamlog.broker.config.group import GroupConfig
+    from streamlog.protocol.schema import Message
+
+
+class Deadlines:
+    """The earliest deadline of each name."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []
+        self._noted: dict[str, int] = {}
+
+    def note(self, name: str, deadline_ms: int | None) -> None:
+        """It is due then, if not before; None: there is nothing to wait for."""
+        known_ms = self._noted.get(name)
+        if deadline_ms is not None and (known_ms is None or deadline_ms < known_ms):
+            self._noted[name] = deadline_ms
+            heapq.heappush(self._heap, (deadline_ms, name))
+
+    def take(self, now_ms: int) -> str | None:
+        """One that is due, the earliest first, which is not due any more then; None: none is."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            deadline_ms, name = heapq.heappop(self._heap)
+            if self._noted.get(name) == deadline_ms:
+                del self._noted[name]
+                return name
+        return None
+
+    def next_ms(self) -> int | None:
+        """When to look again at the latest; None for never."""
+        return self._heap[0][0] if self._heap else None
+
+
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+DEAD = "Dead"
+"""The state of a group that is not there."""
+CONSUMER_MEMBER = 1
+"""A member that speaks the consumers' protocol."""
+
+
+def offset_topics(
+    known: Mapping[tuple[str, int], OffsetCommitValue],
+    wanted: Iterable[tuple[str, Iterable[int]]] | None,
+) -> list[OffsetFetchResponseTopics]:
+    """Committed offsets, -1 where there is none; `wanted` None is all that there are."""
+    if wanted is None:
+        every: dict[str, list[int]] = {}
+        for topic, partition in known:
+            every.setdefault(topic, []).append(partition)
+        wanted = every.items()
+    none = OffsetCommitValue(offset=-1, leader_epoch=-1, metadata="")
+    return [
+        OffsetFetchResponseTopics(
+            name=topic,
+            partitions=[
+                _position(partition, known.get((topic, partition), none))
+                for partition in partitions
+            ],
+        )
+        for topic, partitions in wanted
+    ]
+
+
+def _position(partition: int, value: OffsetCommitValue) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+    )
+
+
+def describe_group(group_id: str, group: Group | None, *, has_positions: bool) -> DescribedGroup:
+    """A group of the classic protocol; one that is not there, or of another, is Dead."""
+    if not isinstance(group, ClassicGroup):
+        empty = group is None and has_positions
+        return DescribedGroup(group_id=group_id, group_state="Empty" if empty else DEAD)
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name or "",
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.subscription(group.protocol_name),
+                member_assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def describe_consumer_group(
+    group_id: str, group: Group | None, topics: Topics
+) -> wire.DescribedConsumerGroup:
+    """A group whose coordinator assigns; one of another kind is not found either."""
+    if not isinstance(group, ConsumerGroup):
+        return wire.DescribedConsumerGroup(
+            group_id=group_id,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"there is no consumer group {group_id!r}",
+        )
+    return wire.DescribedConsumerGroup(
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.assignor,
+        members=[_member(group, member, topics) for member in group.members.values()],
+    )
+
+
+def _member(group: ConsumerGroup, member: Subscriber, topics: Topics) -> wire.DescribedMember:
+    holding = group.holding(member.member_id)
+    target = group.targets.get(member.member_id, frozenset())
+    return wire.DescribedMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=holding.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.topics),
+        subscribed_topic_regex=member.pattern,
+        assignment=_assignment(holding.assigned, topics),
+        target_assignment=_assignment(target, topics),
+        member_type=CONSUMER_MEMBER,
+    )
+
+
+def _assignment(held: Held, topics: Topics) -> wire.DescribedAssignment:
+    """Of topics that there are still."""
+    return wire.DescribedAssignment(
+        topic_partitions=[
+            wire.DescribedTopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers)
+            for topic_id, numbers in by_topic_id(held).items()
+            if (name := topics.name_of(topic_id)) is not None
+        ]
+    )
+
+
+def list_group(groups: Iterable[Group], with_positions: Iterable[str]) -> list[ListedGroup]:
+    """A line about each group, those that have nothing but positions included."""
+    lines = {
+        group_id: ListedGroup(group_id=group_id, group_state="Empty", group_type="classic")
+        for group_id in with_positions
+    }
+    for group in groups:
+        is_classic = isinstance(group, ClassicGroup)
+        lines[group.group_id] = ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type if isinstance(group, ClassicGroup) else "consumer",
+            group_state=group.state.value if isinstance(group, ClassicGroup) else group.state,
+            group_type="classic" if is_classic else "consumer",
+        )
+    return list(lines.values())
+
+
+MANY_LEAVE_VERSION = 3
+"""From this LeaveGroup version on several members leave at once, each with a code of its own."""
+SYNC_NAMES_PROTOCOL_VERSION = 5
+"""From this SyncGroup version on a member names its protocol and the type of it (KIP-559)."""
+GROUP_ID_BYTES_MAX = 32_767
+"""What a string of two bytes' length can hold: the record has to name the group."""
+FORGOTTEN_AT_ONCE = 1_000
+"""Positions ended by one batch; if there are more, the next tick goes on."""
+GONE_CHECK_MS = 10_000
+"""Until it is looked whether positions in topics that are no more have been forgotten."""
+
+
+class GroupCoordinator:
+    """The `Shard` of groups."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        *,
+        topics: Topics,
+        overrides: Callable[[str], Mapping[str, str]] = lambda _: {},
+    ) -> None:
+        """`overrides` are the settings that a group has of its own."""
+        self._config = config
+        self._overrides = overrides
+        self._topics = topics
+        self._groups: dict[str, Group] = {}
+        self._offsets = GroupOffsets()
+        self._deadlines = Deadlines()
+        self._steady = SteadyTime()
+        self._expiry_ms: int | None = None
+        """When positions and groups are looked through; None while there are none."""
+        self._gone_ms: int | None = None
+        """When it is looked for positions in topics that are no more; None: all are forgotten."""
+
+    def configure(self, config: GroupConfig) -> None:
+        """Go on with other settings."""
+        self._config = config
+        for group in self._groups.values():
+            group.config = config
+
+    # ---- Shard ----
+
+    def handle(self, request: Message, caller: Caller, at: Instant) -> ShardOutcome:
+        """Decide on a request for one group."""
+        match request:
+            case JoinGroupRequest():
+                outcome, group_id = self._join(request, caller, at), request.group_id
+            case SyncGroupRequest():
+                outcome, group_id = self._sync(request, caller, at), request.group_id
+            case HeartbeatRequest():
+                return self._heartbeat(request, caller, at)
+            case LeaveGroupRequest():
+                outcome, group_id = self._leave(request, caller, at), request.group_id
+            case ConsumerGroupHeartbeatRequest():
+                outcome = self._consumer(request, caller, at)
+                self._schedule(request.group_id)
+                return outcome
+            case OffsetCommitRequest() | TxnOffsetCommitRequest():
+                return self._commit(request, caller, at)
+            case OffsetDeleteRequest():
+                return self._delete_positions(request, caller)
+            case DeleteGroupsRequest():
+                return self._delete_groups(request, caller)
+            case _:
+                raise TypeError(f"no request to a group: {request!r}")
+        self._schedule(group_id)
+        self._drop_unrecorded(group_id)
+        return outcome
+
+    def replay(self, record: CoordinatorRecord, *, now_ms: int) -> None:
+        """See `Shard.replay`."""
+        change = decode_change(record) or decode_consumer_change(record)
+        match change:
+            case None:
+                return
+            case OffsetChange():
+                self._offsets.replay(change)
+                self._expire_later(now_ms)
+            case GroupChange(group_id=group_id, value=None):
+                if isinstance(self._groups.get(group_id), ClassicGroup):
+                    del self._groups[group_id]
+            case GroupChange(group_id=group_id, value=value) if value is not None:
+                self._classic(group_id).replay(value, now_ms)
+                self._schedule(group_id)
+                self._expire_later(now_ms)
+            case GroupChange():
+                return
+            case _:
+                self._replay_consumers(change, now_ms)
+
+    def stage(self, record: CoordinatorRecord, producer_id: int, *, now_ms: int) -> None:
+        """Take a record into account that is in a transaction of this producer."""
+        change = decode_change(record)
+        if isinstance(change, OffsetChange):
+            self._offsets.stage(producer_id, change)
+            self._expire_later(now_ms)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A marker of this producer is in the log."""
+        self._offsets.decide(producer_id, committed=committed)
+
+    def _replay_consumers(self, change: ConsumerChange, now_ms: int) -> None:
+        group_id = change.group_id
+        group = self._groups.get(group_id)
+        is_end = isinstance(change, EpochChange) and change.epoch is None
+        if isinstance(group, ConsumerGroup) and is_end:
+            del self._groups[group_id]
+            return
+        if not isinstance(group, ConsumerGroup):
+            if is_removal(change):
+                return
+            group = self._groups[group_id] = ConsumerGroup(group_id, self._config)
+        group.replay(change, now_ms)
+        self._schedule(group_id)
+        self._expire_later(now_ms)
+
+    def on_tick(self, at: Instant) -> ShardOutcome:
+        """See `Shard.on_tick`."""
+        outcome = ShardOutcome()
+        while (group_id := self._deadlines.take(at.now_ms)) is not None:
+            group = self._groups.get(group_id)
+            if group is not None:
+                outcome += group.on_tick(at)
+                self._schedule(group_id)
+                self._drop_unrecorded(group_id)
+        outcome += self._expire(at)
+        if self._gone_ms is not None and at.now_ms >= self._gone_ms:
+            outcome += self._forget_gone(at)
+        return outcome
+
+    def next_deadline_ms(self) -> int | None:
+        """See `Shard.next_deadline_ms`."""
+        deadlines = (self._deadlines.next_ms(), self._expiry_ms, self._gone_ms)
+        return min((each for each in deadlines if each is not None), default=None)
+
+    # ---- reading ----
+
+    def positions(
+        self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]] | None
+    ) -> list[OffsetFetchResponseTopics]:
+        """Committed offsets, -1 where there is none; `wanted` None is all that there are."""
+        known = {
+            (topic, partition): value
+            for (topic, partition), value in self._offsets.of(group_id).items()
+            if self._is_there(topic, value)
+        }
+        return offset_topics(known, wanted)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id."""
+        return self._topics.name_of(topic_id)
+
+    def topic_id(self, name: str) -> bytes:
+        """The id of a topic; zero if there is none."""
+        return self._topics.topic_id(name) or ZERO_UUID
+
+    def is_stable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether no transaction is open that may set the position."""
+        return self._offsets.is_stable(group_id, topic, partition)
+
+    def may_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a member may be told them."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.may_fetch(member_id, epoch)
+        return ErrorCode.NONE
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        """A group of the classic protocol with its members; one that is not there is Dead."""
+        has_positions = group_id in self._offsets.groups()
+        return describe_group(group_id, self._groups.get(group_id), has_positions=has_positions)
+
+    def describe_consumers(self, group_id: str) -> description.DescribedConsumerGroup:
+        """A group whose coordinator assigns, with its members."""
+        return describe_consumer_group(group_id, self._groups.get(group_id), self._topics)
+
+    def listed(self) -> list[ListedGroup]:
+        """A line about each group."""
+        return list_group(self._groups.values(), self._offsets.groups())
+
+    def on_deletion(self, now_ms: int) -> None:
+        """A topic is gone, and with it all positions in it."""
+        if self._offsets.groups():
+            self._gone_ms = now_ms
+
+    # ---- requests ----
+
+    def _join(self, request: JoinGroupRequest, caller: Caller, at: Instant) -> ShardOutcome:
+        group, outcome = self._groups.get(request.group_id), ShardOutcome()
+        code = ErrorCode.NONE
+        if not 0 < len(request.group_id.encode()) <= GROUP_ID_BYTES_MAX:
+            code = ErrorCode.INVALID_GROUP_ID
+        elif isinstance(group, ConsumerGroup) and not group.is_empty:
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        elif request.member_id and not isinstance(group, ClassicGroup):
+            code = ErrorCode.UNKNOWN_MEMBER_ID
+        if code is not ErrorCode.NONE:
+            return self._answer(caller, refuse(request, caller.version, code))
+        if isinstance(group, ConsumerGroup):
+            outcome = ShardOutcome(group.group_tombstones())
+        return outcome + self._classic(request.group_id).join(request, caller, at)
+
+    def _sync(self, request: SyncGroupRequest, caller: Caller, at: Instant) -> ShardOutcome:
+        protocol = (request.protocol_type, request.protocol_name)
+        if caller.version >= SYNC_NAMES_PROTOCOL_VERSION and None in protocol:
+            response = SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return self._answer(caller, response)
+        group = self._groups.get(request.group_id)
+        if not isinstance(group, ClassicGroup):
+            response = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+            return self._answer(caller, response)
+        return group.sync(request, caller, at)
+
+    def _heartbeat(self, request: HeartbeatRequest, caller: Caller, at: Instant) -> ShardOutcome:
+        group, code = self._groups.get(request.group_id), ErrorCode.UNKNOWN_MEMBER_ID
+        if isinstance(group, ClassicGroup):
+            code = group.heartbeat(request, at)
+        return self._answer(caller, HeartbeatResponse(error_code=code))
+
+    def _consumer(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller, at: Instant
+    ) -> ShardOutcome:
+        """A heartbeat by the consumers' protocol; the first of a group makes it."""
+        refusal = heartbeat_error(request, caller.version)
+        group, outcome = self._groups.get(request.group_id), ShardOutcome()
+        joins = request.member_epoch == JOINING_EPOCH
+        if refusal is None and len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
+            refusal = HeartbeatError(ErrorCode.INVALID_GROUP_ID, "this name of a group is too long")
+        if joins and isinstance(group, ClassicGroup) and group.is_empty:
+            outcome, group = ShardOutcome(group.group_tombstones()), None
+        if group is None and joins:
+            group = ConsumerGroup(request.group_id, self._config)
+        if isinstance(group, ConsumerGroup):
+            group.config = self._config.for_group(self._overrides(request.group_id))
+        if refusal is None and not isinstance(group, ConsumerGroup):
+            refusal = _no_consumers(group, request.group_id)
+        if refusal is not None or not isinstance(group, ConsumerGroup):
+            return self._answer(caller, _refused(refusal))
+        draft = Draft(group, self._topics, request, caller)
+        response = draft_response(draft, request)
+        if isinstance(response, HeartbeatError):
+            return self._answer(caller, _refused(response))
+        self._groups[request.group_id] = group
+        if request.member_epoch >= JOINING_EPOCH:
+            group.heard_of(draft.member_id, at)
+        outcome += ShardOutcome(tuple(map(encode_consumer_change, draft.changes)))
+        return outcome + self._answer(caller, response)
+
+    def _leave(self, request: LeaveGroupRequest, caller: Caller, at: Instant) -> ShardOutcome:
+        group = self._groups.get(request.group_id)
+        many = caller.version >= MANY_LEAVE_VERSION
+        leaving = request.members if many else [MemberIdentity(member_id=request.member_id)]
+        outcome, told = ShardOutcome(), []
+        for identity in leaving:
+            instance_id, code = identity.group_instance_id, ErrorCode.UNKNOWN_MEMBER_ID
+            if isinstance(group, ClassicGroup):
+                code, gone = group.leave(identity.member_id, instance_id, at)
+                outcome += gone
+            told.append(
+                MemberResponse(
+                    member_id=identity.member_id, group_instance_id=instance_id, error_code=code
+                )
+            )
+        response = LeaveGroupResponse(error_code=0 if many else told[0].error_code, members=told)
+        return outcome + self._answer(caller, response)
+
+    def _commit(
+        self, request: OffsetCommitRequest | TxnOffsetCommitRequest, caller: Caller, at: Instant
+    ) -> ShardOutcome:
+        if isinstance(request, OffsetCommitRequest):
+            refused = self._may_commit(request, caller.version, at)
+            return self._commit_unless(refused, request, caller, at)
+        commit, refused = as_commit(request), ErrorCode.NONE
+        if not names_no_member(request):
+            refused = self._may_commit(commit, COMMIT_VERSION, at)
+        return in_transaction(self._commit_unless(refused, commit, caller, at), request)
+
+    def _may_commit(self, request: OffsetCommitRequest, version: int, at: Instant) -> ErrorCode:
+        group = self._groups.get(request.group_id)
+        generation = request.generation_id_or_member_epoch
+        if isinstance(group, ConsumerGroup):
+            return group.may_commit(request.member_id, generation, version)
+        if group is not None:
+            return group.may_commit(request.member_id, request.group_instance_id, generation, at)
+        return ErrorCode.ILLEGAL_GENERATION if generation >= 0 else ErrorCode.NONE
+
+    def _commit_unless(
+        self, refused: ErrorCode, request: OffsetCommitRequest, caller: Caller, at: Instant
+    ) -> ShardOutcome:
+        if len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
+            refused = refused or ErrorCode.INVALID_GROUP_ID
+        records = []
+
+        def keep(topic: OffsetCommitRequestTopic, partition: OffsetCommitRequestPartition) -> int:
+            name = named(topic, self._topics.name_of)
+            if not name and caller.version >= TOPIC_IDS_VERSION:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            exists = self._exists(name, partition.partition_index)
+            code = refused or commit_error(partition, exists=exists)
+            if code is ErrorCode.NONE:
+                topic_id = self._topics.topic_id(name) or ZERO_UUID
+                records.append(commit_record(request, name, topic_id, partition, at))
+            return code
+
+        response = response_by_item(request, OffsetCommitResponse, keep)
+        return ShardOutcome(tuple(records)) + self._answer(caller, response)
+
+    # ---- deleting ----
+
+    def _delete_positions(self, request: OffsetDeleteRequest, caller: Caller) -> ShardOutcome:
+        group_id = request.group_id
+        group, known = self._groups.get(group_id), self._offsets.of(group_id)
+        code = ErrorCode.NONE
+        if group is None and not known:
+            code = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group is not None and group.members and not group.is_of_consumers:
+            code = ErrorCode.NON_EMPTY_GROUP
+        if code is not ErrorCode.NONE:
+            return self._answer(caller, refuse(request, caller.version, code))
+        records = []
+
+        def drop(topic: str, partition: int) -> int:
+            if not self._exists(topic, partition):
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if group is not None and group.subscribes(topic):
+                return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if (topic, partition) in known:
+                records.append(offset_tombstone(group_id, topic, partition))
+            return ErrorCode.NONE
+
+        response = response_by_item(request, OffsetDeleteResponse, by_partition(drop))
+        return ShardOutcome(tuple(records)) + self._answer(caller, response)
+
+    def _delete_groups(self, request: DeleteGroupsRequest, caller: Caller) -> ShardOutcome:
+        records: list[CoordinatorRecord] = []
+        results = []
+        for group_id in dict.fromkeys(request.groups_names):
+            code = self._deletion_refusal(group_id)
+            results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+            if code is ErrorCode.NONE:
+                records += (
+                    offset_tombstone(group_id, *where) for where in self._offsets.of(group_id)
+                )
+                if group_id in self._groups:
+                    records += self._groups[group_id].group_tombstones()
+        return ShardOutcome(tuple(records)) + self._answer(
+            caller, DeleteGroupsResponse(results=results)
+        )
+
+    def _deletion_refusal(self, group_id: str) -> ErrorCode:
+        group = self._groups.get(group_id)
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        if group is None and group_id not in self._offsets.groups():
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        busy = group is not None and not group.is_empty
+        return ErrorCode.NON_EMPTY_GROUP if busy else ErrorCode.NONE
+
+    def _expire(self, at: Instant) -> ShardOutcome:
+        """End some of the positions that are over, and then the groups that hold nothing more."""
+        if self._expiry_ms is None or at.now_ms < self._expiry_ms:
+            return ShardOutcome()
+        unused = self._offsets.unused(
+            self._unused_since_ms,
+            wall_ms=self._steady.wall_ms(now_ms=at.now_ms, wall_ms=at.wall_ms),
+            retention_ms=self._config.offsets_retention_minutes * 60_000,
+        )
+        over = list(itertools.islice(unused, FORGOTTEN_AT_ONCE))
+        if len(over) < FORGOTTEN_AT_ONCE:
+            interval_ms = self._config.offsets_retention_check_interval_ms
+            something = self._offsets.groups() or self._groups
+            self._expiry_ms = at.now_ms + interval_ms if something else None
+        self._gone_ms = at.now_ms
+        outcome = ShardOutcome(
+            tuple(offset_tombstone(key.group, key.topic, key.partition) for key in over)
+        )
+        for group_id, gone in Counter(key.group for key in over).items():
+            outcome += self._delete_group(group_id, gone=gone)
+        holding = self._offsets.groups()
+        for group_id in [name for name in self._groups if name not in holding]:
+            outcome += self._delete_group(group_id)
+        return outcome
+
+    def _forget_gone(self, at: Instant) -> ShardOutcome:
+        """Forget positions in topics that are no more.
+
+        What forgets them may be lost with the leader of this shard, before or after it was
+        appended: so it is looked again some time later, and by whoever has loaded the shard.
+        """
+        gone = list(itertools.islice(self._offsets.gone(self._is_there), FORGOTTEN_AT_ONCE))
+        wait_ms = 0 if len(gone) == FORGOTTEN_AT_ONCE else GONE_CHECK_MS
+        self._gone_ms = at.now_ms + wait_ms if gone else None
+        return ShardOutcome(
+            tuple(offset_tombstone(key.group, key.topic, key.partition) for key in gone)
+        )
+
+    def _expire_later(self, now_ms: int) -> None:
+        """There is something now that may be over one day."""
+        if self._expiry_ms is None:
+            self._expiry_ms = now_ms + self._config.offsets_retention_check_interval_ms
+            self._gone_ms = now_ms
+
+    def _unused_since_ms(self, group_id: str, topic: str, committed_ms: int) -> int | None:
+        group = self._groups.get(group_id)
+        return committed_ms if group is None else group.unused_since_ms(topic, committed_ms)
+
+    # ---- groups ----
+
+    def _is_there(self, topic: str, position: OffsetCommitValue) -> bool:
+        """Whether the topic is the one that the position is of.
+
+        A new one of the same name would be read from the old one's position on.
+        """
+        topic_id = self._topics.topic_id(topic)
+        return topic_id is not None and position.topic_id in (ZERO_UUID, topic_id)
+
+    def _exists(self, topic: str, partition: int) -> bool:
+        return 0 <= partition < self._topics.partitions(topic)
+
+    def _classic(self, group_id: str) -> ClassicGroup:
+        """The group of this name; one of the other kind, which is empty, gives way to it."""
+        group = self._groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            group = self._groups[group_id] = ClassicGroup(group_id, self._config)
+        return group
+
+    def _schedule(self, group_id: str) -> None:
+        """See to it that the group's next deadline is noted."""
+        group = self._groups.get(group_id)
+        self._deadlines.note(group_id, None if group is None else group.next_deadline_ms())
+
+    def _drop_unrecorded(self, group_id: str) -> None:
+        """Drop an empty group of which the log has no record: it leaves no trace."""
+        group = self._groups.get(group_id)
+        if group is not None and group.is_empty and not group.is_recorded:
+            del self._groups[group_id]
+
+    def _delete_group(self, group_id: str, *, gone: int = 0) -> ShardOutcome:
+        """Remove an empty group that has no offsets but the `gone` that are about to be removed.
+
+        As on Kafka, this is part of the regular clean-up: an empty group can be described and
+        deleted until then.
+        """
+        self._drop_unrecorded(group_id)
+        group = self._groups.get(group_id)
+        if group is None or not group.is_empty:
+            return ShardOutcome()
+        if len(self._offsets.of(group_id)) > gone:
+            return ShardOutcome()
+        return ShardOutcome(group.group_tombstones())
+
+    def _answer(self, caller: Caller, response: Message) -> ShardOutcome:
+        return ShardOutcome(answers=(Answer(caller.ticket, response),))
+
+
+def _refused(refusal: HeartbeatError | None) -> ConsumerGroupHeartbeatResponse:
+    code, message = refusal or HeartbeatError(ErrorCode.UNKNOWN_SERVER_ERROR, "")
+    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
+
+
+def _no_consumers(group: Group | None, group_id: str) -> HeartbeatError:
+    """A group that was forgotten has lost its members; one of another kind is not found."""
+    if group is None:
+        return HeartbeatError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id!r} has no members")
+    return HeartbeatError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"group {group_id!r} has members that use the classic protocol",
+    )

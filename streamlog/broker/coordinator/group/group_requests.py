@@ -1,0 +1,306 @@
+"""GroupRequests: requests about groups, spread over the shards that hold them.
+
+What changes a group goes to its shard and may wait there; what only looks is answered from as many
+shards as it asks about, at once, or for committed offsets when it is proven to be the last word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from streamlog import repeated
+from streamlog.broker.coordinator.group.committed_offsets import (
+    fetch_group_offsets,
+    fetch_offsets,
+    join_groups,
+    split_by_group,
+)
+from streamlog.broker.future_responses import has_failed, nobody_waits
+from streamlog.errors import LogError
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages import consumer_groups as description
+from streamlog.protocol.messages.classic_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from streamlog.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    OffsetDeleteRequest,
+)
+from streamlog.protocol.messages.transaction_messages import TxnOffsetCommitRequest
+
+if TYPE_CHECKING:
+    from streamlog.broker.coordinator.group.group_coordinator import GroupCoordinator
+    from streamlog.broker.coordinator.group.group_runtime import CoordinatorRuntime
+    from streamlog.protocol.schema import Message
+
+MANY_GROUPS_VERSION = 8
+"""From this OffsetFetch version on several groups are asked for at once (KIP-709)."""
+GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8))
+"""Everything that can be done to a group, by the numbers of KIP-430: nothing is forbidden here."""
+
+GROUP_ID_NOT_FOUND_VERSION = 6
+"""From this DescribeGroups version on a group that is not there is an error (KIP-1043)."""
+
+GroupRequest: TypeAlias = (
+    JoinGroupRequest
+    | SyncGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
+    | ConsumerGroupHeartbeatRequest
+    | OffsetCommitRequest
+    | OffsetDeleteRequest
+    | TxnOffsetCommitRequest
+)
+"""What goes to one group."""
+
+DEAD = "Dead"
+"""The state of a group that is not there."""
+REASON_CHARACTERS_MAX = 255
+"""Of what a member says why it joins or leaves, in a line of the log."""
+
+_logger = repeated.logger(__name__)
+
+
+class GroupRequestContext(Protocol):
+    """Who asks, and in which version."""
+
+    @property
+    def version(self) -> int:
+        """Of the request."""
+        ...
+
+    @property
+    def client_id(self) -> str | None:
+        """What the client calls itself."""
+        ...
+
+    @property
+    def connection(self) -> int:
+        """By which it came: later ones have higher numbers; 0 for none."""
+        ...
+
+    @property
+    def client_host(self) -> str:
+        """Where it is."""
+        ...
+
+
+Answer: TypeAlias = "Message | asyncio.Future[Message]"
+Handlers: TypeAlias = "dict[Any, Callable[[Any, GroupRequestContext], Answer]]"
+"""Who answers which request, for a broker's table."""
+
+
+class GroupRequests:
+    """Everything a client can ask about groups."""
+
+    def __init__(self, runtime: CoordinatorRuntime) -> None:
+        self._runtime = runtime
+
+    def handlers(self, on_deadline: Callable[[], None]) -> Handlers:
+        """Who answers what; told when something may be due earlier."""
+
+        def begin(request: GroupRequest, at: GroupRequestContext) -> Answer:
+            answer = self.begin(
+                request,
+                version=at.version,
+                client_id=at.client_id or "",
+                client_host=at.client_host,
+            )
+            on_deadline()
+            return answer
+
+        def look(request: OffsetFetchRequest, at: GroupRequestContext) -> Answer:
+            answer = self.positions(request, at.version)
+            on_deadline()
+            return answer
+
+        return {
+            JoinGroupRequest: begin,
+            SyncGroupRequest: begin,
+            HeartbeatRequest: begin,
+            LeaveGroupRequest: begin,
+            ConsumerGroupHeartbeatRequest: begin,
+            OffsetCommitRequest: begin,
+            OffsetDeleteRequest: begin,
+            OffsetFetchRequest: look,
+            DeleteGroupsRequest: lambda request, at: self.delete(
+                request, client_id=at.client_id or "", client_host=at.client_host
+            ),
+            DescribeGroupsRequest: lambda request, at: self.describe(request, at.version),
+            ConsumerGroupDescribeRequest: lambda request, _: self.describe_consumers(request),
+            ListGroupsRequest: lambda request, _: self.listed(request),
+        }
+
+    def begin(
+        self, request: GroupRequest, *, version: int, client_id: str, client_host: str
+    ) -> Message | asyncio.Future[Message]:
+        """Hand a request to its group: the answer, or where it will be."""
+        _log_reasons(request)
+        return self._runtime.begin(
+            request.group_id,
+            request,
+            version=version,
+            client_id=client_id,
+            client_host=client_host,
+        )
+
+    def partition_of(self, group_id: str) -> tuple[str, int]:
+        """See `CoordinatorRuntime.partition_of`."""
+        return self._runtime.partition_of(group_id)
+
+    def positions(self, request: OffsetFetchRequest, version: int) -> Answer:
+        """Committed offsets, once they are: nobody is told what may be lost, or is old."""
+        if version < MANY_GROUPS_VERSION:
+            return self._look(request.group_id, request, version, fetch_group_offsets)
+        told = partial(fetch_offsets, version=version)
+        answers = [
+            self._look(each.groups[0].group_id, each, version, told)
+            for each in split_by_group(request)
+        ]
+        return gather_answers(answers, join_groups)
+
+    def _look(
+        self,
+        group_id: str,
+        request: OffsetFetchRequest,
+        version: int,
+        told: Callable[[OffsetFetchRequest, GroupCoordinator], Message],
+    ) -> Answer:
+        return self._runtime.look(group_id, request, version, partial(told, request))
+
+    def delete(
+        self, request: DeleteGroupsRequest, *, client_id: str, client_host: str
+    ) -> Message | asyncio.Future[Message]:
+        """Delete groups, each where it is; the answer comes when all of them are gone for good."""
+        answers = [
+            self._runtime.begin(
+                name,
+                DeleteGroupsRequest(groups_names=[name]),
+                version=0,
+                client_id=client_id,
+                client_host=client_host,
+            )
+            for name in dict.fromkeys(request.groups_names)
+        ]
+        return gather_answers(answers, _deletions)
+
+    def describe(self, request: DescribeGroupsRequest, version: int) -> DescribeGroupsResponse:
+        """Groups with their members."""
+        described = [self._described(name) for name in request.groups]
+        for group in described:
+            if group.group_state == DEAD and version >= GROUP_ID_NOT_FOUND_VERSION:
+                group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+                group.error_message = f"there is no group {group.group_id!r}"
+        if request.include_authorized_operations:
+            for group in described:
+                group.authorized_operations = GROUP_OPERATIONS
+        return DescribeGroupsResponse(groups=described)
+
+    def _described(self, name: str) -> DescribedGroup:
+        try:
+            return self._runtime.groups_of(name).describe(name)
+        except LogError as error:
+            return DescribedGroup(error_code=error.code, error_message=str(error), group_id=name)
+
+    def describe_consumers(
+        self, request: ConsumerGroupDescribeRequest
+    ) -> ConsumerGroupDescribeResponse:
+        """Groups whose coordinator assigns, with their members."""
+        described = [self._consumers_described(name) for name in request.group_ids]
+        if request.include_authorized_operations:
+            for group in described:
+                group.authorized_operations = GROUP_OPERATIONS
+        return ConsumerGroupDescribeResponse(groups=described)
+
+    def _consumers_described(self, name: str) -> description.DescribedConsumerGroup:
+        try:
+            return self._runtime.groups_of(name).describe_consumers(name)
+        except LogError as error:
+            return description.DescribedConsumerGroup(
+                error_code=error.code, error_message=str(error), group_id=name
+            )
+
+    def listed(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        """All groups, or those in the states and of the types asked for, in any case of letters."""
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+        try:
+            shards = self._runtime.shards()
+        except LogError as error:
+            return ListGroupsResponse(error_code=error.code)
+        return ListGroupsResponse(
+            groups=[
+                group
+                for shard in shards
+                for group in shard.listed()
+                if (not states or group.group_state.lower() in states)
+                and (not types or group.group_type.lower() in types)
+            ]
+        )
+
+
+def gather_answers(
+    answers: Sequence[Message | asyncio.Future[Message]],
+    merge: Callable[[Sequence[Message]], Message],
+) -> Message | asyncio.Future[Message]:
+    """One answer out of several, now or when the last of them is there."""
+    waiting = [answer for answer in answers if isinstance(answer, asyncio.Future)]
+    if not waiting:
+        return merge([answer for answer in answers if not isinstance(answer, asyncio.Future)])
+    whole: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def on_done(done: asyncio.Future[Message]) -> None:
+        if nobody_waits(whole, done) or has_failed(whole, done):
+            return
+        if all(each.done() for each in waiting):
+            found = [
+                each.result() if isinstance(each, asyncio.Future) else each for each in answers
+            ]
+            whole.set_result(merge(found))
+
+    for each in waiting:
+        each.add_done_callback(on_done)
+    return whole
+
+
+def _deletions(answers: Sequence[Message]) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(
+        results=[
+            result
+            for answer in answers
+            if isinstance(answer, DeleteGroupsResponse)
+            for result in answer.results
+        ]
+    )
+
+
+def _log_reasons(request: GroupRequest) -> None:
+    """Why members come and go, as they say themselves (KIP-800)."""
+    match request:
+        case JoinGroupRequest(reason=str(reason)) if reason:
+            told = [(request.member_id or "a new member", "joins", reason)]
+        case LeaveGroupRequest():
+            told = [(m.member_id, "leaves", m.reason) for m in request.members if m.reason]
+        case _:
+            return
+    for who, does, why in told:
+        _logger.info(
+            "group %s: %s %s: %.*s", request.group_id, who, does, REASON_CHARACTERS_MAX, why
+        )

@@ -1,0 +1,446 @@
+"""TransactionRequests: requests about transactions, spread over the shards that hold them.
+
+A request that changes a transaction goes to its shard; one that only reads is answered at once.
+Offsets that a producer commits in its transaction go to the group, if the transaction's shard
+permits it. `MarkerAnswers` collects the response to one WriteTxnMarkers until each marker is
+committed or has failed; a marker that takes too long is an error, and its sender tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from streamlog.broker.coordinator.group.group_requests import gather_answers
+from streamlog.broker.coordinator.shard import refuse
+from streamlog.broker.coordinator.transaction.partition_verification import PASSING
+from streamlog.broker.coordinator.transaction.transaction_coordinator import TransactionState
+from streamlog.broker.future_responses import Answer, chained, mapped
+from streamlog.errors import LogError, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import by_partition, response_by_item
+from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
+from streamlog.protocol.messages.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTransaction,
+    DescribedProducer,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    PartitionResponse,
+    TopicData,
+    TopicResponse,
+    TxnOffsetCommitRequest,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from streamlog.protocol.messages.transaction_messages import DescribedTransaction as Described
+from streamlog.protocol.messages.transaction_messages import TransactionStateRecord as Listed
+from streamlog.protocol.schema import Message
+from streamlog.records.control_batches import ABORT, COMMIT, Marker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from streamlog.broker.coordinator.group.group_requests import (
+        GroupRequestContext,
+        GroupRequests,
+        Handlers,
+    )
+    from streamlog.broker.coordinator.transaction.partition_verification import (
+        PartitionVerification,
+    )
+    from streamlog.broker.coordinator.transaction.transaction_coordinator import (
+        CoordinatedTransaction,
+    )
+    from streamlog.broker.coordinator.transaction.transaction_runtime import TransactionRuntime
+
+
+COMMIT_TIMEOUT_MS = 5_000
+"""How long a marker may wait for followers; less than who has sent it waits for the answer."""
+
+Place = tuple[str, int]
+
+
+class MarkerAnswers:
+    """One request's answer."""
+
+    def __init__(self, request: WriteTxnMarkersRequest) -> None:
+        self._request = request
+        self._codes: dict[tuple[int, Place], int] = {}
+        self._left = sum(1 for _ in self.markers())
+        self._answer: asyncio.Future[Message] | None = None
+
+    def markers(self) -> Iterator[tuple[int, WritableTxnMarker, Place]]:
+        """Every marker for every partition, with the marker's number."""
+        for number, marker in enumerate(self._request.markers):
+            for topic in marker.topics:
+                for index in topic.partition_indexes:
+                    yield number, marker, (topic.name, index)
+
+    def begin(self) -> Answer:
+        """The answer now, or where it will be."""
+        if self._left <= 0:
+            return self._response()
+        loop = asyncio.get_running_loop()
+        self._answer = loop.create_future()
+        timer = loop.call_later(COMMIT_TIMEOUT_MS / 1000, self._finish)
+        self._answer.add_done_callback(lambda _: timer.cancel())
+        return self._answer
+
+    def on_failure(self, number: int, place: Place, failure: StreamlogError | None) -> None:
+        """A marker is committed, or why that can't be said."""
+        if failure is None:
+            self.on_code(number, place, ErrorCode.NONE)
+        elif isinstance(failure, LogError):
+            self.on_code(number, place, failure.code)
+        else:
+            self.on_code(number, place, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def on_code(self, number: int, place: Place, code: int) -> None:
+        """What has become of a marker in a partition."""
+        self._codes[number, place] = code
+        self._left -= 1
+        if self._left <= 0:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(self._response())
+
+    def _response(self) -> WriteTxnMarkersResponse:
+        return WriteTxnMarkersResponse(
+            markers=[
+                WritableTxnMarkerResult(
+                    producer_id=each.producer_id,
+                    topics=[
+                        WritableTxnMarkerTopicResult(
+                            name=topic.name,
+                            partitions=[
+                                WritableTxnMarkerPartitionResult(
+                                    partition_index=index,
+                                    error_code=self._codes.get(
+                                        (number, (topic.name, index)), ErrorCode.REQUEST_TIMED_OUT
+                                    ),
+                                )
+                                for index in topic.partition_indexes
+                            ],
+                        )
+                        for topic in each.topics
+                    ],
+                )
+                for number, each in enumerate(self._request.markers)
+            ]
+        )
+
+
+TransactionRequest: TypeAlias = (
+    InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
+)
+"""What goes to one transactional id."""
+
+
+class TransactionRequests:
+    """Everything a client can ask about transactions."""
+
+    def __init__(
+        self,
+        runtime: TransactionRuntime,
+        groups: GroupRequests,
+        verification: PartitionVerification,
+        *,
+        on_deadline: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._groups = groups
+        self._verification = verification
+        self._on_deadline = on_deadline
+        """Called when something may be due earlier than before."""
+        self._marker_connections: dict[int, int] = {}
+        """By which connection a broker has sent markers last."""
+
+    def handlers(self) -> Handlers:
+        """Who answers which request, for a broker's table."""
+        return {
+            InitProducerIdRequest: self._init,
+            AddPartitionsToTxnRequest: self._begin,
+            AddOffsetsToTxnRequest: self._begin,
+            EndTxnRequest: self._begin,
+            TxnOffsetCommitRequest: self._commit_offsets,
+            WriteTxnMarkersRequest: lambda request, at: self._write_markers(request, at.connection),
+            ListTransactionsRequest: lambda request, _: self._listed(request),
+            DescribeTransactionsRequest: lambda request, _: self._all_described(request),
+            DescribeProducersRequest: lambda request, _: self._all_producers(request),
+        }
+
+    def _init(self, request: InitProducerIdRequest, context: GroupRequestContext) -> Answer:
+        return chained(self._runtime.producer_ids.ready(), partial(self._go_on, request, context))
+
+    def _go_on(
+        self, request: InitProducerIdRequest, context: GroupRequestContext, code: ErrorCode
+    ) -> Answer:
+        """With a producer id at hand, if `code` says so."""
+        if code is not ErrorCode.NONE:
+            return refuse(request, context.version, code)
+        if request.transactional_id is None:
+            # A number that no producer has had; epochs begin anew with it.
+            return InitProducerIdResponse(producer_id=self._runtime.producer_ids.take())
+        return self._begin(request, context)
+
+    def _begin(self, request: TransactionRequest, context: GroupRequestContext) -> Answer:
+        """Hand a request to its transactional id: the answer, or where it will be."""
+        if isinstance(request, AddPartitionsToTxnRequest) and request.transactions:
+            return self._add_for_brokers(request, context)
+        if isinstance(request, AddPartitionsToTxnRequest):
+            name = request.v3_and_below_transactional_id
+        else:
+            name = request.transactional_id or ""
+        answer = self._runtime.begin(
+            name, request, version=context.version, connection=context.connection
+        )
+        self._on_deadline()
+        return answer
+
+    def _add_for_brokers(
+        self, request: AddPartitionsToTxnRequest, context: GroupRequestContext
+    ) -> Answer:
+        """What other brokers ask about transactions, and have added to them."""
+        answers = [self._verify_or_add(each, context) for each in request.transactions]
+        return gather_answers(answers, _results)
+
+    def _verify_or_add(
+        self, asked: AddPartitionsToTxnTransaction, context: GroupRequestContext
+    ) -> Answer:
+        name, producer = asked.transactional_id, (asked.producer_id, asked.producer_epoch)
+        if asked.verify_only:
+            verify = partial(self._runtime.verify, name, producer)
+            return self._runtime.when_settled(name, lambda: _result(asked, verify))
+        added = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=asked.producer_id,
+            v3_and_below_producer_epoch=asked.producer_epoch,
+            v3_and_below_topics=asked.topics,
+        )
+        return mapped(self._begin(added, context), partial(_as_result, asked))
+
+    def check(
+        self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int]
+    ) -> None:
+        """Whether a producer may write to a partition in its transaction now.
+
+        Raises:
+            LogError: it may not; `code` says why.
+        """
+        self._verification.check(transactional_id, producer, place)
+
+    def _commit_offsets(
+        self, request: TxnOffsetCommitRequest, context: GroupRequestContext
+    ) -> Answer:
+        """Positions that count once the transaction is committed."""
+        try:
+            place = self._groups.partition_of(request.group_id)
+        except LogError as error:
+            return refuse(request, context.version, error.code)
+        producer = (request.producer_id, request.producer_epoch)
+        return self._verification.verified(
+            request.transactional_id,
+            producer,
+            [place],
+            partial(self._commit_verified, request, context, producer, place),
+        )
+
+    def _commit_verified(
+        self,
+        request: TxnOffsetCommitRequest,
+        context: GroupRequestContext,
+        producer: tuple[int, int],
+        place: tuple[str, int],
+    ) -> Answer:
+        code = self._verification.code_of(request.transactional_id, producer, place)
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            # The group is coordinated by somebody else.
+            return refuse(request, context.version, ErrorCode.NOT_COORDINATOR)
+        if code in PASSING:
+            # Not of the group's coordinator, which the client would look for.
+            again = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return refuse(request, context.version, again)
+        if code is not ErrorCode.NONE:
+            return refuse(request, context.version, code)
+        answer = self._groups.begin(
+            request,
+            version=context.version,
+            client_id=context.client_id or "",
+            client_host=context.client_host,
+        )
+        self._on_deadline()
+        return answer
+
+    # ---- looking ----
+
+    def _listed(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
+        """The transactional ids that all filters let through."""
+        titles = {state.title for state in TransactionState}
+        states, producers = set(request.state_filters), set(request.producer_id_filters)
+        wall_ms = self._runtime.clock.wall_ms()
+
+        def passes(known: CoordinatedTransaction) -> bool:
+            open_ms = wall_ms - known.start_ms if known.start_ms >= 0 else -1
+            return (
+                (not states or known.state.title in states)
+                and (not producers or known.producer_id in producers)
+                and (request.duration_filter < 0 or open_ms > request.duration_filter)
+            )
+
+        try:
+            found = self._runtime.transactions()
+        except LogError as error:
+            return ListTransactionsResponse(error_code=error.code)
+        return ListTransactionsResponse(
+            unknown_state_filters=sorted(states - titles),
+            transaction_states=[
+                Listed(
+                    transactional_id=known.transactional_id,
+                    producer_id=known.producer_id,
+                    transaction_state=known.state.title,
+                )
+                for known in found
+                if passes(known)
+            ],
+        )
+
+    def _all_described(self, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+        """Transactional ids, each by itself."""
+        return DescribeTransactionsResponse(
+            transaction_states=[self._described(name) for name in request.transactional_ids]
+        )
+
+    def _described(self, name: str) -> Described:
+        try:
+            known = self._runtime.transaction(name)
+        except LogError as error:
+            return Described(error_code=error.code, transactional_id=name)
+        if known is None:
+            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            return Described(error_code=code, transactional_id=name)
+        topics: dict[str, list[int]] = {}
+        for topic, number in sorted(known.partitions):
+            topics.setdefault(topic, []).append(number)
+        return Described(
+            transactional_id=name,
+            transaction_state=known.state.title,
+            transaction_timeout_ms=known.timeout_ms,
+            transaction_start_time_ms=known.start_ms,
+            producer_id=known.producer_id,
+            producer_epoch=known.producer_epoch,
+            topics=[TopicData(topic=topic, partitions=found) for topic, found in topics.items()],
+        )
+
+    def _all_producers(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
+        """Who writes to partitions."""
+        return DescribeProducersResponse(
+            topics=[
+                TopicResponse(
+                    name=topic.name,
+                    partitions=[self._producers(topic.name, n) for n in topic.partition_indexes],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _producers(self, topic: str, index: int) -> PartitionResponse:
+        try:
+            states = self._runtime.partitions.get(topic, index).log.producers
+        except LogError as error:
+            return PartitionResponse(
+                partition_index=index, error_code=error.code, error_message=str(error)
+            )
+        begun = dict(states.transactions)
+        return PartitionResponse(
+            partition_index=index,
+            active_producers=[
+                DescribedProducer(
+                    producer_id=producer_id,
+                    producer_epoch=known.epoch,
+                    last_sequence=known.last_sequence,
+                    last_timestamp=known.timestamp_ms,
+                    coordinator_epoch=known.coordinator_epoch,
+                    current_txn_start_offset=begun.get(producer_id, -1),
+                )
+                for producer_id, known in states
+            ],
+        )
+
+    # ---- markers that somebody else decides on ----
+
+    def _write_markers(self, request: WriteTxnMarkersRequest, connection: int) -> Answer:
+        """End transactions here: another coordinator's, or what nobody ends any more."""
+        answers = MarkerAnswers(request)
+        is_late = connection < self._marker_connections.get(request.coordinator_id, 0)
+        if request.coordinator_id >= 0 and not is_late:
+            self._marker_connections[request.coordinator_id] = connection
+        for number, marker, place in answers.markers():
+            if is_late:
+                # Its sender has given it up, and has sent it again, by a newer connection.
+                answers.on_code(number, place, ErrorCode.REQUEST_TIMED_OUT)
+            else:
+                self._write(answers, number, marker, place)
+        return answers.begin()
+
+    def _write(
+        self, answers: MarkerAnswers, number: int, marker: WritableTxnMarker, place: tuple[str, int]
+    ) -> None:
+        kind = COMMIT if marker.transaction_result else ABORT
+        producer = (marker.producer_id, marker.producer_epoch)
+        end = Marker(kind, marker.coordinator_epoch)
+        try:
+            partition = self._runtime.markers.write(place, producer, end)
+        except StreamlogError as error:
+            answers.on_failure(number, place, error)
+            return
+        end_offset = partition.log.log_end_offset
+        if partition.may_acknowledge(end_offset):
+            answers.on_code(number, place, ErrorCode.NONE)
+        else:
+            partition.when_committed(end_offset, partial(answers.on_failure, number, place))
+
+
+def _result(
+    asked: AddPartitionsToTxnTransaction, code_of: Callable[[tuple[str, int]], ErrorCode]
+) -> AddPartitionsToTxnResponse:
+    request = AddPartitionsToTxnRequest(transactions=[asked])
+    code = by_partition(lambda topic, index: code_of((topic, index)))
+    return response_by_item(request, AddPartitionsToTxnResponse, code)
+
+
+def _as_result(asked: AddPartitionsToTxnTransaction, answer: Message) -> Message:
+    """The answer to one transaction's request as one of many."""
+    if not isinstance(answer, AddPartitionsToTxnResponse):
+        return answer
+    topics = answer.results_by_topic_v3_and_below
+    name = asked.transactional_id
+    result = AddPartitionsToTxnResult(transactional_id=name, topic_results=topics)
+    return AddPartitionsToTxnResponse(results_by_transaction=[result])
+
+
+def _results(answers: Sequence[Message]) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            result
+            for answer in answers
+            if isinstance(answer, AddPartitionsToTxnResponse)
+            for result in answer.results_by_transaction
+        ]
+    )

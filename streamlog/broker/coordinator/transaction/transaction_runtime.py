@@ -1,0 +1,340 @@
+"""TransactionRuntime: runs the transaction coordinators on `__transaction_state`.
+
+For each partition of that topic one shard: append what it decides, replay it, and go on when that
+is committed. What is prepared gets its markers then, in every partition of the transaction,
+wherever that is led, the offsets of groups included (`marker_writer`); when those are committed,
+the shard is told, and whoever has asked for the end is answered. Who leads the partition next goes
+on with what was prepared before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from streamlog import repeated
+from streamlog.broker.coordinator.led_shards import Led, LedShards
+from streamlog.broker.coordinator.pending_requests import PendingRequests, Proofs, coordinator_error
+from streamlog.broker.coordinator.shard import (
+    Caller,
+    CoordinatorRecord,
+    Instant,
+    ShardOutcome,
+    refuse,
+)
+from streamlog.broker.coordinator.transaction.marker_writer import MarkerWriter
+from streamlog.broker.coordinator.transaction.transaction_coordinator import (
+    Ending,
+    LeaderOf,
+    MarkerJob,
+    TransactionCoordinator,
+    TransactionDeps,
+    tombstone_of,
+)
+from streamlog.broker.storage.validator import AppendOrigin
+from streamlog.errors import LogError, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.records.batch import RecordBatch, encode_batch
+
+if TYPE_CHECKING:
+    from streamlog.broker.config.transactions import TransactionConfig
+    from streamlog.broker.coordinator.group.group_runtime import CoordinatorRuntime
+    from streamlog.broker.coordinator.transaction.producer_ids import ProducerIds
+    from streamlog.broker.coordinator.transaction.transaction_coordinator import (
+        CoordinatedTransaction,
+    )
+    from streamlog.broker.replication.partition import Partitions
+    from streamlog.clock import Clock
+    from streamlog.protocol.schema import Message
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+TRANSACTIONS_PARTITIONS = 4
+"""Of a new topic of transactions, for good; see `runtime.OFFSETS_PARTITIONS`."""
+TRANSACTIONS_CONFIGS: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(100 * 1024 * 1024),
+    "max.message.bytes": str(16 * 1024 * 1024),
+}
+"""A transaction over very many partitions has to fit into one message."""
+NOTHING = tombstone_of("")
+"""A record that says nothing: a transactional id has a name."""
+RETRY_MS = 500
+"""Before what its partition has not taken, or not committed, is tried again."""
+
+_log = repeated.logger(__name__)
+
+
+class TransactionRuntime:
+    """All transactional ids of this broker."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        groups: CoordinatorRuntime,
+        producer_ids: ProducerIds,
+        *,
+        config: TransactionConfig,
+        clock: Clock,
+        node_id: int,
+        leader_of: LeaderOf,
+    ) -> None:
+        """`leader_of` tells who leads a partition of the cluster, as far as this broker knows."""
+        self.partitions = partitions
+        self.clock = clock
+        self._config = config
+        self.producer_ids = producer_ids
+        self._around = TransactionDeps(producer_ids.take, partitions.exists, groups.partition_of)
+        self._shards: LedShards[TransactionCoordinator] = LedShards(
+            TRANSACTIONS_TOPIC,
+            partitions,
+            make=lambda: TransactionCoordinator(self._config, self._around),
+            replay=self._replay_batch,
+        )
+        self._answering = PendingRequests()
+        self._proofs = Proofs(self._answering, NOTHING, self._instant)
+        self.markers = MarkerWriter(
+            partitions,
+            groups,
+            node_id=node_id,
+            leader_of=leader_of,
+            clock=clock,
+            on_done=self._on_ended,
+        )
+        self._later: list[tuple[int, int, Led[TransactionCoordinator], Callable[[], None]]] = []
+        """What is tried again, and when; the second number tells those of one time apart."""
+        self._numbers = itertools.count()
+        self._loaded: list[int] = []
+        """Shards that have something to go on with, maybe, from before they were led here."""
+
+    def configure(self, config: TransactionConfig) -> None:
+        """Go on with other settings."""
+        self._config = config
+        for led in self._shards:
+            led.shard.configure(config)
+
+    # ---- loading ----
+
+    def lead(self, index: int) -> None:
+        """Serve the transactional ids of a partition, once all of it has been replayed.
+
+        What was prepared before goes on with the next tick.
+
+        Raises:
+            CorruptData: a record is not what it claims to be.
+        """
+        if self._shards.lead(index):
+            self._loaded.append(index)
+
+    def load(self) -> None:
+        """Go on while anything that is led can be replayed. Raises what `lead` raises."""
+        while self._shards.can_load:
+            self._loaded += self._shards.load_on()
+
+    def resign(self, index: int) -> None:
+        """Another broker coordinates the ids of a partition: it goes on with what was prepared."""
+        self._shards.resign(index)
+        self.markers.forget(index)
+        self._answering.resign(index)
+        self._proofs.resign(index)
+
+    def _replay_batch(self, batch: RecordBatch, shard: TransactionCoordinator) -> None:
+        now_ms = self.clock.now_ms()
+        for record in batch.records():
+            stored = CoordinatorRecord(record.key or b"", record.value)
+            shard.replay(stored, now_ms=now_ms)
+
+    # ---- requests ----
+
+    def begin(
+        self, transactional_id: str, request: Message, *, version: int, connection: int = 0
+    ) -> Message | asyncio.Future[Message]:
+        """Hand a request to its transactional id: the answer, or where it will be."""
+        try:
+            led = self._shards.of(transactional_id)
+        except LogError as error:
+            return refuse(request, version, error.code)
+        ticket, answer = self._answering.take(led.index, request, version)
+        caller = Caller(ticket, version, "", "", "", connection)
+        outcome = led.shard.handle(request, caller, self._instant())
+        self._deliver(led, outcome, ticket)
+        return answer.result() if answer.done() else answer
+
+    def verify(
+        self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int]
+    ) -> ErrorCode:
+        """Whether a producer may write to a partition in its transaction now."""
+        if not self.partitions.partitions(TRANSACTIONS_TOPIC):
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        try:
+            shard = self._shards.of(transactional_id).shard
+        except LogError as error:
+            return ErrorCode(error.code)
+        return shard.verify(transactional_id, producer, place)
+
+    def when_settled(
+        self, transactional_id: str, answer: Callable[[], Message]
+    ) -> Message | asyncio.Future[Message]:
+        """What `answer` says, once everything that is known of a transactional id may be told."""
+        try:
+            led = self._shards.of(transactional_id)
+        except LogError:
+            return answer()
+        end_offset = led.log.log.log_end_offset
+        if led.log.may_acknowledge(end_offset):
+            return answer()
+        told: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def go_on(_: StreamlogError | None) -> None:
+            if not told.done():
+                told.set_result(answer())
+
+        led.log.when_committed(end_offset, go_on)
+        return told
+
+    def transaction(self, transactional_id: str) -> CoordinatedTransaction | None:
+        """What is known of a transactional id.
+
+        Raises:
+            LogError: with the code that the one who asks is to be told, nothing here (yet).
+        """
+        if not self.partitions.partitions(TRANSACTIONS_TOPIC):
+            return None
+        return self._shards.of(transactional_id).shard.transaction(transactional_id)
+
+    def transactions(self) -> Iterable[CoordinatedTransaction]:
+        """Every transactional id that is coordinated here.
+
+        Raises:
+            LogError: COORDINATOR_LOAD_IN_PROGRESS, there will be more.
+        """
+        if self._shards.is_loading:
+            what = "not all transactional ids are known yet"
+            raise error_for(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, what)
+        return itertools.chain.from_iterable(led.shard.transactions() for led in self._shards)
+
+    def stop(self, reason: StreamlogError) -> None:
+        """Nobody will be answered any more."""
+        self._answering.stop(reason)
+
+    # ---- time ----
+
+    def tick(self) -> None:
+        """Do what is due."""
+        at = self._instant()
+        self._loaded += self._shards.load_on()
+        loaded, self._loaded = self._loaded, []
+        for led in self._shards:
+            if led.index in loaded:
+                self._end_prepared(led)
+            deadline_ms = led.shard.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= at.now_ms:
+                self._deliver(led, led.shard.on_tick(at))
+        while self._later and self._later[0][0] <= at.now_ms:
+            *_, led, again = heapq.heappop(self._later)
+            if self._shards.has(led):
+                again()
+        self.markers.tick()
+        self._answering.tick(at.now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do at the earliest; None for never."""
+        now_ms = self.clock.now_ms()
+        if self._loaded:
+            return now_ms
+        deadlines = [led.shard.next_deadline_ms() for led in self._shards]
+        deadlines.append(self._shards.next_deadline_ms(now_ms))
+        deadlines += [due_ms for due_ms, *_ in self._later[:1]]
+        deadlines += [self.markers.next_deadline_ms(), self._answering.next_deadline_ms()]
+        return min((each for each in deadlines if each is not None), default=None)
+
+    # ---- the end of transactions ----
+
+    def _end_prepared(self, led: Led[TransactionCoordinator]) -> None:
+        """Once what was decided is committed, write the markers."""
+        endings = led.shard.take_endings()
+        if endings:
+            self._when_prepared(led, endings)
+
+    def _when_prepared(self, led: Led[TransactionCoordinator], endings: list[Ending]) -> None:
+        end_offset = led.log.log.log_end_offset
+        if led.log.may_acknowledge(end_offset):
+            self._on_prepared(led, endings, None)
+        else:
+            led.log.when_committed(end_offset, partial(self._on_prepared, led, endings))
+
+    def _on_prepared(
+        self,
+        led: Led[TransactionCoordinator],
+        endings: list[Ending],
+        failure: StreamlogError | None,
+    ) -> None:
+        if not self._shards.has(led):
+            return
+        if failure is None:
+            epoch = led.log.log.epochs.current
+            self.markers.add(MarkerJob(ending, led.index, epoch) for ending in endings)
+        else:
+            # It is in the log all the same: this broker still leads, and so it will be committed.
+            self._try_later(led, partial(self._when_prepared, led, endings))
+
+    def _on_ended(self, job: MarkerJob) -> None:
+        """All markers of a transaction are committed."""
+        self._complete(self._shards.at(job.shard), job.ending)
+
+    def _complete(self, led: Led[TransactionCoordinator], ending: Ending) -> None:
+        """Tell of it, and keep it; without that, who leads next would write the markers again."""
+        outcome = led.shard.on_ended(ending, self._instant())
+        self._answering.send(outcome.answers)
+        if self._append(led, outcome) is not None:
+            self._try_later(led, partial(self._complete, led, ending))
+
+    def _try_later(self, led: Led[TransactionCoordinator], again: Callable[[], None]) -> None:
+        due_ms = self.clock.now_ms() + RETRY_MS
+        heapq.heappush(self._later, (due_ms, next(self._numbers), led, again))
+
+    # ---- outcomes ----
+
+    def _deliver(
+        self, led: Led[TransactionCoordinator], outcome: ShardOutcome, ticket: int = 0
+    ) -> None:
+        """Append, replay, and go on from there when it is committed.
+
+        What is answered from memory alone has to be proven: a coordinator that was replaced would
+        tell of a commit, or of fencing, that the next one knows nothing of, or better.
+        """
+        if not outcome.records:
+            self._proofs.give(led, outcome.answers)
+            return
+        failure = self._append(led, outcome)
+        if failure is None:
+            self._answering.give(led.log, outcome.answers, self.clock.now_ms())
+            self._end_prepared(led)
+            return
+        led.shard.forget_ticket(ticket)
+        refused = {answer.ticket for answer in outcome.answers} | {ticket}
+        self._answering.refuse(refused, coordinator_error(failure))
+
+    def _append(
+        self, led: Led[TransactionCoordinator], outcome: ShardOutcome
+    ) -> StreamlogError | None:
+        """Append and replay; why that could not be, if it could not."""
+        if not outcome.records:
+            return None
+        at = self._instant()
+        batch = encode_batch([(at.wall_ms, r.key, r.value, ()) for r in outcome.records])
+        try:
+            led.log.check_insync()
+            led.log.append(batch, now_ms=at.now_ms, origin=AppendOrigin.COORDINATOR)
+        except StreamlogError as error:
+            _log.error("%s-%d: nothing was kept: %s", TRANSACTIONS_TOPIC, led.index, error)
+            return error
+        for record in outcome.records:
+            led.shard.replay(record, now_ms=at.now_ms)
+        return None
+
+    def _instant(self) -> Instant:
+        return Instant(self.clock.now_ms(), self.clock.wall_ms())

@@ -1,0 +1,67 @@
+"""Alarm: the one timer of a broker, which stands for the earliest of all deadlines.
+
+Whoever has a deadline says so with `by`. When it rings, the broker does what is due and says what
+comes next; an alarm that rings too early does no harm, so nobody takes a deadline back. One that
+rings far too late has seen the event loop standing still, and with it everybody who would have been
+heard: it waits a moment, so that what has come meanwhile is read before sessions are over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streamlog.clock import Clock
+
+LATE_MS = 500
+"""The loop is late by a few milliseconds on a busy machine; by this, it has been held."""
+GRACE_MS = 100
+"""A few turns of the loop, in which all sockets are read."""
+
+
+class DeadlineTimer:
+    """Rings once, at the earliest of the times that it was given since it rang."""
+
+    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
+        self._clock = clock
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_ms = 0
+        self._has_waited = False
+        self._closed = False
+
+    def by(self, due_ms: int) -> None:
+        """Ring at this time of the broker's clock at the latest."""
+        if self._closed:
+            return
+        if self._timer is not None:
+            if self._due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        delay_ms = max(due_ms - self._clock.now_ms(), 0)
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._go_off)
+        self._due_ms = due_ms
+
+    def clear(self) -> None:
+        """What was due is being done, whoever has seen to it."""
+        self._has_waited = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        """It does not ring any more."""
+        self._closed = True
+        self.clear()
+
+    def _go_off(self) -> None:
+        is_late = self._clock.now_ms() - self._due_ms >= LATE_MS
+        if is_late and not self._has_waited:
+            self._has_waited = True
+            self._timer = asyncio.get_running_loop().call_later(GRACE_MS / 1000, self._go_off)
+            return
+        self._has_waited = False
+        self._timer = None
+        self._ring()

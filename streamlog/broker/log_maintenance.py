@@ -1,0 +1,135 @@
+"""Upkeep: what a broker does for its logs between requests: retention, compaction, checkpoints.
+
+Each of them works in slices, driven by the broker's alarm; what opens, syncs or removes files for
+them is done aside, by one thread. Checkpoints say up to where logs are on disk and where they
+begin; the latter is also what makes deleted records gone for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from streamlog import repeated
+from streamlog.broker.storage.compaction.cleaner import Cleaner
+from streamlog.broker.storage.disk.offload import Offload, OffloadedJob, Threads
+from streamlog.broker.storage.retention import Kept, Retention
+from streamlog.errors import StreamlogError
+
+if TYPE_CHECKING:
+    from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.clock import Clock
+
+CHECKPOINT_INTERVAL_MS = 5_000
+"""How often it is written down up to where logs are on disk."""
+
+ROLL_PAUSE_MS = 5
+"""Between portions of logs that begin a segment, for requests."""
+
+_log = repeated.logger(__name__)
+
+
+class LogMaintenance:
+    """Looks after the logs of a directory; `on_job_done` is called when there may be more to do."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        partitions: Partitions,
+        *,
+        clock: Clock,
+        threads: Threads,
+        on_job_done: Callable[[], None],
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._on_job_done = on_job_done
+        self._aside = Offload(threads)
+        self._closed = False
+        self._retention = retention = Retention(
+            directory,
+            now_ms=clock.now_ms(),
+            high_watermark=partitions.high_watermark,
+            remove=self._remove_aside,
+            keep=self.keep_checkpoints,
+        )
+        self._cleaner = Cleaner(
+            directory,
+            clock=clock,
+            stable_offset=partitions.last_stable_offset,
+            on_over=lambda paths, in_ms: retention.take_over(paths, clock.now_ms() + in_ms),
+            thread=self._aside,
+            on_job_done=on_job_done,
+        )
+        self._checkpoint_ms = clock.now_ms() + CHECKPOINT_INTERVAL_MS
+
+    @property
+    def unreadable_batches(self) -> int:
+        """Batches that cleanings have left as they are, since the start."""
+        return self._cleaner.unreadable_batches
+
+    def tick(self) -> None:
+        """Remove what is over, and write down up to where logs are on disk, if it is time."""
+        now_ms = self._clock.now_ms()
+        self._retention.tick(now_ms=now_ms, wall_ms=self._clock.wall_ms())
+        for log in self._directory.rolls.due():
+            try:
+                log.roll_late(now_ms)
+            except StreamlogError as error:
+                _log.warning("%s: no segment could be begun: %s", log.name, error)
+        if now_ms >= self._checkpoint_ms:
+            # So that after a crash no more than the last seconds have to be scanned.
+            self._checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
+            self.keep_checkpoints(_tell_of_checkpoint, if_changed=True)
+
+    def clean(self) -> None:
+        """Compact a slice, if there is something to compact: after all that waits for nobody."""
+        due_ms = self._cleaner.next_due_ms
+        if due_ms is not None and due_ms <= self._clock.now_ms():
+            self._cleaner.run()
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` or `clean` has something to do at the earliest."""
+        due_ms = min(self._retention.next_deadline_ms(), self._checkpoint_ms)
+        if self._directory.rolls.is_due:
+            due_ms = min(due_ms, self._clock.now_ms() + ROLL_PAUSE_MS)
+        cleaning_ms = self._cleaner.next_due_ms
+        return due_ms if cleaning_ms is None else min(due_ms, cleaning_ms)
+
+    def keep_checkpoints(self, then: Kept, *, if_changed: bool = False) -> None:
+        """Write them beside the loop, which then calls `then`."""
+        job = self._directory.begin_checkpoints(if_changed=if_changed)
+        if job is not None:
+            self._aside.start(job, partial(self._on_kept, job, then))
+
+    def wait(self) -> None:
+        """Return when nobody is at work beside the loop."""
+        self._aside.wait()
+
+    def close(self) -> None:
+        """Wait for what was begun; nothing else is."""
+        self._closed = True
+        self._aside.close()
+        self._cleaner.close()
+
+    def _remove_aside(self, paths: list[str]) -> None:
+        job = OffloadedJob(partial(self._directory.remove_retired, paths))
+        self._aside.start(job, self._on_job_done)
+
+    def _on_kept(self, job: OffloadedJob[None], then: Kept) -> None:
+        if self._closed:
+            return
+        failure: StreamlogError | None = None
+        try:
+            job.result()
+        except StreamlogError as error:
+            failure = error
+        then(failure)
+        self._on_job_done()
+
+
+def _tell_of_checkpoint(failure: StreamlogError | None) -> None:
+    if failure is not None:
+        _log.error("the next start may take longer, no checkpoint was written: %s", failure)

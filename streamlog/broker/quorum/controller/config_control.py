@@ -1,0 +1,431 @@
+"""ConfigControl and QuotaControl: the controller's decisions on settings and client quotas.
+
+A change of one resource or entity happens as a whole or not at all. Values are checked by the
+tables of settings before anything is recorded.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamlog import repeated
+from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
+from streamlog.broker.config.quota_table import (
+    ENTITY_TYPES,
+    IP,
+    IP_QUOTAS,
+    KEPT_ONLY,
+    RATES,
+    Entity,
+    entity_of,
+)
+from streamlog.broker.config.resources import (
+    GROUP_RESOURCE,
+    RESOURCE_NAMES,
+    RESOURCE_TABLES,
+    checked,
+    effective,
+    resource_settings,
+)
+from streamlog.broker.config.settings import (
+    LONG_MAX,
+    Setting,
+    SettingOperation,
+    SettingSource,
+    altered,
+)
+from streamlog.broker.quorum.controller.decision import (
+    MIN_INSYNC,
+    ControllerContext,
+    Decision,
+    respond,
+)
+from streamlog.broker.quorum.metadata.cluster_metadata import (
+    ALL_BROKERS,
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    quota_record,
+)
+from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
+from streamlog.errors import ConfigError, LogError, UnknownTopicOrPartition
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.metadata_log import ConfigRecord, PartitionChangeRecord
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlteredQuota,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaOperation,
+)
+from streamlog.protocol.messages.topics_and_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+ADVERTISED = "advertised.listeners"
+
+Place = tuple[int, str]
+"""Type and name of a resource."""
+Change = tuple[str, SettingOperation, str | None]
+Asked = tuple[Place, list[tuple[str, int, str | None]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resource:
+    """What can be altered."""
+
+    settings: Mapping[str, Setting]
+    own: Mapping[str, str]
+    """The layer that changes go to."""
+    effective: Mapping[str, str]
+    check: Callable[[Mapping[str, str]], object]
+
+
+class ConfigControl:
+    """Settings, for the active controller."""
+
+    def __init__(self, realm: ControllerContext) -> None:
+        self._realm = realm
+
+    def handlers(self) -> Mapping[Any, Any]:
+        """Who decides what."""
+        return {IncrementalAlterConfigsRequest: self.alter, AlterConfigsRequest: self.replace}
+
+    def alter(self, request: IncrementalAlterConfigsRequest, _: int, __: int) -> Decision:
+        """Make changes; those to one resource are made together or not at all."""
+        asked: list[Asked] = [
+            (
+                (each.resource_type, each.resource_name),
+                [(config.name, config.config_operation, config.value) for config in each.configs],
+            )
+            for each in request.resources
+        ]
+        responses, records = self._altered(asked, replacing=False)
+        response = IncrementalAlterConfigsResponse(responses=responses)
+        return respond(response, () if request.validate_only else records)
+
+    def replace(self, request: AlterConfigsRequest, _: int, __: int) -> Decision:
+        """Give resources these settings, and their defaults to all others."""
+        asked: list[Asked] = [
+            (
+                (each.resource_type, each.resource_name),
+                [(config.name, int(SettingOperation.SET), config.value) for config in each.configs],
+            )
+            for each in request.resources
+        ]
+        responses, records = self._altered(asked, replacing=True)
+        response = AlterConfigsResponse(responses=responses)
+        return respond(response, () if request.validate_only else records)
+
+    def _altered(
+        self, asked: Sequence[Asked], *, replacing: bool
+    ) -> tuple[list[AlterConfigsResourceResponse], list[MetadataRecord]]:
+        counts = Counter(place for place, _ in asked)
+        records: list[MetadataRecord] = []
+        responses = []
+        for place, changes in asked:
+            kind, name = place
+            response = AlterConfigsResourceResponse(
+                error_message=None, resource_type=kind, resource_name=name
+            )
+            try:
+                _refuse_repeated(f"resource {name!r}", counts[place])
+                resource = self._resource(kind, name)
+                after = _after(resource, changes, replacing=replacing)
+            except ConfigError as error:
+                response.error_code, response.error_message = ErrorCode.INVALID_CONFIG, str(error)
+            except LogError as error:
+                response.error_code, response.error_message = error.code, str(error)
+            else:
+                records += self._records(place, resource.own, after)
+            responses.append(response)
+        return responses, records
+
+    def _records(
+        self, place: Place, before: Mapping[str, str], after: Mapping[str, str]
+    ) -> Iterator[MetadataRecord]:
+        kind, resource = place
+        for name in sorted({*before, *after}):
+            if before.get(name) != after.get(name):
+                yield ConfigRecord(
+                    resource_type=kind, resource_name=resource, name=name, value=after.get(name)
+                )
+        if before.get(MIN_INSYNC) != after.get(MIN_INSYNC):
+            yield from self._without_eligible(None if kind == BROKER_RESOURCE else resource)
+
+    def _without_eligible(self, topic: str | None) -> Iterator[MetadataRecord]:
+        """Whoever was eligible may not be by another `min.insync.replicas`.
+
+        With fewer required, records are committed from now on that the eligible leader replicas of
+        before may lack: a leader that learns of the setting learns in the same batch that there
+        are none. Where nobody is in sync nobody leads, and they are all that there is.
+        """
+        for each, number, partition in self._realm.metadata.partitions():
+            if partition.elr and partition.isr and topic in (None, each.name):
+                yield PartitionChangeRecord(
+                    partition_id=number, topic_id=each.topic_id, eligible_leader_replicas=[]
+                )
+
+    def _resource(self, kind: int, name: str) -> _Resource:
+        metadata = self._realm.metadata
+        if kind == TOPIC_RESOURCE:
+            return self._topic(name)
+        if kind in RESOURCE_TABLES:
+            return self._named(kind, name)
+        brokers = {str(broker_id) for broker_id in metadata.brokers} | {str(self._realm.node_id)}
+        if kind == BROKER_RESOURCE and (name == ALL_BROKERS or name in brokers):
+            return self._broker(name)
+        known = sorted(brokers, key=int)
+        raise error_for(
+            ErrorCode.INVALID_REQUEST,
+            f"no settings of {name!r} (type {kind}): there are topics (type 2), groups (32), client"
+            f" metrics (16) and brokers {', '.join(known)} (4; without a name: all brokers)",
+        )
+
+    def _topic(self, name: str) -> _Resource:
+        if self._realm.metadata.topic(name) is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        config = self._realm.node_config().topic
+        own = self._realm.metadata.config(TOPIC_RESOURCE, name)
+        return _Resource(
+            settings=TOPIC_SETTINGS,
+            own=own,
+            effective=config.overridden(own).described(),
+            check=config.overridden,
+        )
+
+    def _named(self, kind: int, name: str) -> _Resource:
+        """A group, or a subscription to clients' metrics: either may not exist yet."""
+        if not name:
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"settings of a {RESOURCE_NAMES[kind]} need its name: there are none for all",
+            )
+        own = self._realm.metadata.config(kind, name)
+        broker = self._realm.node_config()
+
+        def check(texts: Mapping[str, str]) -> object:
+            if kind == GROUP_RESOURCE:
+                return broker.group.for_group(texts)
+            return checked(kind, texts)
+
+        return _Resource(
+            settings=resource_settings(kind),
+            own=own,
+            effective=effective(kind, own, broker.described()),
+            check=check,
+        )
+
+    def _broker(self, name: str) -> _Resource:
+        config = self._realm.config
+        own = self._realm.metadata.config(BROKER_RESOURCE, name)
+        default = self._realm.metadata.config(BROKER_RESOURCE, ALL_BROKERS)
+
+        def with_own(texts: Mapping[str, str]) -> BrokerConfig:
+            if name == ALL_BROKERS:
+                return config.overridden(texts)
+            return config.overridden(default).overridden(texts)
+
+        return _Resource(
+            settings=BROKER_SETTINGS,
+            own=own,
+            effective=with_own(own).described(),
+            check=lambda texts: self._check_topics(with_own(texts)),
+        )
+
+    def _check_topics(self, config: BrokerConfig) -> None:
+        metadata = self._realm.metadata
+        for name in metadata.topic_names():
+            config.topic.overridden(metadata.config(TOPIC_RESOURCE, name))
+
+
+def inherited_source(realm: ControllerContext, topic_setting: str) -> SettingSource:
+    """Where a topic that says nothing about a setting has its value from."""
+    name = TOPIC_SETTINGS[topic_setting].broker_name
+    if not name:
+        return SettingSource.DEFAULT
+    setting = BROKER_SETTINGS[name]
+    for resource, source in (
+        (str(realm.node_id), SettingSource.BROKER),
+        ("", SettingSource.ALL_BROKERS),
+    ):
+        if name in realm.metadata.config(BROKER_RESOURCE, resource):
+            return source
+    given = realm.config.described()[name]
+    return SettingSource.DEFAULT if given == setting.text(setting.default) else SettingSource.STATIC
+
+
+def _after(
+    resource: _Resource, changes: Iterable[tuple[str, int, str | None]], *, replacing: bool
+) -> dict[str, str]:
+    """The resource's own settings as they shall be."""
+    named = [(name, _operation(operation), text) for name, operation, text in changes]
+    for name, operation, text in named:
+        # Of a secret nothing is shown, so a client that writes back all it has read sends null.
+        if (
+            text is None
+            and operation is not SettingOperation.DELETE
+            and not _is_secret(resource, name)
+        ):
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"{name} has a null value: give it one, or delete it for the default",
+            )
+    for name, count in Counter(name for name, _, _ in named).items():
+        _refuse_repeated(name, count)
+    if replacing:
+        # Whoever reads all, changes one and writes all back writes what can't be changed, too.
+        named = [each for each in named if not _is_fixed_as_it_is(resource, each)]
+    own: Mapping[str, str] = {} if replacing else resource.own
+    after = altered(resource.settings, own, resource.effective, named)
+    resource.check(after)
+    return after
+
+
+def _is_secret(resource: _Resource, name: str) -> bool:
+    setting = resource.settings.get(name)
+    return setting is not None and setting.is_secret
+
+
+def _is_fixed_as_it_is(resource: _Resource, change: Change) -> bool:
+    name, _, text = change
+    setting = resource.settings.get(name)
+    if setting is None or setting.is_dynamic:
+        return False
+    # Of a secret nothing is shown, and what is shown of this depends on who asks.
+    is_unlike = (setting.is_secret and text is None) or name == ADVERTISED
+    return is_unlike or resource.effective[name] == text
+
+
+def _operation(number: int) -> SettingOperation:
+    try:
+        return SettingOperation(number)
+    except ValueError:
+        raise error_for(
+            ErrorCode.INVALID_REQUEST,
+            f"operation {number} is none of set (0), delete (1), append (2), subtract (3)",
+        ) from None
+
+
+def _refuse_repeated(what: str, count: int) -> None:
+    if count > 1:
+        raise error_for(ErrorCode.INVALID_REQUEST, f"{what} is {count} times in")
+
+
+QUOTAS_MAX = 10_000
+"""Entities with a quota: every broker looks through what holds for each of its clients."""
+
+
+_log = repeated.logger(__name__)
+
+
+class QuotaControl:
+    """The quotas of clients, for the active controller."""
+
+    def __init__(self, realm: ControllerContext) -> None:
+        self._realm = realm
+
+    def handlers(self) -> Mapping[Any, Any]:
+        """Who decides what."""
+        return {AlterClientQuotasRequest: self.alter}
+
+    def alter(self, request: AlterClientQuotasRequest, _: int, __: int) -> Decision:
+        """Make changes; those to one entity are made together or not at all."""
+        counts = Counter(_parts(entry.entity) for entry in request.entries)
+        quotas = self._realm.metadata.quotas()
+        known = {*quotas}
+        records: list[MetadataRecord] = []
+        entries = []
+        for entry in request.entries:
+            answer = AlteredQuota(error_message=None, entity=entry.entity)
+            try:
+                if counts[_parts(entry.entity)] > 1:
+                    raise _refusal("the same entity is in twice")
+                entity, changes = _checked(entry)
+                quotas = quotas.altered(entity, changes)
+                if len(quotas) > max(QUOTAS_MAX, len(known)):
+                    detail = f"there are quotas for {QUOTAS_MAX} entities already: remove some"
+                    raise error_for(ErrorCode.POLICY_VIOLATION, detail)
+            except LogError as error:
+                answer.error_code, answer.error_message = error.code, str(error)
+            else:
+                _warn_not_enforced(entity, changes)
+                records += self._records(entity, changes)
+            entries.append(answer)
+        response = AlterClientQuotasResponse(entries=entries)
+        return respond(response, () if request.validate_only else records)
+
+    def _records(
+        self, entity: Entity, changes: Mapping[str, float | None]
+    ) -> Iterator[MetadataRecord]:
+        own = self._realm.metadata.quotas().of(entity)
+        for key, rate in changes.items():
+            if own.get(key) != rate:
+                yield quota_record(entity, key, rate)
+
+
+def _parts(entity: Sequence[QuotaEntity]) -> Entity:
+    return entity_of((part.entity_type, part.entity_name) for part in entity)
+
+
+def _checked(entry: QuotaAlteration) -> tuple[Entity, dict[str, float | None]]:
+    entity = _checked_entity(entry.entity)
+    known = IP_QUOTAS if IP in dict(entity) else (*RATES, *KEPT_ONLY)
+    changes: dict[str, float | None] = {}
+    for operation in entry.ops:
+        if operation.key in changes:
+            raise _refusal(f"{operation.key} is in twice")
+        changes[operation.key] = _checked_value(operation, known)
+    return entity, changes
+
+
+def _checked_entity(entity: Sequence[QuotaEntity]) -> Entity:
+    kinds = [part.entity_type for part in entity]
+    if not kinds or len({*kinds}) < len(kinds):
+        raise _refusal(f"an entity of {', '.join(kinds) or 'nothing'}: name each type once")
+    for part in entity:
+        if part.entity_type not in ENTITY_TYPES:
+            raise _refusal(
+                f"unknown type {part.entity_type!r}: quotas are for {', '.join(ENTITY_TYPES)}"
+            )
+        if part.entity_name == "":
+            raise _refusal(f"a {part.entity_type} without a name; null means the default")
+    if IP in kinds and len(kinds) > 1:
+        raise _refusal("an address has quotas of its own, not together with a user or client id")
+    return _parts(entity)
+
+
+def _checked_value(operation: QuotaOperation, known: Sequence[str]) -> float | None:
+    key, value = operation.key, operation.value
+    if key not in known:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0)
+        raise _refusal(
+            f"unknown quota {key!r}: did you mean {near[0]!r}? There are: {', '.join(known)}"
+        )
+    if operation.remove:
+        return None
+    if key in KEPT_ONLY:
+        if not 0 < value < LONG_MAX:
+            raise _refusal(f"{key}={value}: it has to be a number above 0")
+        return value
+    if not 1 <= value < LONG_MAX or value != int(value):
+        raise _refusal(f"{key}={value}: it has to be a whole number of bytes a second, from 1 on")
+    return int(value)
+
+
+def _warn_not_enforced(entity: Entity, changes: Mapping[str, float | None]) -> None:
+    for key, value in changes.items():
+        if value is not None and key not in RATES:
+            _log.warning("%s=%s of %s is kept, but not enforced", key, value, dict(entity))
+
+
+def _refusal(detail: str) -> LogError:
+    return error_for(ErrorCode.INVALID_REQUEST, detail)

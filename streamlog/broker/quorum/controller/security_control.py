@@ -1,0 +1,251 @@
+"""SecurityControl: users, ACLs (KIP-554, KIP-140, KIP-290), and ids of producers.
+
+Passwords themselves never come here: a client sends what it has made of one (`protocol/scram`).
+Without an authorizer there are no ACLs, and whoever asks for one is told so. What can't be meant,
+such as an ACL for all operations in general, is refused with what would be taken. Producer ids
+go to brokers by the block; what a crash loses of one nobody misses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from streamlog.broker.config.security import AUTHORIZER_NONE
+from streamlog.broker.quorum.controller.decision import ControllerContext, Decision, respond
+from streamlog.broker.quorum.metadata.cluster_metadata import acl_id, acl_record, credential_record
+from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
+from streamlog.broker.security.acl_authorizer import AclRule, AclRuleFilter, is_principal
+from streamlog.broker.security.users import Users
+from streamlog.errors import LogError
+from streamlog.protocol.acls import (
+    ANY_NAME,
+    CLUSTER,
+    OPERATIONS,
+    Operation,
+    Pattern,
+    Permission,
+    ResourceType,
+)
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.broker_registration import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from streamlog.protocol.messages.metadata_log import (
+    ProducerIdsRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
+)
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    AclCreation,
+    AclCreationResult,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+
+DISABLED = "this broker checks no ACLs: set authorizer.class.name=standard"
+PRODUCER_IDS_BLOCK = 1000
+"""Given out at a time."""
+
+
+class AskedFilter(Protocol):
+    """What DescribeAcls and DeleteAcls have in common."""
+
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+class SecurityControl:
+    """Users, ACLs and producer ids, for the active controller."""
+
+    def __init__(self, realm: ControllerContext) -> None:
+        self._realm = realm
+
+    def handlers(self) -> Mapping[Any, Any]:
+        """Who decides what."""
+        return {
+            AlterUserScramCredentialsRequest: self.alter_users,
+            CreateAclsRequest: self.create_acls,
+            DeleteAclsRequest: self.delete_acls,
+            AllocateProducerIdsRequest: self.allocate,
+        }
+
+    # ---- users ----
+
+    def alter_users(self, request: AlterUserScramCredentialsRequest, _: int, __: int) -> Decision:
+        """Change credentials; of each user all that was asked for, or nothing."""
+        before = self._realm.metadata.users()
+        after, results = before.altered(request.deletions, request.upsertions)
+        response = AlterUserScramCredentialsResponse(
+            results=[_result(name, error) for name, error in results.items()]
+        )
+        changed = (name for name, error in results.items() if error is None)
+        return respond(
+            response, (record for name in changed for record in _changes(name, before, after))
+        )
+
+    # ---- ACLs ----
+
+    def create_acls(self, request: CreateAclsRequest, _: int, __: int) -> Decision:
+        """Add ACLs: those that can be; one that is there already stays."""
+        there = self._realm.metadata.acls().all
+        added: dict[AclRule, MetadataRecord] = {}
+        results = []
+        for creation in request.creations:
+            result = AclCreationResult(error_message=None)
+            try:
+                self._check_enabled()
+                acl = _acl(creation)
+            except LogError as error:
+                result.error_code, result.error_message = error.code, str(error)
+            else:
+                if acl not in there:
+                    added[acl] = acl_record(acl)
+            results.append(result)
+        return respond(CreateAclsResponse(results=results), added.values())
+
+    def delete_acls(self, request: DeleteAclsRequest, _: int, __: int) -> Decision:
+        """Delete what filters match."""
+        acls = self._realm.metadata.acls()
+        gone: dict[AclRule, MetadataRecord] = {}
+        results = []
+        for wanted in request.filters:
+            result = DeleteAclsFilterResult(error_message=None)
+            try:
+                self._check_enabled()
+                found = acls.matching(filter_of(wanted))
+            except LogError as error:
+                result.error_code, result.error_message = error.code, str(error)
+            else:
+                result.matching_acls = [_deleted(acl) for acl in found]
+                gone |= {acl: RemoveAccessControlEntryRecord(id=acl_id(acl)) for acl in found}
+            results.append(result)
+        return respond(DeleteAclsResponse(filter_results=results), gone.values())
+
+    def _check_enabled(self) -> None:
+        if self._realm.config.security.authorizer == AUTHORIZER_NONE:
+            raise error_for(ErrorCode.SECURITY_DISABLED, DISABLED)
+
+    # ---- producer ids ----
+
+    def allocate(self, request: AllocateProducerIdsRequest, _: int, __: int) -> Decision:
+        """A block of ids that nobody else ever gets."""
+        metadata = self._realm.metadata
+        broker = metadata.brokers.get(request.broker_id)
+        if broker is None or broker.epoch != request.broker_epoch:
+            return respond(AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+        first = metadata.next_producer_id
+        record = ProducerIdsRecord(
+            broker_id=request.broker_id,
+            broker_epoch=request.broker_epoch,
+            next_producer_id=first + PRODUCER_IDS_BLOCK,
+        )
+        response = AllocateProducerIdsResponse(
+            producer_id_start=first, producer_id_len=PRODUCER_IDS_BLOCK
+        )
+        return respond(response, [record])
+
+
+def _changes(name: str, before: Users, after: Users) -> Iterator[MetadataRecord]:
+    had, has = before.of(name), after.of(name)
+    for mechanism in sorted({*had} - {*has}):
+        yield RemoveUserScramCredentialRecord(name=name, mechanism=mechanism)
+    for mechanism, credential in sorted(has.items()):
+        if had.get(mechanism) != credential:
+            yield credential_record(name, credential)
+
+
+def _result(name: str, error: LogError | None) -> AlterUserScramCredentialsResult:
+    if error is None:
+        return AlterUserScramCredentialsResult(user=name, error_message=None)
+    return AlterUserScramCredentialsResult(
+        user=name, error_code=error.code, error_message=str(error)
+    )
+
+
+def filter_of(asked: AskedFilter) -> AclRuleFilter:
+    """The filter that a request means.
+
+    Raises:
+        LogError: INVALID_REQUEST, it means none.
+    """
+    try:
+        return AclRuleFilter(
+            resource_type=ResourceType(asked.resource_type_filter),
+            name=asked.resource_name_filter,
+            pattern=Pattern(asked.pattern_type_filter),
+            principal=asked.principal_filter,
+            host=asked.host_filter,
+            operation=Operation(asked.operation),
+            permission=Permission(asked.permission_type),
+        )
+    except ValueError as error:
+        raise error_for(ErrorCode.INVALID_REQUEST, f"no such filter ({error})") from None
+
+
+def _acl(asked: AclCreation) -> AclRule:
+    try:
+        acl = AclRule(
+            resource_type=ResourceType(asked.resource_type),
+            name=asked.resource_name,
+            pattern=Pattern(asked.resource_pattern_type),
+            principal=asked.principal,
+            host=asked.host,
+            operation=Operation(asked.operation),
+            permission=Permission(asked.permission_type),
+        )
+    except ValueError as error:
+        raise error_for(ErrorCode.INVALID_REQUEST, f"no such ACL ({error})") from None
+    problem = _problem(acl)
+    if problem:
+        raise error_for(ErrorCode.INVALID_REQUEST, problem)
+    return acl
+
+
+def _problem(acl: AclRule) -> str:
+    """What is wrong with it; nothing, if it can be meant."""
+    kind = acl.resource_type
+    possible = OPERATIONS.get(kind, ())
+    names = ", ".join(each.name for each in possible)
+    is_named = acl.pattern in (Pattern.LITERAL, Pattern.PREFIXED)
+    is_decided = acl.operation is not Operation.ANY and acl.permission is not Permission.ANY
+    is_cluster = kind is ResourceType.CLUSTER
+    problems = {
+        "an ACL is about one type of resource, by a literal name or a prefix": (
+            kind is ResourceType.ANY or not is_named
+        ),
+        "an ACL allows or denies one operation, or all (2)": not is_decided,
+        f"{acl.operation.name} can't be done to a {kind.name}, but {names}": (
+            acl.operation not in (Operation.ALL, *possible)
+        ),
+        "a resource and a host have names; '*' is all of them": not acl.name or not acl.host,
+        f"the cluster's name is {CLUSTER}": is_cluster and acl.name not in (CLUSTER, ANY_NAME),
+        f"{acl.principal!r} is no principal, such as User:alice": not is_principal(acl.principal),
+    }
+    return next((problem for problem, there in problems.items() if there), "")
+
+
+def _deleted(acl: AclRule) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_message=None,
+        resource_type=acl.resource_type,
+        resource_name=acl.name,
+        pattern_type=acl.pattern,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )

@@ -1,0 +1,447 @@
+"""TopicControl: the controller's decisions on topics, and which brokers get the replicas.
+
+Replicas are assigned as by Kafka's StripedReplicaPlacer: brokers in turn, racks in turn, leaders
+spread evenly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from streamlog.broker.config.broker import PARTITIONS_MAX, TopicConfig
+from streamlog.broker.config.settings import SettingSource
+from streamlog.broker.quorum.controller.config_control import inherited_source
+from streamlog.broker.quorum.controller.decision import ControllerContext, Decision, respond
+from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE, TopicRegistration
+from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
+from streamlog.broker.quorum.metadata.registrations import NO_LEADER, UNASSIGNED_DIRECTORY
+from streamlog.broker.quorum.raft.raft_wire import METADATA_TOPIC
+from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.metadata_log import (
+    ConfigRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from streamlog.protocol.messages.partitions_and_replicas import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from streamlog.protocol.messages.topics_and_configs import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from streamlog.protocol.schema import ZERO_UUID, id_text
+
+
+def assign_replicas(
+    row: Sequence[int], racks: Mapping[int, str], partitions: Iterable[int], copies: int, start: int
+) -> list[tuple[int, ...]]:
+    """The replicas of each partition, of brokers in a row as `assign_in_order` gives it.
+
+    `copies` is at most the number of brokers.
+    """
+    return [_replicas(row, racks, start + partition, copies) for partition in partitions]
+
+
+def assign_in_order(brokers: Iterable[int], racks: Mapping[int, str]) -> list[int]:
+    """The brokers in order; with racks, one of each, then the next of each."""
+    known = sorted(brokers)
+    if not racks:
+        return known
+    by_rack: dict[str, list[int]] = {}
+    for broker in known:
+        by_rack.setdefault(racks[broker], []).append(broker)
+    rounds = zip_longest(*(by_rack[rack] for rack in sorted(by_rack)))
+    return [broker for one in rounds for broker in one if broker is not None]
+
+
+def racks_of(brokers: Iterable[tuple[int, str | None]]) -> dict[int, str]:
+    """The rack of each broker; empty if one does not say."""
+    racks = dict(brokers)
+    return {} if None in racks.values() else {b: rack for b, rack in racks.items() if rack}
+
+
+def _replicas(
+    row: Sequence[int], racks: Mapping[int, str], first: int, copies: int
+) -> tuple[int, ...]:
+    count = len(row)
+    order = [row[(first + step) % count] for step in range(count)]
+    chosen: list[int] = []
+    taken: set[str] = set()
+    while len(chosen) < copies:
+        left = [broker for broker in order if broker not in chosen]
+        elsewhere = [broker for broker in left if racks.get(broker) not in taken]
+        if racks and not elsewhere:
+            taken.clear()  # Every rack has one: the next round of them.
+            continue
+        broker = elsewhere[0] if racks else left[0]
+        chosen.append(broker)
+        if racks:
+            taken.add(racks[broker])
+    return tuple(chosen)
+
+
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Kafka's rule; "." and ".." are excluded besides."""
+DEFAULT = -1
+"""Partitions or replicas of a topic whose creator leaves them to the cluster (KIP-464)."""
+TOPICS_BY_STATE_VERSION = 6
+"""From this DeleteTopics version on topics are named by name or by id."""
+_ID_BYTES = 16
+
+Replicas = tuple[int, ...]
+
+
+class TopicControl:
+    """Topics, for the active controller."""
+
+    def __init__(self, realm: ControllerContext) -> None:
+        self._realm = realm
+
+    def handlers(self) -> Mapping[Any, Any]:
+        """Who decides what."""
+        return {
+            CreateTopicsRequest: self.create,
+            DeleteTopicsRequest: self.delete,
+            CreatePartitionsRequest: self.add_partitions,
+        }
+
+    # ---- making ----
+
+    def create(self, request: CreateTopicsRequest, _: int, __: int) -> Decision:
+        """Make topics, or with `validate_only` say what would come of it."""
+        counts = Counter(topic.name for topic in request.topics)
+        records: list[MetadataRecord] = []
+        results = []
+        for topic in request.topics:
+            try:
+                _check_once(topic.name, counts)
+                result, made = self._created(topic)
+            except LogError as error:
+                result = CreatableTopicResult(
+                    name=topic.name,
+                    error_code=error.code,
+                    error_message=str(error),
+                    configs=None,
+                )
+            else:
+                if request.validate_only:
+                    result.topic_id = ZERO_UUID
+                else:
+                    records += made
+            results.append(result)
+        return respond(CreateTopicsResponse(topics=results), records)
+
+    def _created(self, topic: CreatableTopic) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
+        check_name(topic.name)
+        if topic.name == METADATA_TOPIC:
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"{METADATA_TOPIC} is the controllers' log and can't be created as a topic: choose"
+                " another name",
+            )
+        if self._realm.metadata.topic(topic.name) is not None:
+            raise TopicExists(f"{topic.name} is there already: delete it first, or use it")
+        assigned = self._assigned(topic) if topic.assignments else self._placed(topic)
+        configs = _texts(topic)
+        effective = self._effective(configs)
+        topic_id = self._new_id()
+        result = CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic_id,
+            num_partitions=len(assigned),
+            replication_factor=len(assigned[0]),
+            configs=[
+                CreatableTopicConfigs(
+                    name=name,
+                    value=value,
+                    config_source=(
+                        SettingSource.TOPIC
+                        if name in configs
+                        else inherited_source(self._realm, name)
+                    ),
+                )
+                for name, value in effective.described().items()
+            ],
+        )
+        return result, [
+            TopicRecord(name=topic.name, topic_id=topic_id),
+            *(
+                ConfigRecord(
+                    resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value
+                )
+                for name, value in configs.items()
+            ),
+            *self._partitions(topic_id, assigned, effective, first=0),
+        ]
+
+    def _partitions(
+        self, topic_id: bytes, assigned: Sequence[Replicas], config: TopicConfig, *, first: int
+    ) -> Iterator[PartitionRecord]:
+        active = self._realm.active()
+        for number, replicas in enumerate(assigned, first):
+            isr = [each for each in replicas if each in active]
+            # Nothing is committed yet, and each replica has all of that.
+            is_enough = len(isr) >= config.min_insync(len(replicas))
+            eligible = [] if is_enough else [each for each in replicas if each not in isr]
+            yield PartitionRecord(
+                partition_id=number,
+                topic_id=topic_id,
+                replicas=list(replicas),
+                isr=isr,
+                leader=isr[0] if isr else NO_LEADER,
+                leader_epoch=0,
+                partition_epoch=0,
+                directories=[
+                    self._realm.directory(each)
+                    if each in (*isr, *eligible)
+                    else UNASSIGNED_DIRECTORY
+                    for each in replicas
+                ],
+                eligible_leader_replicas=eligible or None,
+            )
+
+    def _placed(self, topic: CreatableTopic) -> list[Replicas]:
+        """Where the cluster puts the partitions."""
+        realm = self._realm
+        count = topic.num_partitions
+        if count == DEFAULT:
+            count = realm.node_config().num_partitions
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise error_for(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{topic.name}: {count} partitions; it has to be from 1 to {PARTITIONS_MAX}",
+            )
+        copies = topic.replication_factor
+        if copies == DEFAULT:
+            copies = realm.cluster.copies(realm.brokers_expected(topic.name))
+        row, racks = self._row(topic.name, copies)
+        return assign_replicas(row, racks, range(count), copies, realm.chance.randrange(len(row)))
+
+    def _row(self, name: str, copies: int) -> tuple[list[int], dict[int, str]]:
+        """The brokers that replicas are put on: those that live, if they are enough.
+
+        If not, those that are away as well, and at last those that are about to go: who restarts
+        brokers one by one sees no topic with fewer copies by that, and none refused.
+        """
+        realm = self._realm
+        active = realm.active()
+        brokers = list(realm.metadata.brokers.values())
+        staying = [each for each in brokers if not each.is_shutting_down]
+        if len(active) >= copies:
+            brokers = [each for each in brokers if each.broker_id in active]
+        elif len(staying) >= copies:
+            brokers = staying
+        if not active or not 1 <= copies <= len(brokers):
+            count, alive = len(brokers), "" if active else ", none of which is alive"
+            some = f"{count} broker{'' if count == 1 else 's'}{alive}"
+            raise error_for(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"{name}: {copies} replicas on {some}; ask for"
+                f" {'1' if count == 1 else f'1 to {count}'}",
+            )
+        racks = racks_of((each.broker_id, each.rack) for each in brokers)
+        return assign_in_order((each.broker_id for each in brokers), racks), racks
+
+    def _assigned(self, topic: CreatableTopic) -> list[Replicas]:
+        """The creator says which broker holds what."""
+        if topic.num_partitions != DEFAULT or topic.replication_factor != DEFAULT:
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"{topic.name}: with assignments, partitions and replicas have to be -1",
+            )
+        numbered = sorted(topic.assignments, key=lambda each: each.partition_index)
+        count = len(numbered)
+        if [each.partition_index for each in numbered] != list(range(count)) or (
+            count > PARTITIONS_MAX
+        ):
+            raise error_for(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{topic.name}: partitions have to be numbered from 0, at most {PARTITIONS_MAX}",
+            )
+        assigned = [tuple(each.broker_ids) for each in numbered]
+        self._check_assigned(topic.name, assigned, copies=len(assigned[0]))
+        return assigned
+
+    def _check_assigned(self, name: str, assigned: Sequence[Replicas], *, copies: int) -> None:
+        brokers = sorted(self._realm.metadata.brokers)
+        active = self._realm.active()
+        for replicas in assigned:
+            if len({*replicas}) < len(replicas) or not {*replicas} <= {*brokers}:
+                only = f"broker {brokers[0]} is the only one" if len(brokers) == 1 else ""
+                detail = only or f"name each of brokers {brokers} once at most"
+            elif len(replicas) != copies or not replicas:
+                detail = f"{len(replicas)} replicas where others have {copies}"
+            elif not {*replicas} & active:
+                detail = f"none of brokers {list(replicas)} is alive"
+            else:
+                continue
+            raise error_for(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{name}: {detail}")
+
+    def _effective(self, configs: dict[str, str]) -> TopicConfig:
+        try:
+            return self._realm.node_config().topic.overridden(configs)
+        except ConfigError as error:
+            raise error_for(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+    def _new_id(self) -> bytes:
+        while True:
+            topic_id = self._realm.chance.randbytes(_ID_BYTES)
+            # Kafka keeps ids that are zero but for the last bytes to itself.
+            if any(topic_id[:8]) and topic_id not in self._realm.metadata.topics:
+                return topic_id
+
+    # ---- deleting ----
+
+    def delete(self, request: DeleteTopicsRequest, version: int, _: int) -> Decision:
+        """Delete topics, with all their records."""
+        asked = request.topics
+        if version < TOPICS_BY_STATE_VERSION:
+            asked = [DeleteTopicState(name=name) for name in request.topic_names]
+        gone: dict[bytes, MetadataRecord] = {}
+        responses = [self._deleted(each, gone) for each in asked]
+        return respond(DeleteTopicsResponse(responses=responses), gone.values())
+
+    def _deleted(
+        self, asked: DeleteTopicState, gone: dict[bytes, MetadataRecord]
+    ) -> DeletableTopicResult:
+        try:
+            topic = self._find(asked)
+            self._check_not_internal(topic.name)
+            if topic.topic_id in gone:
+                raise UnknownTopicOrPartition(f"there is no topic {topic.name}")
+        except LogError as error:
+            return DeletableTopicResult(
+                name=asked.name,
+                topic_id=asked.topic_id,
+                error_code=error.code,
+                error_message=str(error),
+            )
+        gone[topic.topic_id] = RemoveTopicRecord(topic_id=topic.topic_id)
+        return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+
+    def _find(self, asked: DeleteTopicState) -> TopicRegistration:
+        metadata = self._realm.metadata
+        if (asked.name is None) == (asked.topic_id == ZERO_UUID):
+            given = "neither a name nor an id" if asked.name is None else "a name and an id"
+            raise error_for(
+                ErrorCode.INVALID_REQUEST, f"a topic to delete has {given}: give one of them"
+            )
+        if asked.name is not None:
+            topic = metadata.topic(asked.name)
+            if topic is None:
+                raise UnknownTopicOrPartition(f"there is no topic {asked.name}")
+            return topic
+        found = metadata.topics.get(asked.topic_id)
+        if found is None:
+            raise error_for(
+                ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {id_text(asked.topic_id)}"
+            )
+        return found
+
+    def _check_not_internal(self, name: str) -> None:
+        if name in self._realm.internal_topics:
+            raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is the broker's own")
+
+    # ---- adding partitions ----
+
+    def add_partitions(self, request: CreatePartitionsRequest, _: int, __: int) -> Decision:
+        """Give topics more partitions, or with `validate_only` say what would come of it."""
+        counts = Counter(topic.name for topic in request.topics)
+        records: list[MetadataRecord] = []
+        results = []
+        for topic in request.topics:
+            result = CreatePartitionsTopicResult(name=topic.name)
+            try:
+                _check_once(topic.name, counts)
+                added = list(self._added(topic))
+            except LogError as error:
+                result.error_code, result.error_message = error.code, str(error)
+            else:
+                records += () if request.validate_only else added
+            results.append(result)
+        return respond(CreatePartitionsResponse(results=results), records)
+
+    def _added(self, asked: CreatePartitionsTopic) -> Iterator[MetadataRecord]:
+        topic = self._realm.metadata.topic(asked.name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
+        self._check_not_internal(asked.name)
+        now = len(topic.partitions)
+        if not now < asked.count <= PARTITIONS_MAX:
+            raise error_for(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{asked.name} has {now} partitions and can't get {asked.count}: it has to be more,"
+                f" and at most {PARTITIONS_MAX}",
+            )
+        copies = topic.partitions[0].replication_factor
+        if asked.assignments is None:
+            assigned = self._placed_after(topic, range(now, asked.count), copies)
+        else:
+            assigned = [tuple(each.broker_ids) for each in asked.assignments]
+            if len(assigned) != asked.count - now:
+                raise error_for(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"{asked.name}: {asked.count - now} partitions are added and"
+                    f" {len(assigned)} are assigned",
+                )
+            self._check_assigned(asked.name, assigned, copies=copies)
+        config = self._realm.decisive_config(topic.name)
+        yield from self._partitions(topic.topic_id, assigned, config, first=now)
+
+    def _placed_after(
+        self, topic: TopicRegistration, numbers: range, copies: int
+    ) -> list[Replicas]:
+        """As if they had been placed with the others."""
+        row, racks = self._row(topic.name, copies)
+        first = topic.partitions[0].replicas[0]
+        start = row.index(first) if first in row else self._realm.chance.randrange(len(row))
+        return assign_replicas(row, racks, numbers, copies, start)
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may be called so."""
+    return name not in (".", "..") and TOPIC_NAME.fullmatch(name) is not None
+
+
+def check_name(name: str) -> None:
+    """Whether a topic may be called so.
+
+    Raises:
+        LogError: INVALID_TOPIC_EXCEPTION, it may not.
+    """
+    if not is_topic_name(name):
+        raise error_for(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{name[:300]!r} can't be the name of a topic: use 1 to 249 of the characters a-z, "
+            "A-Z, 0-9, '.', '_' and '-'",
+        )
+
+
+def _check_once(name: str, counts: Mapping[str, int]) -> None:
+    if counts[name] > 1:
+        raise error_for(ErrorCode.INVALID_REQUEST, f"{name} is {counts[name]} times in")
+
+
+def _texts(topic: CreatableTopic) -> dict[str, str]:
+    configs = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise error_for(ErrorCode.INVALID_CONFIG, f"{topic.name}: {config.name} has no value")
+        configs[config.name] = config.value
+    return configs

@@ -1,0 +1,1 @@
+"""The cluster's metadata: its records, and the image that they amount to."""

@@ -1,0 +1,598 @@
+"""ClusterMetadata: what the metadata log says, up to an offset.
+
+`replay` takes one record and returns its change, which brokers act on. `changes_between` compares
+two images, for a broker that has received a snapshot instead of records. `ClusterTopics` serves
+the topics to the replicas.
+
+Rule: the image changes by `replay` alone, so every broker that has replayed the same records has
+the same image.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import ClassVar, Self, TypeAlias, TypeVar
+
+from streamlog.broker.config.quota_table import Entity, QuotaTable, entity_of
+from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord, encode_record
+from streamlog.broker.quorum.metadata.registrations import (
+    NO_LEADER,
+    BrokerRegistration,
+    PartitionRegistration,
+)
+from streamlog.broker.security.acl_authorizer import AclRule, Acls
+from streamlog.broker.security.users import Users
+from streamlog.errors import CorruptData
+from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
+from streamlog.protocol.messages.metadata_log import (
+    AccessControlEntryRecord,
+    BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    QuotaEntityData,
+    RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
+    UserSecretRecord,
+)
+from streamlog.protocol.schema import id_text
+from streamlog.protocol.scram import ScramCredential, ScramMechanism
+
+
+class ClusterTopics:
+    """A view of the metadata; what it says changes with it."""
+
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
+
+    def names(self) -> Collection[str]:
+        """Every topic."""
+        return self._metadata.topic_names()
+
+    def topic_id(self, name: str) -> bytes | None:
+        """Its identity; None if there is no such topic."""
+        topic = self._metadata.topic(name)
+        return None if topic is None else topic.topic_id
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this identity."""
+        topic = self._metadata.topics.get(topic_id)
+        return None if topic is None else topic.name
+
+    def leader(self, name: str, partition: int) -> tuple[int, int] | None:
+        """Who leads a partition, and in which leader epoch; None if nobody does."""
+        topic = self._metadata.topic(name)
+        found = None if topic is None else topic.partitions.get(partition)
+        if found is None or found.leader == NO_LEADER:
+            return None
+        return found.leader, found.leader_epoch
+
+    def partitions(self, name: str) -> int:
+        """How many it has; 0 if there is no such topic."""
+        topic = self._metadata.topic(name)
+        return 0 if topic is None else len(topic.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChanged:
+    """A broker was registered (None before), changed, or unregistered (None after)."""
+
+    broker_id: int
+    before: BrokerRegistration | None
+    after: BrokerRegistration | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """A topic is there; its partitions follow."""
+
+    topic_id: bytes
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """A topic is gone, with these partitions."""
+
+    topic_id: bytes
+    name: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanged:
+    """A partition is new (None before), or other than it was."""
+
+    topic_id: bytes
+    topic: str
+    partition: int
+    before: PartitionRegistration | None
+    after: PartitionRegistration
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanged:
+    """A setting of a resource has another value, or none of its own."""
+
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChanged:
+    """Somebody has other bounds."""
+
+    entity: Entity
+
+
+@dataclass(frozen=True, slots=True)
+class UserChanged:
+    """A user's credentials are other ones; with "" what is common to all users is."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AclsChanged:
+    """Other ACLs hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsTaken:
+    """Producer ids below `next_producer_id` are given out."""
+
+    broker_id: int
+    next_producer_id: int
+
+
+MetadataChange: TypeAlias = (
+    BrokerChanged
+    | TopicCreated
+    | TopicDeleted
+    | PartitionChanged
+    | ConfigChanged
+    | QuotaChanged
+    | UserChanged
+    | AclsChanged
+    | ProducerIdsTaken
+)
+
+
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+ALL_BROKERS = ""
+"""The name of the settings that hold for every broker."""
+_ID_BYTES = 16
+DELETIONS_KEPT = 10_000
+"""The newest topics that are known to have been deleted."""
+
+E = TypeVar("E")
+
+
+@dataclass(slots=True)
+class TopicRegistration:
+    """A topic; only `ClusterMetadata` changes it."""
+
+    name: str
+    topic_id: bytes
+    partitions: dict[int, PartitionRegistration] = field(default_factory=dict)
+
+
+def acl_id(acl: AclRule) -> bytes:
+    """The id of an ACL: it follows from what it says, so that there is none twice."""
+    text = json.dumps(acl.kept())
+    return sha256(text.encode()).digest()[:_ID_BYTES]
+
+
+def acl_record(acl: AclRule) -> AccessControlEntryRecord:
+    """The record that adds an ACL."""
+    return AccessControlEntryRecord(
+        id=acl_id(acl),
+        resource_type=acl.resource_type,
+        resource_name=acl.name,
+        pattern_type=acl.pattern,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
+
+
+def quota_record(entity: Entity, key: str, value: float | None) -> ClientQuotaRecord:
+    """The record that sets a bound, or with None removes it."""
+    return ClientQuotaRecord(
+        entity=[QuotaEntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        key=key,
+        value=float(value or 0),
+        remove=value is None,
+    )
+
+
+def credential_record(user: str, credential: ScramCredential) -> UserScramCredentialRecord:
+    """The record that keeps what is kept of a password."""
+    return UserScramCredentialRecord(
+        name=user,
+        mechanism=credential.mechanism,
+        salt=credential.salt,
+        stored_key=credential.stored_key,
+        server_key=credential.server_key,
+        iterations=credential.iterations,
+    )
+
+
+class ClusterMetadata:
+    """The image of the cluster at `offset`, that of the last record replayed; -1 for none."""
+
+    def __init__(self) -> None:
+        self.offset = -1
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.topics: dict[bytes, TopicRegistration] = {}
+        self.next_producer_id = 0
+        self.user_secret = b""
+        """What credentials of users that there are not are made up from; empty if not set."""
+        self.deleted_topics: dict[bytes, None] = {}
+        """Ids of the newest that were deleted; a snapshot has none of them, they are no image's."""
+        self._topic_ids: dict[str, bytes] = {}
+        self._configs: dict[tuple[int, str], dict[str, str]] = {}
+        self._rates: dict[Entity, dict[str, float]] = {}
+        self._credentials: dict[str, dict[ScramMechanism, ScramCredential]] = {}
+        self._acls: dict[bytes, AclRule] = {}
+
+    @classmethod
+    def of_snapshot(cls, records: Iterable[MetadataRecord], offset: int) -> Self:
+        """The image that was at `offset`.
+
+        Raises:
+            CorruptData: the records are none of a snapshot.
+        """
+        image = cls()
+        for record in records:
+            image.replay(record, offset)
+        image.offset = offset
+        return image
+
+    def become(self, other: ClusterMetadata) -> None:
+        """Be what another image is, which is not used any more: whoever holds this one sees it."""
+        vars(self).update(vars(other))
+
+    # ---- looking ----
+
+    def topic(self, name: str) -> TopicRegistration | None:
+        """The topic of a name."""
+        topic_id = self._topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def topic_names(self) -> list[str]:
+        """All of them, sorted."""
+        return sorted(self._topic_ids)
+
+    def partition(self, topic_id: bytes, number: int) -> PartitionRegistration | None:
+        """A partition; None if there is none."""
+        topic = self.topics.get(topic_id)
+        return None if topic is None else topic.partitions.get(number)
+
+    def partitions(self) -> Iterator[tuple[TopicRegistration, int, PartitionRegistration]]:
+        """All partitions of all topics, in an order that stays the same."""
+        for topic in sorted(self.topics.values(), key=lambda each: each.topic_id):
+            for number, partition in sorted(topic.partitions.items()):
+                yield topic, number, partition
+
+    def config(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
+        """The settings of a resource's own."""
+        return self._configs.get((resource_type, resource_name), {})
+
+    def configured(self, resource_type: int) -> list[str]:
+        """The resources of a type that have settings of their own, by name."""
+        return sorted(name for kind, name in self._configs if kind == resource_type)
+
+    def quotas(self) -> QuotaTable:
+        """The quotas as they are now."""
+        return QuotaTable(self._rates)
+
+    def users(self) -> Users:
+        """The users as they are now."""
+        return Users(self.user_secret, {name: {**own} for name, own in self._credentials.items()})
+
+    def acls(self) -> Acls:
+        """The ACLs as they are now."""
+        return Acls(self._acls.values())
+
+    def digest(self) -> str:
+        """The same for two images if and only if they say the same."""
+        found = sha256()
+        for record in self.snapshot():
+            value = encode_record(record)
+            found.update(len(value).to_bytes(4))
+            found.update(value)
+        return found.hexdigest()
+
+    # ---- replaying ----
+
+    def replay(self, record: MetadataRecord, offset: int) -> MetadataChange | None:
+        """Take the record at `offset` into account; returns what it has changed, if anything.
+
+        Raises:
+            CorruptData: it does not fit what there is; nothing has changed.
+        """
+        change = self._REPLAYS[type(record)](self, record, offset)
+        self.offset = offset
+        return change
+
+    def _register(self, record: RegisterBrokerRecord, offset: int) -> MetadataChange:
+        before = self.brokers.get(record.broker_id)
+        after = BrokerRegistration.of_record(record, offset)
+        self.brokers[record.broker_id] = after
+        return BrokerChanged(record.broker_id, before, after)
+
+    def _unregister(self, record: UnregisterBrokerRecord, offset: int) -> MetadataChange:
+        before = self._broker(record.broker_id, record.broker_epoch, offset)
+        del self.brokers[record.broker_id]
+        return BrokerChanged(record.broker_id, before, None)
+
+    def _change_broker(self, record: BrokerRegistrationChangeRecord, offset: int) -> MetadataChange:
+        before = self._broker(record.broker_id, record.broker_epoch, offset)
+        after = before.changed(record)
+        self.brokers[record.broker_id] = after
+        return BrokerChanged(record.broker_id, before, after)
+
+    def _create_topic(self, record: TopicRecord, offset: int) -> MetadataChange:
+        if record.name in self._topic_ids or record.topic_id in self.topics:
+            raise _misfit(offset, f"topic {record.name} is there already")
+        self.topics[record.topic_id] = TopicRegistration(record.name, record.topic_id)
+        self._topic_ids[record.name] = record.topic_id
+        return TopicCreated(record.topic_id, record.name)
+
+    def _remove_topic(self, record: RemoveTopicRecord, offset: int) -> MetadataChange:
+        topic = self._known_topic(record.topic_id, offset)
+        del self.topics[record.topic_id]
+        del self._topic_ids[topic.name]
+        self._configs.pop((TOPIC_RESOURCE, topic.name), None)
+        self.deleted_topics[topic.topic_id] = None
+        if len(self.deleted_topics) > DELETIONS_KEPT:
+            del self.deleted_topics[next(iter(self.deleted_topics))]
+        return TopicDeleted(topic.topic_id, topic.name, tuple(sorted(topic.partitions)))
+
+    def _put_partition(self, record: PartitionRecord, offset: int) -> MetadataChange:
+        topic = self._known_topic(record.topic_id, offset)
+        number = record.partition_id
+        before = topic.partitions.get(number)
+        after = PartitionRegistration.of_record(record)
+        topic.partitions[number] = after
+        return PartitionChanged(topic.topic_id, topic.name, number, before, after)
+
+    def _change_partition(self, record: PartitionChangeRecord, offset: int) -> MetadataChange:
+        topic = self._known_topic(record.topic_id, offset)
+        number = record.partition_id
+        before = topic.partitions.get(number)
+        if before is None:
+            raise _misfit(offset, f"there is no partition {number} of {topic.name}")
+        after = before.changed(record)
+        topic.partitions[number] = after
+        return PartitionChanged(topic.topic_id, topic.name, number, before, after)
+
+    def _configure(self, record: ConfigRecord, _: int) -> MetadataChange:
+        resource = record.resource_type, record.resource_name
+        own = self._configs.setdefault(resource, {})
+        if record.value is None:
+            own.pop(record.name, None)
+        else:
+            own[record.name] = record.value
+        if not own:
+            del self._configs[resource]
+        return ConfigChanged(*resource, record.name, record.value)
+
+    def _take_producer_ids(self, record: ProducerIdsRecord, offset: int) -> MetadataChange:
+        if record.next_producer_id < self.next_producer_id:
+            raise _misfit(
+                offset,
+                f"producer ids below {self.next_producer_id} are given out, and it says"
+                f" {record.next_producer_id}",
+            )
+        self.next_producer_id = record.next_producer_id
+        return ProducerIdsTaken(record.broker_id, record.next_producer_id)
+
+    def _set_quota(self, record: ClientQuotaRecord, _: int) -> MetadataChange:
+        entity = entity_of((each.entity_type, each.entity_name) for each in record.entity)
+        own = self._rates.setdefault(entity, {})
+        if record.remove:
+            own.pop(record.key, None)
+        else:
+            own[record.key] = record.value
+        if not own:
+            del self._rates[entity]
+        return QuotaChanged(entity)
+
+    def _keep_credential(self, record: UserScramCredentialRecord, offset: int) -> MetadataChange:
+        mechanism = _known(ScramMechanism, record.mechanism, offset)
+        self._credentials.setdefault(record.name, {})[mechanism] = ScramCredential(
+            mechanism=mechanism,
+            salt=record.salt,
+            iterations=record.iterations,
+            stored_key=record.stored_key,
+            server_key=record.server_key,
+        )
+        return UserChanged(record.name)
+
+    def _forget_credential(
+        self, record: RemoveUserScramCredentialRecord, offset: int
+    ) -> MetadataChange:
+        mechanism = _known(ScramMechanism, record.mechanism, offset)
+        own = self._credentials.get(record.name, {})
+        if own.pop(mechanism, None) is None:
+            raise _misfit(offset, f"{record.name!r} has no {mechanism.sasl_name} credential")
+        if not own:
+            del self._credentials[record.name]
+        return UserChanged(record.name)
+
+    def _add_acl(self, record: AccessControlEntryRecord, offset: int) -> MetadataChange:
+        self._acls[record.id] = AclRule(
+            resource_type=_known(ResourceType, record.resource_type, offset),
+            name=record.resource_name,
+            pattern=_known(Pattern, record.pattern_type, offset),
+            principal=record.principal,
+            host=record.host,
+            operation=_known(Operation, record.operation, offset),
+            permission=_known(Permission, record.permission_type, offset),
+        )
+        return AclsChanged()
+
+    def _remove_acl(self, record: RemoveAccessControlEntryRecord, offset: int) -> MetadataChange:
+        if self._acls.pop(record.id, None) is None:
+            raise _misfit(offset, f"there is no ACL {id_text(record.id)}")
+        return AclsChanged()
+
+    def _keep_secret(self, record: UserSecretRecord, _: int) -> MetadataChange:
+        self.user_secret = record.secret
+        return UserChanged("")
+
+    def _nothing(self, _: NoOpRecord, __: int) -> None:
+        """Only time has passed."""
+
+    def _known_topic(self, topic_id: bytes, offset: int) -> TopicRegistration:
+        topic = self.topics.get(topic_id)
+        if topic is None:
+            raise _misfit(offset, f"there is no topic with id {id_text(topic_id)}")
+        return topic
+
+    def _broker(self, broker_id: int, epoch: int, offset: int) -> BrokerRegistration:
+        broker = self.brokers.get(broker_id)
+        if broker is None or broker.epoch != epoch:
+            there = "not registered" if broker is None else f"of epoch {broker.epoch}"
+            raise _misfit(offset, f"broker {broker_id} is {there}, not of epoch {epoch}")
+        return broker
+
+    # Each method takes the record of its key: what a dict can't say in types.
+    _REPLAYS: ClassVar[Mapping[type, Callable[..., MetadataChange | None]]] = {
+        RegisterBrokerRecord: _register,
+        UnregisterBrokerRecord: _unregister,
+        BrokerRegistrationChangeRecord: _change_broker,
+        TopicRecord: _create_topic,
+        RemoveTopicRecord: _remove_topic,
+        PartitionRecord: _put_partition,
+        PartitionChangeRecord: _change_partition,
+        ConfigRecord: _configure,
+        ProducerIdsRecord: _take_producer_ids,
+        ClientQuotaRecord: _set_quota,
+        UserScramCredentialRecord: _keep_credential,
+        RemoveUserScramCredentialRecord: _forget_credential,
+        AccessControlEntryRecord: _add_acl,
+        RemoveAccessControlEntryRecord: _remove_acl,
+        UserSecretRecord: _keep_secret,
+        NoOpRecord: _nothing,
+    }
+
+    # ---- writing it down ----
+
+    def snapshot(self) -> Iterator[MetadataRecord]:
+        """Records that build this image anew, the same ones for the same image."""
+        for _, broker in sorted(self.brokers.items()):
+            yield broker.record()
+        for topic in sorted(self.topics.values(), key=lambda each: each.topic_id):
+            yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
+            for number, partition in sorted(topic.partitions.items()):
+                yield partition.record(topic.topic_id, number)
+        for (kind, resource), own in sorted(self._configs.items()):
+            for name, value in sorted(own.items()):
+                yield ConfigRecord(
+                    resource_type=kind, resource_name=resource, name=name, value=value
+                )
+        for entity, rates in sorted(self._rates.items(), key=lambda each: repr(each[0])):
+            for key, rate in sorted(rates.items()):
+                yield quota_record(entity, key, rate)
+        yield from self._secrets()
+        for _, acl in sorted(self._acls.items()):
+            yield acl_record(acl)
+        if self.next_producer_id:
+            yield ProducerIdsRecord(broker_id=-1, next_producer_id=self.next_producer_id)
+
+    def _secrets(self) -> Iterator[MetadataRecord]:
+        if self.user_secret:
+            yield UserSecretRecord(secret=self.user_secret)
+        for name, credentials in sorted(self._credentials.items()):
+            for _, credential in sorted(credentials.items()):
+                yield credential_record(name, credential)
+
+
+def _misfit(offset: int, what: str) -> CorruptData:
+    return CorruptData(
+        f"__cluster_metadata, offset {offset}: {what}; the log is damaged: restore it from another"
+        " controller"
+    )
+
+
+def _known(kind: Callable[[int], E], number: int, offset: int) -> E:
+    try:
+        return kind(number)
+    except ValueError as error:
+        raise _misfit(offset, str(error)) from error
+
+
+def changes_between(before: ClusterMetadata, after: ClusterMetadata) -> list[MetadataChange]:
+    """What leads from one image to the other."""
+    return [*_gone(before, after), *_there(before, after)]
+
+
+def _gone(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[MetadataChange]:
+    for topic_id, topic in before.topics.items():
+        if topic_id not in after.topics:
+            yield TopicDeleted(topic_id, topic.name, tuple(topic.partitions))
+    for broker_id, broker in before.brokers.items():
+        if broker_id not in after.brokers:
+            yield BrokerChanged(broker_id, broker, None)
+    for change in _made(before):
+        match change:
+            case ConfigChanged(resource_type=kind, resource_name=name, name=key):
+                if key not in after.config(kind, name):
+                    yield ConfigChanged(kind, name, key, None)
+            case QuotaChanged() | UserChanged() | AclsChanged():
+                yield change
+            case _:
+                pass
+
+
+def _there(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[MetadataChange]:
+    for change in _made(after):
+        match change:
+            case TopicCreated(topic_id=topic_id) if topic_id in before.topics:
+                pass
+            case PartitionChanged():
+                old = before.partition(change.topic_id, change.partition)
+                if old != change.after:
+                    yield replace(change, before=old)
+            case BrokerChanged():
+                broker = before.brokers.get(change.broker_id)
+                if broker != change.after:
+                    yield replace(change, before=broker)
+            case _:
+                yield change
+
+
+def _made(image: ClusterMetadata) -> Iterable[MetadataChange]:
+    """What makes an image out of nothing; of what changes several times the last counts."""
+    scratch = ClusterMetadata()
+    changes: dict[object, MetadataChange] = {}
+    for record in image.snapshot():
+        change = scratch.replay(record, image.offset)
+        match change:
+            case None:
+                continue
+            case BrokerChanged():
+                changes["broker", change.broker_id] = change
+            case PartitionChanged():
+                changes["partition", change.topic_id, change.partition] = change
+            case _:
+                changes["other", len(changes)] = change
+    return changes.values()

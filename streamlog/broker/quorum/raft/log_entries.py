@@ -1,0 +1,145 @@
+"""Entries of the metadata log as record batches of Kafka, and back.
+
+An entry's payload is a whole batch with its place written in, so that what is on disk, what goes
+over the wire and what a tool for logs reads are the same bytes. A leader's first entry of its
+epoch is a control batch (KIP-595), and so are the ends of a snapshot (KIP-630).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from streamlog.broker.quorum.raft.raft_messages import Entry
+from streamlog.errors import CorruptData
+from streamlog.protocol.codec import encode
+from streamlog.protocol.messages.quorum_messages import (
+    LeaderChangeMessage,
+    QuorumVoter,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+)
+from streamlog.records.batch import RecordBatch, place_batch, split_batches
+from streamlog.records.builder import encode_batch
+from streamlog.records.control_batches import (
+    LEADER_CHANGE,
+    SNAPSHOT_FOOTER,
+    SNAPSHOT_HEADER,
+    control_kind,
+    encode_control,
+)
+
+SNAPSHOT_BATCH_RECORDS = 500
+"""Records of one batch of a snapshot."""
+
+
+def encode_entry(values: Sequence[bytes], *, base_offset: int, epoch: int, wall_ms: int) -> Entry:
+    """One atomic batch of records, each of which is a value without a key.
+
+    Raises:
+        MessageTooLarge: they do not fit into one batch.
+    """
+    batch = encode_batch([(wall_ms, None, value, ()) for value in values])
+    return Entry(
+        base_offset=base_offset,
+        count=len(values),
+        epoch=epoch,
+        payload=_placed(batch, base_offset, epoch),
+    )
+
+
+def encode_leader_change(
+    entry: Entry, *, leader_id: int, voters: Iterable[int], wall_ms: int
+) -> Entry:
+    """A leader's own entry, with its bytes."""
+    members = [QuorumVoter(voter_id=each) for each in voters]
+    message = LeaderChangeMessage(leader_id=leader_id, voters=members)
+    batch = encode_control(LEADER_CHANGE, encode(message, 0), timestamp_ms=wall_ms)
+    return replace(entry, payload=_placed(batch, entry.base_offset, entry.epoch))
+
+
+def entry_of(batch: RecordBatch) -> Entry:
+    """The entry that a batch is.
+
+    Raises:
+        CorruptData: its bytes are not what was written.
+    """
+    batch.check_crc()
+    return Entry(
+        base_offset=batch.base_offset,
+        count=batch.last_offset_delta + 1,
+        epoch=batch.leader_epoch,
+        payload=bytes(batch.data),
+        is_control=batch.is_control,
+    )
+
+
+def entries_of(data: bytes | bytearray | memoryview) -> list[Entry]:
+    """The entries in bytes that have come over the wire.
+
+    Raises:
+        CorruptData: their bytes are not what was sent.
+    """
+    return [entry_of(batch) for batch in split_batches(data)]
+
+
+def records_of(entry: Entry) -> Iterator[tuple[int, bytes]]:
+    """Offset and value of each record that is not the quorum's own.
+
+    Raises:
+        CorruptData: a record is malformed, or has no value.
+    """
+    if entry.is_control:
+        return
+    for offset, record in enumerate(RecordBatch(entry.payload).records(), entry.base_offset):
+        if record.value is None:
+            raise CorruptData(f"the metadata record at offset {offset} has no value")
+        yield offset, record.value
+
+
+def encode_snapshot(values: Iterable[bytes], *, epoch: int, wall_ms: int) -> Iterator[bytes]:
+    """A snapshot, batch by batch: a header, the records, a footer."""
+    header = SnapshotHeaderRecord(last_contained_log_timestamp=wall_ms)
+    batch = encode_control(SNAPSHOT_HEADER, encode(header, 0), timestamp_ms=wall_ms)
+    yield _placed(batch, 0, epoch)
+    offset = 1
+    pending: list[bytes] = []
+    for value in values:
+        pending.append(value)
+        if len(pending) == SNAPSHOT_BATCH_RECORDS:
+            yield encode_entry(pending, base_offset=offset, epoch=epoch, wall_ms=wall_ms).payload
+            offset += len(pending)
+            pending = []
+    if pending:
+        yield encode_entry(pending, base_offset=offset, epoch=epoch, wall_ms=wall_ms).payload
+        offset += len(pending)
+    footer = encode(SnapshotFooterRecord(), 0)
+    yield _placed(encode_control(SNAPSHOT_FOOTER, footer, timestamp_ms=wall_ms), offset, epoch)
+
+
+def decode_snapshot(data: bytes | bytearray | memoryview) -> Iterator[bytes]:
+    """The values in a snapshot.
+
+    Raises:
+        CorruptData: it is not whole, or its bytes are not what was written.
+    """
+    kinds: list[int | None] = []
+    size_bytes = 0
+    next_offset = 0
+    for batch in split_batches(data):
+        entry = entry_of(batch)
+        if entry.base_offset != next_offset:
+            raise CorruptData(f"a snapshot goes from {next_offset} to {entry.base_offset}")
+        next_offset = entry.next_offset
+        size_bytes += batch.size_bytes
+        kinds.append(control_kind(batch) if batch.is_control else None)
+        yield from (value for _, value in records_of(entry))
+    ends = kinds[:1] + kinds[-1:]
+    if ends != [SNAPSHOT_HEADER, SNAPSHOT_FOOTER] or size_bytes != len(data):
+        raise CorruptData(f"a snapshot of {len(data)} bytes is not whole: it ends at {size_bytes}")
+
+
+def _placed(batch: bytes, base_offset: int, epoch: int) -> bytes:
+    placed = bytearray(batch)
+    place_batch(placed, base_offset, epoch)
+    return bytes(placed)

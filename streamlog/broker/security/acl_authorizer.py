@@ -1,0 +1,260 @@
+"""Acls: who may do what to which resources, and the decision about one request.
+
+Kafka's rules. An ACL allows or denies a principal, from a host, an operation on the resources
+that a pattern names: one name, every name, or all that begin with something. Denied is what any
+matching ACL denies; else allowed is what one allows, READ, WRITE, DELETE and ALTER including
+DESCRIBE, ALTER_CONFIGS including DESCRIBE_CONFIGS; else nothing is. Super users are not asked.
+Rule of the file: it is data in, decision out; where ACLs are kept is others'.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from streamlog.broker.security.principals import EVERYBODY, IN_PROCESS
+from streamlog.errors import ConfigError
+from streamlog.protocol.acls import (
+    ANY_HOST,
+    ANY_NAME,
+    OPERATIONS,
+    Operation,
+    Pattern,
+    Permission,
+    ResourceType,
+)
+
+DECISIONS_MAX = 10_000
+"""Decisions remembered; they are forgotten together when there are so many."""
+_IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = {
+    Operation.DESCRIBE: frozenset(
+        {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
+    ),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclRule:
+    """One rule."""
+
+    resource_type: ResourceType
+    name: str
+    pattern: Pattern
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def concerns(self, principal: str, host: str) -> bool:
+        """Whether it is about somebody there."""
+        return self.principal in (principal, EVERYBODY) and self.host in (host, ANY_HOST)
+
+    def denies(self, operation: Operation) -> bool:
+        """Whether it forbids this."""
+        return self.permission is Permission.DENY and self.operation in (operation, Operation.ALL)
+
+    def allows(self, operation: Operation) -> bool:
+        """Whether it allows this."""
+        if self.permission is not Permission.ALLOW:
+            return False
+        own = self.operation
+        return own in (operation, Operation.ALL) or own in _IMPLIED_BY.get(operation, ())
+
+    def kept(self) -> dict[str, str]:
+        """As it is kept: in words, so that it can be read."""
+        return {
+            "resource_type": self.resource_type.name,
+            "name": self.name,
+            "pattern": self.pattern.name,
+            "principal": self.principal,
+            "host": self.host,
+            "operation": self.operation.name,
+            "permission": self.permission.name,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclRuleFilter:
+    """Which ACLs somebody means; None and ANY match everything."""
+
+    resource_type: ResourceType
+    name: str | None
+    pattern: Pattern
+    principal: str | None
+    host: str | None
+    operation: Operation
+    permission: Permission
+
+    def matches(self, acl: AclRule) -> bool:
+        """Whether this is one of them."""
+        return (
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self._names(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+        )
+
+    def _names(self, acl: AclRule) -> bool:
+        if self.pattern is Pattern.MATCH:
+            return self.name is None or _applies(acl, self.name)
+        return self.pattern in (Pattern.ANY, acl.pattern) and self.name in (None, acl.name)
+
+
+def _applies(acl: AclRule, name: str) -> bool:
+    """Whether an ACL is about the resource of this name."""
+    if acl.pattern is Pattern.PREFIXED:
+        return name.startswith(acl.name)
+    return acl.name in (name, ANY_NAME)
+
+
+class Acls:
+    """Every ACL, looked up by resource. Replaced as a whole."""
+
+    def __init__(self, acls: Iterable[AclRule] = ()) -> None:
+        self.all = frozenset(acls)
+        self._literal: dict[tuple[ResourceType, str], list[AclRule]] = defaultdict(list)
+        self._prefixed: dict[tuple[ResourceType, str], list[AclRule]] = defaultdict(list)
+        lengths: dict[ResourceType, set[int]] = defaultdict(set)
+        for acl in self.all:
+            key = acl.resource_type, acl.name
+            if acl.pattern is Pattern.PREFIXED:
+                self._prefixed[key].append(acl)
+                lengths[acl.resource_type].add(len(acl.name))
+            else:
+                self._literal[key].append(acl)
+        self._lengths = {kind: sorted(found) for kind, found in lengths.items()}
+
+    def about(self, kind: ResourceType, name: str) -> list[AclRule]:
+        """Those that a resource's name falls under."""
+        found = [*self._literal.get((kind, name), ())]
+        if name != ANY_NAME:
+            found += self._literal.get((kind, ANY_NAME), ())
+        for length in self._lengths.get(kind, ()):
+            if length > len(name):
+                break
+            found += self._prefixed.get((kind, name[:length]), ())
+        return found
+
+    def of_type(self, kind: ResourceType) -> list[AclRule]:
+        """All about resources of a type."""
+        return [acl for acl in self.all if acl.resource_type is kind]
+
+    def matching(self, wanted: AclRuleFilter) -> list[AclRule]:
+        """Those that a filter means, in an order that stays the same."""
+        return sorted((acl for acl in self.all if wanted.matches(acl)), key=_order)
+
+
+def _order(acl: AclRule) -> tuple[object, ...]:
+    return (
+        acl.resource_type,
+        acl.name,
+        acl.pattern,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission,
+    )
+
+
+class Authorizer:
+    """Decides, by ACLs that may be replaced while it does."""
+
+    def __init__(
+        self, acls: Acls, *, super_users: Collection[str], allow_if_none_found: bool
+    ) -> None:
+        """`allow_if_none_found`: whether a resource without any ACL is everybody's."""
+        self._acls = acls
+        self._super_users = frozenset({*super_users, IN_PROCESS})
+        self._allow_if_none_found = allow_if_none_found
+        self._decisions: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
+
+    @property
+    def acls(self) -> Acls:
+        """Those that hold."""
+        return self._acls
+
+    def replace(self, acls: Acls) -> None:
+        """Others hold from now on."""
+        self._acls = acls
+        self._decisions.clear()
+
+    def allows(
+        self, who: tuple[str, str], operation: Operation, kind: ResourceType, name: str
+    ) -> bool:
+        """Whether a principal, from a host, may do this."""
+        principal, host = who
+        if principal in self._super_users:
+            return True
+        key = principal, host, operation, kind, name
+        known = self._decisions.get(key)
+        if known is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            known = self._decisions[key] = self._decide(who, operation, kind, name)
+        return known
+
+    def allows_some(self, who: tuple[str, str], operation: Operation, kind: ResourceType) -> bool:
+        """Whether a principal may do this to any resource of a type that could be."""
+        principal, host = who
+        if principal in self._super_users:
+            return True
+        about = [acl for acl in self._acls.of_type(kind) if acl.concerns(principal, host)]
+        denied = [acl for acl in about if acl.denies(operation)]
+        if any(acl.pattern is Pattern.LITERAL and acl.name == ANY_NAME for acl in denied):
+            return False
+        if self._allow_if_none_found:
+            return True
+        return any(acl.allows(operation) and not _covered(acl, denied) for acl in about)
+
+    def operations(self, who: tuple[str, str], kind: ResourceType, name: str) -> int:
+        """What a principal may do to a resource, as the bits of KIP-430."""
+        return sum(
+            1 << operation
+            for operation in OPERATIONS[kind]
+            if self.allows(who, operation, kind, name)
+        )
+
+    def _decide(
+        self, who: tuple[str, str], operation: Operation, kind: ResourceType, name: str
+    ) -> bool:
+        about = self._acls.about(kind, name)
+        if not about:
+            return self._allow_if_none_found
+        concerning = [acl for acl in about if acl.concerns(*who)]
+        if any(acl.denies(operation) for acl in concerning):
+            return False
+        return any(acl.allows(operation) for acl in concerning)
+
+
+def _covered(allowing: AclRule, denied: Iterable[AclRule]) -> bool:
+    """Whether nothing is left of what an ACL allows."""
+    for acl in denied:
+        if acl.pattern is Pattern.PREFIXED:
+            if allowing.name != ANY_NAME and allowing.name.startswith(acl.name):
+                return True
+        elif allowing.pattern is Pattern.LITERAL and acl.name == allowing.name:
+            return True
+    return False
+
+
+def super_users_of(text: str) -> frozenset[str]:
+    """The principals in `super.users`, which has semicolons between them.
+
+    Raises:
+        ConfigError: one is no principal.
+    """
+    users = frozenset(each.strip() for each in text.split(";") if each.strip())
+    for each in users:
+        if not is_principal(each):
+            raise ConfigError(f"super.users: {each!r} is not User:NAME")
+    return users
+
+
+def is_principal(text: str) -> bool:
+    """Whether a text names one: its type, a colon, its name."""
+    kind, colon, name = text.partition(":")
+    return bool(kind and colon and name)

@@ -1,0 +1,1 @@
+"""Sockets: listeners, connections, TLS, SASL, and what clients may cost."""

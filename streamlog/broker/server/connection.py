@@ -1,0 +1,543 @@
+"""Connection: one client's requests, from the bytes of its socket to `Broker.begin` and back.
+
+Requests of one connection are taken up in the order in which they come, and answered in that
+order, whatever waits in between. No task runs here: bytes come in callbacks, most answers go out
+in the same one, and those that wait are futures that write themselves.
+
+What a connection can cost is bounded by the settings in `ConnectionConfig`: one request being
+received, if there is memory for it (`request_memory`), `IN_FLIGHT_MAX` requests taken up and not
+written, so many bytes of answers behind one that waits. A client that sends more, or does not
+read, is not read from until it does; what all of them cost together is `connections`'. Bytes that
+are no request close their own connection, with a line in the log, and disturb no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from streamlog import repeated
+from streamlog.broker.apis.table import api_versions
+from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.config.listeners import Reached
+from streamlog.broker.security.principals import ANONYMOUS
+from streamlog.broker.server.connections import Connections
+from streamlog.broker.server.sasl_handshake import NO_HEADER, SaslHandshake, bare
+from streamlog.broker.server.socket_writer import memory_bytes
+from streamlog.broker.server.tls import TlsConnection, outlet_of
+from streamlog.errors import StreamlogError, UnsupportedVersion
+from streamlog.protocol.api_table import API_VERSIONS_KEY, APIS
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.fetch_patterns import FetchAlike, FetchPattern, fetch_pattern
+from streamlog.protocol.frame import (
+    KEPT_BYTES_MAX,
+    READ_BYTES,
+    FrameReader,
+    Request,
+    decode_request,
+    encode_response,
+)
+from streamlog.protocol.messages.produce_and_fetch import (
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
+
+if TYPE_CHECKING:
+    from streamlog.broker.apis.produce import Answer
+    from streamlog.protocol.schema import Message, Piece
+
+IN_FLIGHT_MAX = 32
+"""Requests of one connection that are taken up and not written: clients pipeline about 5."""
+WRITE_BUFFER_BYTES = 256 * 1024
+"""Answers are handed to the socket when there are so many bytes, or nothing more to take up."""
+LINGER_MS = 500
+"""How long somebody who was not let in has to read that."""
+
+_log = repeated.logger(__name__)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A request's place in the queue, and its answer once there is one."""
+
+    request: Request | ProduceRun | FetchAlike
+    throttle_ms: int = 0
+    """For how long the client is left alone for what the request has brought."""
+    answer: asyncio.Future[Message] | asyncio.Future[list[Piece]] | None = None
+    pieces: list[Piece] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        listener: str,
+        place: tuple[str, int] | None,
+        connections: Connections[Client],
+        gate: SaslHandshake | None,
+    ) -> None:
+        self.closed = asyncio.Event()
+        self._broker = broker
+        self._listener = listener
+        self._reached = None if place is None else Reached(listener, *place)
+        self._connections = connections
+        self._number = connections.next_number()
+        self._gate = gate
+        self._reader = FrameReader(size_bytes_max=connections.limits.request_bytes_max)
+        self._contexts: dict[int, RequestContext] = {}
+        self._patterns = ProducePatterns()
+        self._fetch_pattern: FetchPattern | None = None
+        self._queue: deque[_Slot] = deque()
+        self._queued_bytes = 0
+        """Memory of answers behind one that waits; ranges of files take none."""
+        self._held_bytes = 0
+        """That, and what waits for the client to read it."""
+        self._is_checked = False
+        """Whether the records of a request are being checked: nothing is taken up meanwhile."""
+        self._granted_bytes = 0
+        """Memory for requests that is this connection's; see `request_memory`."""
+        self._reads_done = 0
+        self._received_bytes = 0
+        self._muted: asyncio.TimerHandle | None = None
+        """Rings when a client that was over its quota may go on."""
+        self._out: list[Piece] = []
+        self._out_bytes = 0
+        self._reads = True
+        self._ended = False
+        self._peer = "?"
+        self._principal = ANONYMOUS
+        self._is_stranger = gate is not None
+        """Whether the client still has to prove who it is."""
+
+    # ---- asyncio ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
+        self._transport = cast("asyncio.Transport", transport)
+        self._outlet = outlet_of(
+            self._transport, on_room=self._on_room, on_failure=self._on_failure
+        )
+        self._peer = (transport.get_extra_info("peername") or (self._peer,))[0]
+        self._principal = transport.get_extra_info("principal") or ANONYMOUS
+        if self._gate is not None:
+            receive_bytes_max = self._broker.directory.config.security.sasl_receive_bytes_max
+            self._reader.size_bytes_max = receive_bytes_max
+            self._gate.open(on_open=self._on_open, on_timeout=self._on_stranger)
+        if self._reached is None:
+            host, port = transport.get_extra_info("sockname")[:2]
+            self._reached = Reached(self._listener, host.removeprefix("::ffff:"), port)
+        if not self._connections.admit(self, self._peer, self._listener):
+            self._ended = True
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - either way it is gone
+        """The client is gone; what it waits for is not needed."""
+        self._ended = True
+        self._connections.leave(self)
+        self._connections.memory.leave(self)
+        self._connections.strangers_memory.leave(self)
+        for slot in self._queue:
+            if slot.answer is not None:
+                slot.answer.cancel()
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._outlet.close()
+        if self._gate is not None:
+            self._gate.close()
+        if self._muted is not None:
+            self._muted.cancel()
+        self._count()
+        self.closed.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
+        """Where the next bytes go."""
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come there."""
+        self._reads_done += 1
+        self._received_bytes += nbytes
+        if self._reader.took(nbytes):
+            self._work()
+
+    def eof_received(self) -> bool:
+        """The client will send no more: it is gone, or reads what is on its way to it."""
+        self.stop()
+        return self._outlet.blocked
+
+    # ---- what it costs ----
+
+    def progress(self) -> int | None:
+        """See `Member`."""
+        if self._muted is not None or (self._queue and not self._outlet.blocked):
+            return None
+        return self._reads_done + self._outlet.unblockings
+
+    def end_idle(self, idle_ms: int) -> None:
+        """See `Member`."""
+        _log.info("closed the connection of %s: it was idle for %d ms", self._peer, idle_ms)
+        self.abort()
+
+    @property
+    def is_half_open(self) -> bool:
+        """See `Member`."""
+        return self._is_stranger or not self._contexts
+
+    def end_half_open(self) -> None:
+        """See `Member`."""
+        self._ended = True
+        self.abort()
+
+    def end_slow(self) -> None:
+        """See `Member`."""
+        _log.warning(
+            "closed the connection of %s: it sends a large request too slowly, and others wait for"
+            " the memory that it holds (queued.max.request.bytes)",
+            self._peer,
+        )
+        self.abort()
+
+    def go_on(self, size_bytes: int) -> None:
+        """See `Receiver`."""
+        self._granted_bytes = size_bytes
+        asyncio.get_running_loop().call_soon(self._work)
+
+    def give_back(self) -> int:
+        """See `Receiver`."""
+        self._reader.trim(kept_bytes=0)
+        if not self._is_checked:
+            self._granted_bytes = min(self._granted_bytes, self._reader.due_bytes)
+        return self._granted_bytes
+
+    def received_bytes(self) -> int | None:
+        """See `Receiver`."""
+        return self._received_bytes if self._reads else None
+
+    def _has_memory(self) -> bool:
+        """Whether there is memory for the request that is being received; if not, it waits."""
+        connections, reader = self._connections, self._reader
+        memory = connections.strangers_memory if self._is_stranger else connections.memory
+        if self._is_checked:
+            return False  # What is being checked holds the memory that it came with.
+        if reader.due_bytes == self._granted_bytes == 0:
+            return True
+        reader.trim(kept_bytes=READ_BYTES if memory.is_short else KEPT_BYTES_MAX)
+        due_bytes = reader.due_bytes
+        if due_bytes == self._granted_bytes:
+            return True
+        cramped = reader.is_cramped
+        if not memory.want(self, due_bytes, wait=cramped):
+            if cramped:
+                return False
+            reader.stay_small()
+            due_bytes = reader.due_bytes
+        self._granted_bytes = due_bytes
+        return True
+
+    def _count(self) -> None:
+        """Tell how much memory waits for this client."""
+        held = self._queued_bytes
+        if self._outlet.blocked:
+            held += self._outlet.held_bytes
+        if held != self._held_bytes:
+            self._connections.held_bytes += held - self._held_bytes
+            self._held_bytes = held
+
+    # ---- requests ----
+
+    def stop(self) -> None:
+        """Take up nothing more, and close once everything that is answered is out."""
+        self._ended = True
+        for slot in self._queue:
+            if slot.answer is not None:
+                slot.answer.cancel()
+        if not self._outlet.blocked:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def _work(self) -> None:
+        """Take up what has come, as far as there is room, and write what is answered."""
+        try:
+            self._take_up_frames()
+        except StreamlogError as error:
+            self._hang_up(str(error))
+        self._write()
+        self._count()
+        self._read_on(self._has_room() and self._has_memory())
+
+    def _take_up_frames(self) -> None:
+        while self._has_room():
+            if self._take_up_run():
+                continue
+            frame = self._reader.next_frame()
+            if frame is None:
+                return
+            self._take_up(frame)
+
+    def _take_up_run(self) -> bool:
+        """Whether the next requests were taken up together; see `produce_runs`."""
+        if self._connections.has_quotas:
+            return False  # Each request may be the one that is too much.
+        run = self._patterns.take(self._reader)
+        if run is None:
+            return False
+        pattern = run.requests[0].pattern
+        context = self._context(pattern.version, pattern.client_id)
+        self._take_answer(_Slot(run), self._broker.begin(run, context))
+        return True
+
+    def _has_room(self) -> bool:
+        return (
+            not self._ended
+            and not self._is_checked
+            and self._muted is None
+            and not self._outlet.blocked
+            and not (self._gate is not None and self._gate.is_busy)
+            and len(self._queue) < IN_FLIGHT_MAX
+            and not self._is_full()
+        )
+
+    def _is_full(self) -> bool:
+        """Whether answers that wait hold as much memory as they may."""
+        if not self._queued_bytes:
+            return False
+        bound = self._connections.limits.queued_response_bytes_per_connection
+        self._count()
+        return self._queued_bytes >= bound or self._connections.is_full
+
+    def _repeats_fetch(self, frame: memoryview) -> bool:
+        """Whether the frame is a Fetch that repeats the last one, and is taken up as that."""
+        pattern = self._fetch_pattern
+        alike = None if pattern is None else pattern.match(frame)
+        if pattern is None or alike is None or self._connections.has_quotas:
+            return False
+        context = self._context(pattern.version, pattern.client_id)
+        self._take_answer(_Slot(alike), self._broker.begin(alike, context))
+        return True
+
+    def _take_up(self, frame: memoryview) -> None:
+        if self._repeats_fetch(frame):
+            return
+        answer: Answer
+        try:
+            request = decode_request(frame) if self._gate is None else self._gate.decode(frame)
+        except UnsupportedVersion as error:
+            request, answer = _version_refusal(error)
+        else:
+            self._learn(frame, request)
+            answer = None if self._gate is None else self._gate.answer(request)
+            if answer is None:
+                context = self._context(request.version, request.client_id)
+                answer = self._broker.begin(request.message, context)
+        self._take_answer(_Slot(request, throttle_ms=self._charge(request, None)), answer)
+
+    def _learn(self, frame: memoryview, request: Request) -> None:
+        """Remember what may come again; not where each has to be looked at for who sends it."""
+        if self._gate is not None or self._broker.authorizer is not None:
+            return
+        if isinstance(request.message, ProduceRequest):
+            self._patterns.learn(frame, request)
+        elif isinstance(request.message, FetchRequest):
+            known = self._fetch_pattern
+            if known is None or known.match(frame) is None:
+                self._fetch_pattern = fetch_pattern(frame, request)
+
+    def _take_answer(self, slot: _Slot, answer: Answer) -> None:
+        """See to it that the answer goes out in its turn."""
+        if answer is None:
+            return
+        if isinstance(answer, asyncio.Future):
+            self._hold_if_checked()
+            slot.answer = answer
+            self._queue.append(slot)
+            answer.add_done_callback(lambda _: self._on_answer(slot))
+        elif self._queue:
+            self._queue.append(slot)
+            self._fill(slot, answer)
+        else:
+            self._hand_out(self._encoded(slot, answer))
+
+    def _hold_if_checked(self) -> None:
+        checks = self._broker.checks
+        if not self._is_checked and checks.is_busy(self._number):
+            self._is_checked = True
+            checks.when_free(self._number, self._on_checked)
+
+    def _on_checked(self) -> None:
+        self._is_checked = False
+        if not self._ended:
+            self._work()
+
+    def _charge(self, request: Request, response: Message | None) -> int:
+        """Count what a request brings or, with a response, takes away.
+
+        Returned is for how many milliseconds a client that is over its quota is left alone now.
+        """
+        if not self._connections.has_quotas:
+            return 0
+        loop = asyncio.get_running_loop()
+        principal = self._context(request.version, request.client_id).principal
+        throttle_ms = self._connections.quotas.charge(
+            principal.removeprefix("User:"),
+            request.client_id,
+            request.message if response is None else response,
+            now_ms=int(loop.time() * 1000),
+        )
+        if throttle_ms:
+            if self._muted is not None:
+                self._muted.cancel()
+            self._muted = loop.call_later(throttle_ms / 1000, self._unmute)
+        return throttle_ms
+
+    def _encoded(self, slot: _Slot, response: Message | list[Piece] | None) -> list[Piece]:
+        if response is None:
+            return []  # To a Produce that wants none, once its records were checked.
+        if isinstance(response, list) or not isinstance(slot.request, Request):
+            return cast("list[Piece]", response)
+        throttle_ms = slot.throttle_ms or self._charge(slot.request, response)
+        if throttle_ms and isinstance(response, ProduceResponse | FetchResponse):
+            response.throttle_time_ms = throttle_ms
+        request = slot.request
+        if request.version == NO_HEADER:
+            return bare(response)
+        return encode_response(request.api, request.version, request.correlation_id, response)
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._work()
+
+    def _context(self, version: int, client_id: str | None) -> RequestContext:
+        """One for each version in use, made anew if the client changes its name."""
+        known = self._contexts.get(version)
+        if known is None or known.client_id != client_id:
+            known = self._contexts[version] = RequestContext(
+                version,
+                client_id,
+                f"/{self._peer}",
+                principal=self._principal,
+                listener=self._reached,
+                connection=self._number,
+            )
+        return known
+
+    def _on_open(self) -> None:
+        self._principal = self._gate.principal if self._gate is not None else ANONYMOUS
+        self._contexts.clear()
+        self._is_stranger = False
+        self._connections.strangers_memory.leave(self)
+        self._granted_bytes = 0
+        self._reader.size_bytes_max = self._connections.limits.request_bytes_max
+
+    def _on_stranger(self) -> None:
+        _log.warning("closed the connection of %s: it has not said in time who it is", self._peer)
+        self.abort()
+
+    def _turn_away(self, reason: str) -> None:
+        """Let the client read why, then hang up: some lose what comes together with the end."""
+        _log.warning("closed the connection of %s: %s", self._peer, reason)
+        self._write()
+        self._ended = True
+        self._transport.pause_reading()
+        asyncio.get_running_loop().call_later(LINGER_MS / 1000, self.stop)
+
+    def _hang_up(self, reason: str) -> None:
+        _log.warning("closed the connection of %s: %s", self._peer, reason)
+        self._write()
+        self.stop()
+
+    # ---- answers ----
+
+    def _on_answer(self, slot: _Slot) -> None:
+        """What was waited for has come."""
+        answer, slot.answer = slot.answer, None
+        if answer is None or answer.cancelled():
+            return
+        error = answer.exception()
+        if error is not None and not isinstance(error, StreamlogError):
+            raise error
+        if self._ended:
+            return
+        if error is not None:
+            self._hang_up(str(error))
+        else:
+            self._fill(slot, answer.result())
+            self._drain()
+            if self._gate is not None and self._gate.is_over:
+                self._turn_away(self._gate.reason)
+            else:
+                self._work()
+
+    def _fill(self, slot: _Slot, response: Message | list[Piece]) -> None:
+        slot.pieces = self._encoded(slot, response)
+        self._queued_bytes += memory_bytes(slot.pieces)
+
+    def _drain(self) -> None:
+        """Hand out what is answered, up to the first that is not."""
+        while self._queue and self._queue[0].pieces is not None:
+            pieces = self._queue.popleft().pieces or []
+            self._queued_bytes -= memory_bytes(pieces)
+            self._hand_out(pieces)
+
+    def _hand_out(self, pieces: list[Piece]) -> None:
+        """Soon to the socket: what one read brings is answered by one write."""
+        self._out += pieces
+        self._out_bytes += sum(map(len, pieces))
+        if self._out_bytes > WRITE_BUFFER_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        """Everything handed out goes to the socket."""
+        if self._out:
+            out, self._out, self._out_bytes = self._out, [], 0
+            self._outlet.write(out)
+
+    def _on_room(self) -> None:
+        """The client has read everything."""
+        self._count()
+        if self._ended:
+            self._transport.close()
+        else:
+            self._work()
+
+    def _on_failure(self, error: OSError) -> None:
+        """Nothing more can be written."""
+        if not isinstance(error, ConnectionError):
+            _log.warning("closed the connection of %s: %s", self._peer, error)
+        self.abort()
+
+    def _read_on(self, wanted: bool) -> None:  # noqa: FBT001 - a state, not a switch
+        if self._ended or wanted == self._reads:
+            return
+        self._reads = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+
+Client: TypeAlias = Connection | TlsConnection
+"""A connection, or one that still shakes hands."""
+
+
+def _version_refusal(error: UnsupportedVersion) -> tuple[Request, Message]:
+    """Tell in version 0 of ApiVersions what is spoken (KIP-511).
+
+    Raises:
+        UnsupportedVersion: it was another API, which has no such way.
+    """
+    if error.api_key != API_VERSIONS_KEY:
+        raise error
+    refusal = api_versions(ErrorCode.UNSUPPORTED_VERSION)
+    return Request(APIS[API_VERSIONS_KEY], 0, error.correlation_id, None, refusal), refusal

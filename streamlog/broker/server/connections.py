@@ -1,0 +1,296 @@
+"""Connections: who is connected to a broker, and what all of them together may cost.
+
+Bounded are how many there are, in total and from one address, how long one may say nothing, and
+how much memory is held by answers that nobody reads and by requests that are being received.
+Connections that have not sent a request, or have not proven who they are, are half open: they
+have a small share of that memory, and are the first that give way when there are too many.
+Rule of the file: whoever goes over a bound is refused, muted or hung up on, and the others do not
+notice; a refusal is told in the log, and then at most every `REFUSALS_TOLD_MS` how many more.
+Settings are looked at once a sweep, so what is altered holds within a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from streamlog import repeated
+from streamlog.broker.config.connections import ConnectionConfig
+from streamlog.broker.config.quota_table import QuotaTable
+from streamlog.broker.config.settings import INT_MAX
+from streamlog.broker.figures import ConnectionCounts
+from streamlog.broker.server.quotas import Quotas
+from streamlog.broker.server.request_memory import Receiver, RequestMemory
+
+SWEEP_MS = 1_000
+"""How often idle connections are looked for."""
+SWEEPS_PER_IDLE = 4
+"""At least: so a connection lives by a quarter too long at most."""
+REFUSALS_TOLD_MS = 10_000
+SCRATCH_BYTES = 64 * 1024
+"""One read of encrypted bytes from a socket."""
+HALF_OPEN_MS = 1_000
+"""A connection that has been half open for so long gives way to a new one."""
+HALF_OPEN_REQUEST_BYTES = 16 * 1024 * 1024
+"""Memory for large requests of all clients together that have not proven yet who they are."""
+ADDRESS_SHARE = 3 / 4
+"""Of what the limit of open files allows, one address may have so much."""
+
+_log = repeated.logger(__name__)
+
+
+class ClientConnection(Receiver, Protocol):
+    """A connection, as its server sees it."""
+
+    def progress(self) -> int | None:
+        """A number that changes whenever something moves; None while the broker's answer is due."""
+        ...
+
+    def end_idle(self, idle_ms: int) -> None:
+        """Hang up on who says nothing."""
+        ...
+
+    @property
+    def is_half_open(self) -> bool:
+        """Whether it has not sent a request yet, or not proven who it is."""
+        ...
+
+    def end_half_open(self) -> None:
+        """Hang up to make room for another connection."""
+        ...
+
+    def end_slow(self) -> None:
+        """Hang up on who holds memory that others wait for."""
+        ...
+
+
+M = TypeVar("M", bound=ClientConnection)
+
+
+class _Place(NamedTuple):
+    """Where a connection comes from, and by which listener; empty: any."""
+
+    address: str
+    listener: str
+
+    def holds(self, other: _Place) -> bool:
+        """Whether the other one is in here."""
+        return self.address in ("", other.address) and self.listener in ("", other.listener)
+
+
+class Connections(Generic[M]):
+    """The connections of one server."""
+
+    def __init__(
+        self,
+        config: Callable[[], ConnectionConfig],
+        *,
+        quota_table: Callable[[], QuotaTable] = QuotaTable,
+        most: int = INT_MAX,
+        preferred: str = "",
+    ) -> None:
+        """Bound connections by the settings, and by `most`, which file descriptors allow.
+
+        Connections by the listener `preferred`, which other brokers use, are let in at the cost
+        of others.
+        """
+        self.limits = config()
+        self._most = most
+        self._preferred = preferred
+        self.quotas = Quotas()
+        self._quota_table = quota_table
+        self.has_quotas = self.quotas.configure(quota_table(), self.limits)
+        """Whether anything has to be counted; asked for each request."""
+        self.held_bytes = 0
+        """Memory of all answers that wait for their clients."""
+        self.memory: RequestMemory[M] = RequestMemory(lambda: self.limits.queued_request_bytes)
+        self.refused = 0
+        """Connections that were one too many, since the start."""
+        self.evicted = 0
+        """Half-open connections that gave way to others, since the start."""
+        self.strangers_memory: RequestMemory[M] = RequestMemory(
+            lambda: min(HALF_OPEN_REQUEST_BYTES, self.limits.queued_request_bytes)
+        )
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        """Where encrypted bytes of any connection are received; decrypted before others come."""
+        self._config = config
+        self._members: dict[M, _Place] = {}
+        self._of_address: Counter[str] = Counter()
+        self._of_listener: Counter[str] = Counter()
+        self._half_open: dict[M, float] = {}
+        """Since when, the oldest first; some of them may have come through meanwhile."""
+        self._quiet: dict[M, tuple[int | None, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._untold = 0
+        self._untold_evictions = 0
+        self._accepted = 0
+        self._mute_until_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[M]:
+        return iter(list(self._members))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether answers hold so much memory that nobody who holds some may ask for more."""
+        return self.held_bytes >= self.limits.queued_response_bytes
+
+    def counts(self) -> ConnectionCounts:
+        """How many there are, and were."""
+        return ConnectionCounts(len(self._members), self.refused, self.evicted)
+
+    def next_number(self) -> int:
+        """For one more; by it the older of two is told."""
+        self._accepted += 1
+        return self._accepted
+
+    def open(self) -> None:
+        """Begin to look for idle ones."""
+        if self._timer is None:
+            self._arm()
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def admit(self, member: M, address: str, listener: str = "") -> bool:
+        """Whether there is room for one more; it counts from now on."""
+        limits = self._look()
+        place = _Place(address, listener)
+        for lacks, told, among in (
+            (self._lacks_room_of_address, "max.connections.per.ip", _Place(address, "")),
+            (self._lacks_room_of_listener, "max.connections.per.listener", _Place("", listener)),
+            (self._lacks_room, "max.connections", _Place("", "")),
+        ):
+            bound = lacks(limits, place)
+            if bound is not None and not self._make_room(among, place):
+                self._refuse(address, f"{told} is {bound}")
+                return False
+        self._members[member] = place
+        self._of_address[address] += 1
+        self._of_listener[listener] += 1
+        self._half_open[member] = asyncio.get_running_loop().time()
+        return True
+
+    def _lacks_room_of_address(self, limits: ConnectionConfig, place: _Place) -> int | None:
+        """The bound that one more would go over; None if there is room."""
+        bound = limits.max_connections_from(place.address)
+        if self._most < limits.max_connections:
+            bound = min(bound, max(int(self._most * ADDRESS_SHARE), 1))
+        return bound if self._of_address[place.address] >= bound else None
+
+    def _lacks_room_of_listener(self, limits: ConnectionConfig, place: _Place) -> int | None:
+        bound = limits.max_connections_of(place.listener)
+        if bound is None:
+            return None
+        return bound if self._of_listener[place.listener] >= bound else None
+
+    def _lacks_room(self, limits: ConnectionConfig, place: _Place) -> int | None:  # noqa: ARG002 - as its siblings
+        bound = min(limits.max_connections, self._most)
+        return bound if len(self._members) >= bound else None
+
+    def _make_room(self, among: _Place, newcomer: _Place) -> bool:
+        """Close one connection that gives way to the newcomer; False if none does."""
+        since_s = asyncio.get_running_loop().time() - HALF_OPEN_MS / 1000
+        for member, began_s in list(self._half_open.items()):
+            place = self._members.get(member)
+            if place is None or not member.is_half_open:
+                del self._half_open[member]
+            elif began_s > since_s:
+                break
+            elif among.holds(place):
+                self._evict(member)
+                return True
+        return self._is_preferred(newcomer, among) and self._end_quietest()
+
+    def _is_preferred(self, newcomer: _Place, among: _Place) -> bool:
+        return bool(self._preferred) and newcomer.listener == self._preferred and not any(among)
+
+    def _end_quietest(self) -> bool:
+        """Let another broker in at the cost of the client that has said nothing for longest."""
+        others = [each for each, at in self._members.items() if at.listener != self._preferred]
+        if not others:
+            return False
+        self._evict(max(others, key=lambda each: self._quiet.get(each, (None, 0))[1]))
+        return True
+
+    def _evict(self, member: M) -> None:
+        self.evicted += 1
+        self._untold_evictions += 1
+        self.leave(member)
+        member.end_half_open()
+
+    def leave(self, member: M) -> None:
+        """It is gone, if it ever was one."""
+        place = self._members.pop(member, None)
+        self._quiet.pop(member, None)
+        self._half_open.pop(member, None)
+        if place is None:
+            return
+        for counts, name in (
+            (self._of_address, place.address),
+            (self._of_listener, place.listener),
+        ):
+            counts[name] -= 1
+            if not counts[name]:
+                del counts[name]
+
+    def sweep(self) -> None:
+        """Hang up on who has been idle for too long."""
+        idle_ms = self._look().idle_ms
+        sweeps = max(idle_ms // self._sweep_ms(), 1)
+        for member in self:
+            progress = member.progress()
+            before, quiet = self._quiet.get(member, (None, 0))
+            quiet = quiet + 1 if progress is not None and progress == before else 0
+            self._quiet[member] = (progress, quiet)
+            if quiet >= sweeps:
+                member.end_idle(idle_ms)
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        for member in [*self.memory.slow(now_ms), *self.strangers_memory.slow(now_ms)]:
+            member.end_slow()
+        self._tell()
+        self._arm()
+
+    def _look(self) -> ConnectionConfig:
+        """The settings of now."""
+        self.limits = self._config()
+        self.has_quotas = self.quotas.configure(self._quota_table(), self.limits)
+        return self.limits
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._sweep_ms() / 1000, self.sweep)
+
+    def _sweep_ms(self) -> int:
+        return max(min(SWEEP_MS, self.limits.idle_ms // SWEEPS_PER_IDLE), 1)
+
+    def _refuse(self, address: str, why: str) -> None:
+        self.refused += 1
+        self._untold += 1
+        if asyncio.get_running_loop().time() >= self._mute_until_s:
+            self._untold = 0
+            self._mute_until_s = asyncio.get_running_loop().time() + REFUSALS_TOLD_MS / 1000
+            _log.warning(
+                "refused a connection from %s: there are %d, and %s",
+                address,
+                len(self._members),
+                why,
+            )
+
+    def _tell(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if (self._untold or self._untold_evictions) and now_s >= self._mute_until_s:
+            _log.warning(
+                "refused %d more connections, and closed %d half-open ones to make room",
+                self._untold,
+                self._untold_evictions,
+            )
+            self._untold = self._untold_evictions = 0
+            self._mute_until_s = now_s + REFUSALS_TOLD_MS / 1000

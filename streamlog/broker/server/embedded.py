@@ -1,0 +1,102 @@
+"""EmbeddedTransport: a Broker in this process, behind the Transport port.
+
+The waist is a typed message, so neither frame nor codec runs; record batches are bytes on both
+sides and the same bytes. A client can't tell it from a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from streamlog import repeated
+from streamlog.broker.broker import RequestContext
+from streamlog.broker.coordinator.group.classic_group import IN_PROCESS_HOST
+from streamlog.broker.security.principals import IN_PROCESS
+from streamlog.errors import ConnectionLost, LogError, RequestTimedOut
+from streamlog.protocol.api_table import APIS, api_of
+from streamlog.protocol.messages.produce_and_fetch import FetchResponse
+from streamlog.protocol.schema import one_buffer
+from streamlog.transport.client_connection import AnswerDeadline, Transport
+
+if TYPE_CHECKING:
+    from streamlog.broker.broker import Broker
+    from streamlog.protocol.schema import Message
+
+_log = repeated.logger(__name__)
+
+
+class EmbeddedTransport(Transport):
+    """Requests straight to `Broker.handle`."""
+
+    def __init__(self, broker: Broker, *, client_id: str = "streamlog") -> None:
+        self._broker = broker
+        self._closed = False
+        self._contexts = {
+            api.request: RequestContext(
+                api.max_version, client_id, IN_PROCESS_HOST, principal=IN_PROCESS
+            )
+            for api in APIS.values()
+        }
+
+    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+        """See `Transport.call`."""
+        answer = self._begin(request)
+        if isinstance(answer, asyncio.Future):
+            try:
+                async with AnswerDeadline(timeout_ms):
+                    answer = await answer
+            except TimeoutError:
+                raise RequestTimedOut(
+                    f"the broker in this process did not answer {api_of(type(request)).name} "
+                    f"within {timeout_ms} ms"
+                ) from None
+        else:
+            # As over a socket: whoever calls in a loop lets others run.
+            await asyncio.sleep(0)
+        if answer is None:
+            raise TypeError(f"{api_of(type(request)).name} wants no answer: use send")
+        if isinstance(answer, FetchResponse):
+            _read_records(answer)
+        return answer
+
+    async def send(self, request: Message) -> None:
+        """See `Transport.send`. As over a socket the sender is not told of a refusal."""
+        try:
+            answer = self._begin(request)
+        except LogError as refusal:
+            _tell_refusal(refusal)
+            return
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(_on_sent)
+
+    async def close(self) -> None:
+        """See `Transport.close`. The broker goes on."""
+        self._closed = True
+
+    def version(self, api_key: int) -> int:
+        """See `Transport.version`: both sides are of the same release."""
+        return APIS[api_key].max_version
+
+    def _begin(self, request: Message) -> Message | asyncio.Future[Message] | None:
+        if self._closed:
+            raise ConnectionLost("this transport was closed by its client")
+        return self._broker.begin(request, self._contexts[type(request)])
+
+
+def _on_sent(answer: asyncio.Future[Message]) -> None:
+    refusal = None if answer.cancelled() else answer.exception()
+    if refusal is not None:
+        _tell_refusal(refusal)
+
+
+def _tell_refusal(refusal: BaseException) -> None:
+    _log.warning("a record was dropped: %s", refusal)
+
+
+def _read_records(response: FetchResponse) -> None:
+    """What a socket would take from the files is here wanted in memory."""
+    for topic in response.responses:
+        for partition in topic.partitions:
+            if partition.records is not None:
+                partition.records = one_buffer(partition.records)

@@ -1,0 +1,141 @@
+"""KeySet: the keys that signed tokens are checked with, fetched and kept fresh.
+
+A file or an https URL, read in a thread: when the broker starts, every so often, and when a token
+names a key that is not there, at most every `MISSING_KEY_MS`, because anybody can name one.
+While there are no keys no token is taken, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.parse
+
+from streamlog import repeated
+from streamlog.broker.security.tokens import ALGORITHMS, Key
+from streamlog.broker.storage.disk.files import read_file
+from streamlog.broker.storage.disk.os_files import OsFiles
+from streamlog.errors import ConfigError
+
+FETCH_TIMEOUT_MS = 10_000
+RETRY_MS = 10_000
+"""After a fetch that failed."""
+MISSING_KEY_MS = 10_000
+SET_BYTES_MAX = 1024 * 1024
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+_log = repeated.logger(__name__)
+
+
+class JwkSet:
+    """The keys at a URL. Call it with a key's name for those that it could be."""
+
+    def __init__(self, url: str, *, refresh_ms: int) -> None:
+        """Nothing is fetched yet.
+
+        Raises:
+            ConfigError: the URL is of no kind that is fetched, or PyJWT is not installed.
+        """
+        try:
+            import jwt  # noqa: F401, PLC0415 - an extra
+        except ImportError:
+            raise ConfigError(
+                "signed tokens need the extra `oauth`: pip install 'streamlog[oauth]'"
+            ) from None
+        self._url = urllib.parse.urlsplit(url)
+        # Over http anybody on the way could put keys of his own in their place.
+        is_local = self._url.scheme == "http" and self._url.hostname in LOCAL
+        if self._url.scheme not in ("https", "file") and not is_local:
+            raise ConfigError(
+                f"sasl.oauthbearer.jwks.endpoint.url={url!r}: use an https:// or file:// URL"
+            )
+        self._refresh_ms = refresh_ms
+        self._keys: list[Key] = []
+        self._fetching: asyncio.Future[bytes] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._fetched_s = 0.0
+        self._closed = False
+
+    def __call__(self, name: str | None) -> list[Key]:
+        """The key of this name, or all for a token that names none."""
+        found = [key for key in self._keys if name is None or key.name == name]
+        if not found:
+            since_ms = (asyncio.get_running_loop().time() - self._fetched_s) * 1000
+            if since_ms >= MISSING_KEY_MS:
+                self._fetch()
+        return found
+
+    async def open(self) -> None:
+        """Fetch the keys for the first time; it is no error if there are none yet."""
+        self._fetch()
+        if self._fetching is not None:
+            await asyncio.wait([self._fetching])
+
+    def close(self) -> None:
+        """Fetch no more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _fetch(self) -> None:
+        if self._fetching is not None or self._closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._fetched_s = loop.time()
+        self._fetching = loop.run_in_executor(None, self._read)
+        self._fetching.add_done_callback(self._on_fetched)
+
+    def _on_fetched(self, fetching: asyncio.Future[bytes]) -> None:
+        self._fetching = None
+        if self._closed or fetching.cancelled():
+            return
+        wait_ms = self._refresh_ms
+        try:
+            self._keys = _keys(fetching.result())
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            where = self._url.geturl()
+            _log.warning("the keys at %s can't be had, those of before stay: %s", where, error)
+            wait_ms = min(wait_ms, RETRY_MS)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(wait_ms / 1000, self._fetch)
+
+    def _read(self) -> bytes:
+        if self._url.scheme == "file":
+            return read_file(OsFiles(), urllib.parse.unquote(self._url.path))
+        from urllib.request import urlopen  # noqa: PLC0415 - a broker without tokens starts faster
+
+        url = self._url.geturl()
+        # The scheme was looked at when this was made.
+        with urlopen(url, timeout=FETCH_TIMEOUT_MS / 1000) as answer:  # noqa: S310
+            data: bytes = answer.read(SET_BYTES_MAX + 1)
+        if len(data) > SET_BYTES_MAX:
+            raise ValueError(f"it is larger than {SET_BYTES_MAX} bytes")
+        return data
+
+
+def _keys(data: bytes) -> list[Key]:
+    """The keys of a set that can be used.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is no set of keys.
+    """
+    import jwt  # noqa: PLC0415 - an extra
+
+    found = []
+    for each in json.loads(data)["keys"]:
+        if not isinstance(each, dict):
+            raise TypeError("one of its keys is none")
+        algorithms = ALGORITHMS.get(str(each.get("kty")), ())
+        if "alg" in each:
+            algorithms = tuple(name for name in algorithms if name == each["alg"])
+        if not algorithms or each.get("use", "sig") != "sig":
+            continue
+        try:
+            found.append(Key(each.get("kid"), algorithms, jwt.PyJWK(each).key))
+        except jwt.PyJWTError as error:
+            _log.warning("key %r of the set is left out: %s", each.get("kid"), error)
+    if not found:
+        raise ValueError("it has no key that signatures could be checked with")
+    return found

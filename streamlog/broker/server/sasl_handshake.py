@@ -1,0 +1,199 @@
+"""Gate: what stands before a connection that has to prove who it is.
+
+It hands the requests of SASL to `Authentication`, lets others pass once that says so, and does
+what takes time: hashing a password in a thread, and keeping a refusal back for a while, so that
+guessing is slow. While it is at work nothing more is read from the connection.
+Who has not come through after `TIMEOUT_MS` is hung up on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from streamlog.broker.security.authentication import Authentication, AuthenticationStage
+from streamlog.broker.security.mechanisms import (
+    OAUTHBEARER,
+    PLAIN,
+    Accepted,
+    AuthenticationRefused,
+    Checking,
+    Mechanism,
+    OAuthBearer,
+    Plain,
+    Scram,
+    Tokens,
+)
+from streamlog.broker.security.users import Users
+from streamlog.errors import AuthenticationFailed
+from streamlog.protocol.api_table import API_VERSIONS_KEY, api_of
+from streamlog.protocol.frame import Request, decode_request
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+)
+from streamlog.protocol.schema import Buffer, Message, Piece
+from streamlog.protocol.scram import ScramMechanism
+
+if TYPE_CHECKING:
+    from streamlog.broker.config.security import SecurityConfig
+    from streamlog.clock import Clock
+
+TIMEOUT_MS = 30_000
+NONCE_BYTES = 24
+NO_HEADER = -1
+"""The version of a message of a mechanism that came without a header."""
+_SIZE_BYTES = 4
+
+
+class SaslHandshake:
+    """Of one connection; `open` when it is made, `close` when it is gone."""
+
+    def __init__(
+        self,
+        config: SecurityConfig,
+        *,
+        users: Callable[[], Users],
+        tokens: Tokens | None,
+        clock: Clock,
+    ) -> None:
+        self.is_busy = False
+        """Whether an answer is being worked on; nothing else is taken up until it is there."""
+        self._config = config
+        self._users = users
+        self._tokens = tokens
+        self._clock = clock
+        makers = {name: self._maker(name) for name in config.sasl_mechanisms.split(",")}
+        self._authentication = Authentication(
+            makers, session_ms_max=config.connections_max_reauth_ms
+        )
+        self._is_bare = False
+        self._on_open: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def open(self, *, on_open: Callable[[], None], on_timeout: Callable[[], None]) -> None:
+        """Begin to wait for the client to come through; one of the two will be called."""
+        self._on_open = on_open
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(TIMEOUT_MS / 1000, on_timeout)
+
+    @property
+    def principal(self) -> str:
+        """Who it is."""
+        return self._authentication.principal
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last answer was the last."""
+        return self._authentication.stage is AuthenticationStage.OVER and not self.is_busy
+
+    @property
+    def reason(self) -> str:
+        """Why it is over."""
+        return self._authentication.reason
+
+    def close(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def decode(self, frame: Buffer) -> Request:
+        """Read a frame: a request, or a message of the mechanism alone.
+
+        Raises:
+            UnsupportedVersion, CorruptData: see `decode_request`.
+        """
+        self._is_bare = self._authentication.stage is AuthenticationStage.BARE
+        if not self._is_bare:
+            return decode_request(frame)
+        message = SaslAuthenticateRequest(auth_bytes=bytes(frame))
+        return Request(api_of(SaslAuthenticateRequest), NO_HEADER, 0, None, message)
+
+    def answer(self, request: Request) -> Message | asyncio.Future[Message] | None:
+        """The answer of the gate; None if the request is for whoever is behind it.
+
+        Raises:
+            AuthenticationFailed: the connection has to be closed without an answer.
+        """
+        message = request.message
+        if isinstance(message, SaslHandshakeRequest):
+            return self._respond(self._authentication.handshake(message.mechanism, request.version))
+        if isinstance(message, SaslAuthenticateRequest):
+            data, wall_ms = bytes(message.auth_bytes), self._clock.wall_ms()
+            result = self._authentication.authenticate(data, wall_ms)
+            return self._check(result) if isinstance(result, Checking) else self._respond(result)
+        if request.api.key == API_VERSIONS_KEY:
+            return None
+        if not self._authentication.is_served(self._clock.wall_ms()):
+            name = request.api.name
+            if self._authentication.stage is AuthenticationStage.OPEN:
+                raise AuthenticationFailed(f"{name} after the end of the session")
+            raise AuthenticationFailed(f"{name} before it was proven who asks: it takes SASL")
+        return None
+
+    def _check(self, checking: Checking) -> asyncio.Future[Message]:
+        """In a thread."""
+        loop = asyncio.get_running_loop()
+        self.is_busy = True
+        answer: asyncio.Future[Message] = loop.create_future()
+
+        def settle(check: asyncio.Future[Accepted | AuthenticationRefused]) -> None:
+            if not answer.done() and not check.cancelled():
+                wall_ms = self._clock.wall_ms()
+                self._deliver(answer, self._authentication.settle(check.result(), wall_ms))
+
+        loop.run_in_executor(None, checking.check).add_done_callback(settle)
+        return answer
+
+    def _respond(self, response: Message) -> Message | asyncio.Future[Message]:
+        if self._authentication.stage is not AuthenticationStage.OVER:
+            self._tell_open()
+            return response
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._deliver(answer, response)
+        return answer
+
+    def _deliver(self, answer: asyncio.Future[Message], response: Message) -> None:
+        """A refusal is kept back for a while."""
+        if self._authentication.stage is not AuthenticationStage.OVER:
+            self._give(answer, response)
+            return
+        self.is_busy = True
+        delay_s = self._config.failed_authentication_delay_ms / 1000
+        asyncio.get_running_loop().call_later(delay_s, self._give, answer, response)
+
+    def _give(self, answer: asyncio.Future[Message], response: Message) -> None:
+        self.is_busy = False
+        if answer.done():
+            return  # The client has not waited for it.
+        self._tell_open()
+        if self.is_over and self._is_bare:
+            # There is no other way to say it than hanging up.
+            answer.set_exception(AuthenticationFailed(self.reason))
+        else:
+            answer.set_result(response)
+
+    def _tell_open(self) -> None:
+        """The client has come through; told once."""
+        if self._authentication.stage is AuthenticationStage.OPEN and self._on_open is not None:
+            self.close()
+            on_open, self._on_open = self._on_open, None
+            on_open()
+
+    def _maker(self, name: str) -> Callable[[], Mechanism]:
+        if name == PLAIN:
+            return lambda: Plain(self._users())
+        tokens = self._tokens
+        if name == OAUTHBEARER and tokens is not None:
+            return lambda: OAuthBearer(tokens)
+        mechanism = ScramMechanism[name.replace("-", "_")]
+        return lambda: Scram(mechanism, self._users(), nonce=secrets.token_urlsafe(NONCE_BYTES))
+
+
+def bare(response: Message) -> list[Piece]:
+    """The frame of a mechanism's message without a header."""
+    data = response.auth_bytes if isinstance(response, SaslAuthenticateResponse) else b""
+    return [len(data).to_bytes(_SIZE_BYTES, "big"), data]

@@ -1,0 +1,241 @@
+"""Batches as a cleaning writes them: fewer records, the same place in the log (KIP-534).
+
+A batch that loses records keeps its offsets, its sequence numbers and its codec; the bytes of
+the records that stay are copied, not encoded anew. The first cleaning that meets a tombstone
+writes down until when it stays: in the batch's base timestamp, with bit 6 of the attributes
+saying so; the records' own times, which are told relative to that, stay what they were.
+Rule of the file: no offset goes missing. Where Kafka leaves a gap between batches there is a
+batch without records here that spans it, legal for every client, so that a scan can go on
+taking a gap for damage.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+
+from crc32c import crc32c
+
+from streamlog.errors import CorruptData
+from streamlog.records.batch import (
+    HEADER_BYTES,
+    RECORDS_MAX,
+    UNCOMPRESSED_BYTES_MAX,
+    LogRecord,
+    RecordBatch,
+)
+from streamlog.records.compression import Compression, compress, decompress
+from streamlog.records.varint import append_varint, read_varint, read_varlong
+
+DELETE_HORIZON = 0x40
+"""Attribute: the base timestamp is when tombstones and markers in the batch may go."""
+
+SLICE_RECORDS = 250
+SLICE_BYTES = 256 * 1024
+"""Decoded at a time: about half a millisecond."""
+
+_CODEC_BITS = 0x07
+_TRANSACTIONAL = 0x10
+_CRC_FROM = 21
+_LENGTH_FROM = 12
+_MAGIC = 2
+_NO_PRODUCER = (-1, -1, -1)
+_NO_TIME_MS = -1
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_NUMBER_BYTES = 5
+_PADDING = bytes(64)
+
+
+class Unpacked:
+    """The records of one batch, decoded by the slice; `payload` is what `decompressed` returns.
+
+    First `slices`, to the end; then `copied` or `moved`, by the slice if it has to be, gives the
+    bytes of those records that stay, and `sealed` makes a batch of them.
+    """
+
+    def __init__(self, batch: RecordBatch, payload: bytes) -> None:
+        self.batch = batch
+        self._size_bytes = len(payload)
+        self._data = payload + _PADDING
+        self._ends = [0]
+        """Where records end, from the beginning of the payload on."""
+
+    def slices(self) -> Iterator[list[LogRecord]]:
+        """The records in order, some hundred at a time.
+
+        Raises:
+            CorruptData: they are malformed.
+        """
+        left = self.batch.record_count
+        if not 0 <= left <= min(RECORDS_MAX, self._size_bytes):
+            raise CorruptData(f"{left} records are claimed by the {self._place}")
+        previous = self.batch.base_offset - 1
+        while left:
+            records = self._decoded(left)
+            left -= len(records)
+            if records[0].offset <= previous:
+                raise CorruptData(f"records are out of order in the {self._place}")
+            previous = records[-1].offset
+            yield records
+        if self._ends[-1] != self._size_bytes:
+            raise CorruptData(f"bytes follow the last record of the {self._place}")
+
+    def copied(self, kept: Sequence[bool], numbers: range) -> list[memoryview]:
+        """The bytes of those of the records with these numbers that are kept, as they are."""
+        view, ends = memoryview(self._data), self._ends
+        parts: list[memoryview] = []
+        begin: int | None = None
+        for number in numbers:
+            if kept[number]:
+                begin = ends[number] if begin is None else begin
+            elif begin is not None:
+                parts.append(view[begin : ends[number]])
+                begin = None
+        if begin is not None:
+            parts.append(view[begin : ends[numbers.stop]])
+        return parts
+
+    def moved(self, kept: Sequence[bool], numbers: range, *, by_ms: int) -> bytes:
+        """The same, with their times told relative to a base that is later by so much."""
+        data, ends = self._data, self._ends
+        out = bytearray()
+        for number in numbers:
+            if kept[number]:
+                _, body = read_varint(data, ends[number])
+                delta_ms, rest = read_varlong(data, body + 1)
+                moved = bytearray(data[body : body + 1])
+                append_varint(moved, delta_ms - by_ms)
+                moved += data[rest : ends[number + 1]]
+                append_varint(out, len(moved))
+                out += moved
+        return bytes(out)
+
+    def sealed(
+        self,
+        parts: Iterable[bytes | memoryview],
+        *,
+        horizon_ms: int | None,
+        max_ms: int,
+        record_count: int,
+    ) -> bytes:
+        """The batch with these bytes for its records, the newest of which has time `max_ms`."""
+        batch = self.batch
+        attributes, base_ms = batch.attributes, batch.base_timestamp_ms
+        if horizon_ms is not None:
+            attributes, base_ms = attributes | DELETE_HORIZON, horizon_ms
+        payload = b"".join(parts)
+        if batch.codec is not Compression.NONE:
+            payload = compress(batch.codec, payload)
+        return _sealed(
+            batch,
+            payload,
+            attributes=attributes,
+            base_ms=base_ms,
+            max_ms=batch.max_timestamp_ms if batch.is_log_append_time else max_ms,
+            record_count=record_count,
+        )
+
+    def _decoded(self, left: int) -> list[LogRecord]:
+        data, ends = self._data, self._ends
+        begin = position = ends[-1]
+        count = 0
+        while count < min(left, SLICE_RECORDS) and position - begin < SLICE_BYTES:
+            size_bytes, body = read_varint(data, position)
+            position = body + size_bytes
+            if size_bytes < 0 or position > self._size_bytes:
+                raise CorruptData(f"a record claims {size_bytes} bytes in the {self._place}")
+            ends.append(position)
+            count += 1
+        plain = self.batch.attributes & ~_CODEC_BITS
+        part = _sealed(self.batch, data[begin:position], attributes=plain, record_count=count)
+        records: list[LogRecord] = RecordBatch(part).records()
+        return records
+
+    @property
+    def _place(self) -> str:
+        return f"batch at offset {self.batch.base_offset}"
+
+
+def decompressed(batch: RecordBatch) -> bytes:
+    """The bytes of a batch's records.
+
+    Raises:
+        CorruptData: they can't be decompressed, or are too many.
+    """
+    payload = batch.data[HEADER_BYTES:]
+    if batch.codec is Compression.NONE or not len(payload):
+        return bytes(payload)
+    return bytes(decompress(batch.codec, payload, size_bytes_max=UNCOMPRESSED_BYTES_MAX))
+
+
+def with_horizon(batch: RecordBatch, horizon_ms: int) -> bytes:
+    """A small batch with all of its records, which may go at `horizon_ms`.
+
+    Raises:
+        CorruptData: its content is malformed.
+    """
+    unpacked = Unpacked(batch, decompressed(batch))
+    records = [record for records in unpacked.slices() for record in records]
+    by_ms = horizon_ms - batch.base_timestamp_ms
+    moved = unpacked.moved([True] * len(records), range(len(records)), by_ms=by_ms)
+    max_ms = max(record.timestamp_ms for record in records)
+    return unpacked.sealed([moved], horizon_ms=horizon_ms, max_ms=max_ms, record_count=len(records))
+
+
+def delete_horizon_ms(batch: RecordBatch) -> int | None:
+    """When the tombstones of a batch may go; None before a cleaning has met them."""
+    return batch.base_timestamp_ms if batch.attributes & DELETE_HORIZON else None
+
+
+def emptied(batch: RecordBatch) -> bytes:
+    """The batch without its records: it tells the offsets, and the producer's sequence or epoch.
+
+    Data is in no transaction any more: its marker may go, and nobody shall wait for one.
+    """
+    attributes = batch.attributes & ~(_CODEC_BITS | DELETE_HORIZON)
+    if not batch.is_control:
+        attributes &= ~_TRANSACTIONAL
+    return _sealed(batch, b"", attributes=attributes, base_ms=_NO_TIME_MS)
+
+
+def filler(first_offset: int, last_offset: int, leader_epoch: int) -> bytes:
+    """A batch without records that spans these offsets.
+
+    Raises:
+        CorruptData: they are more than a batch can span.
+    """
+    delta = last_offset - first_offset
+    if not 0 <= delta < 2**31:
+        raise CorruptData(f"no batch spans the offsets {first_offset} to {last_offset}")
+    times = (_NO_TIME_MS, _NO_TIME_MS)
+    return _packed(first_offset, leader_epoch, (0, delta, *times, *_NO_PRODUCER, 0), b"")
+
+
+def _sealed(
+    batch: RecordBatch,
+    payload: bytes,
+    *,
+    attributes: int,
+    base_ms: int | None = None,
+    max_ms: int | None = None,
+    record_count: int = 0,
+) -> bytes:
+    fields = (
+        attributes,
+        batch.last_offset_delta,
+        batch.base_timestamp_ms if base_ms is None else base_ms,
+        batch.max_timestamp_ms if max_ms is None else max_ms,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        record_count,
+    )
+    return _packed(batch.base_offset, batch.leader_epoch, fields, payload)
+
+
+def _packed(base_offset: int, leader_epoch: int, fields: tuple[int, ...], payload: bytes) -> bytes:
+    out = bytearray(HEADER_BYTES) + payload
+    prefix = (base_offset, len(out) - _LENGTH_FROM, leader_epoch, _MAGIC)
+    _HEADER.pack_into(out, 0, *prefix, 0, *fields)
+    _HEADER.pack_into(out, 0, *prefix, crc32c(memoryview(out)[_CRC_FROM:]), *fields)
+    return bytes(out)

@@ -1,0 +1,214 @@
+"""Cleaner: compacts the logs of a directory in the background, one at a time.
+
+The broker's timer calls `run`, which works for a few milliseconds and says when to be called
+again: decisions stay on the loop, where state needs no locks, and a request waits for a slice at
+most. What opens, reads, writes, syncs or compresses is done as jobs by a thread, and the cleaner
+goes on when that has ended. After a slice there is a pause as long as the slice, longer if
+`log.cleaner.io.max.bytes.per.second` asks for it: it takes half of the loop's time at most.
+The dirtiest log is next. A log that is found damaged is left alone until the next opening.
+Rule of the file: nothing that goes wrong in a cleaning reaches the broker; it is logged, and
+the log in question says for itself if its disk has failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from streamlog import repeated
+from streamlog.broker.storage.compaction.cleaning import Cleaning, facts
+from streamlog.broker.storage.compaction.survivors import Dirtiness, SegmentFacts, dirtiness
+from streamlog.broker.storage.disk.offload import Offload, OffloadedJob, Steps, offload
+from streamlog.errors import CorruptData, StreamlogError, UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    from streamlog.broker.storage.log.partition_log import PartitionLog
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.clock import Clock
+
+SLICE_MS = 3
+"""Worked at a time, and then until the step ends that is under way."""
+PAUSE_MS_MIN = 1
+
+_logger = repeated.logger(__name__)
+
+
+class _Candidate(NamedTuple):
+    log: PartitionLog
+    dirty: Dirtiness
+
+
+class Cleaner:
+    """Compacts what is in `directory`.
+
+    Args:
+        directory: its logs.
+        clock: both times.
+        stable_offset: up to where all is decided in a partition, by topic and number.
+        on_over: takes paths of files that were replaced, to be removed in so many milliseconds.
+        thread: does the jobs; without it they are done in place.
+        on_job_done: called when a job has ended and `next_due_ms` is known again.
+    """
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        clock: Clock,
+        stable_offset: Callable[[str, int], int],
+        on_over: Callable[[list[str], int], None],
+        thread: Offload | None = None,
+        on_job_done: Callable[[], None] | None = None,
+    ) -> None:
+        self.unreadable_batches = 0
+        """That cleanings have left as they are, since the start; each cleaning counts them."""
+        self._directory = directory
+        self._clock = clock
+        self._stable_offset = stable_offset
+        self._on_over = on_over
+        self._thread = thread
+        self._on_job_done = on_job_done
+        self._work: Steps[None] | None = None
+        self._job: OffloadedJob[object] | None = None
+        self._due_ms = clock.now_ms()
+        self._idle_since_ms: int | None = None
+        self._rests_until_ms: WeakKeyDictionary[PartitionLog, float] = WeakKeyDictionary()
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When to call `run` again; None while a job is under way."""
+        if self._job is not None:
+            return None
+        if self._idle_since_ms is None:
+            return self._due_ms
+        return self._idle_since_ms + self._directory.config.log_cleaner_backoff_ms
+
+    def run(self) -> None:
+        """Do a slice of work, or look whether there is any. Not while a job is under way."""
+        begun_ms = now_ms = self._clock.now_ms()
+        self._idle_since_ms = None
+        if not self._directory.config.log_cleaner_enable:
+            self.close()
+            self._idle_since_ms = now_ms
+            return
+        if self._work is None:
+            self._work = self._look_and_clean()
+        done_bytes = 0
+        while now_ms - begun_ms < SLICE_MS and self._job is None:
+            step = next(self._work, None)
+            now_ms = self._clock.now_ms()
+            if step is None:
+                self._work = None
+                break
+            if isinstance(step, int):
+                done_bytes += step
+            elif self._thread is not None:
+                self._job = step
+                self._thread.start(step, self._job_done)
+        bytes_per_second = self._directory.config.log_cleaner_io_max_bytes_per_second
+        throttle_ms = done_bytes * 1000 // bytes_per_second
+        self._due_ms = now_ms + max(throttle_ms, now_ms - begun_ms, PAUSE_MS_MIN)
+
+    def close(self) -> None:
+        """Give up what is under way; what does not count is removed. The thread has ended."""
+        self._job = None
+        work, self._work = self._work, None
+        if work is None:
+            return
+        try:
+            work.close()
+        except StreamlogError as error:
+            _logger.warning("what an unfinished compaction has written stays behind: %s", error)
+
+    def _job_done(self) -> None:
+        self._job = None
+        if self._on_job_done is not None:
+            self._on_job_done()
+
+    def _look_and_clean(self) -> Steps[None]:
+        dirtiest: _Candidate | None = None
+        for topic in list(self._directory.topics.values()):
+            for number, log in list(topic.partitions.items()):
+                if not log.config.compacts or self._rests(log):
+                    continue
+                found = yield from self._candidate(topic.name, number, log)
+                if found and (dirtiest is None or found.dirty.ratio > dirtiest.dirty.ratio):
+                    dirtiest = found
+        if dirtiest is None:
+            self._idle_since_ms = self._clock.now_ms()
+        else:
+            yield from self._clean(dirtiest)
+
+    def _rests(self, log: PartitionLog) -> bool:
+        until_ms = self._rests_until_ms.get(log)
+        if until_ms is None:
+            return False
+        if self._clock.now_ms() < until_ms:
+            return True
+        del self._rests_until_ms[log]
+        return False
+
+    def _candidate(self, topic: str, number: int, log: PartitionLog) -> Steps[_Candidate | None]:
+        try:
+            limit_offset = self._stable_offset(topic, number)
+            cleaned_offset = yield from offload(log.cleaned.read)
+            found: list[SegmentFacts] = []
+            for segment in log.sealed_segments(before_offset=limit_offset):
+                found.append(facts(segment))
+                yield 0
+            dirty = dirtiness(
+                found,
+                cleaned_offset=cleaned_offset,
+                limit_offset=limit_offset,
+                config=log.config,
+                wall_ms=self._clock.wall_ms(),
+            )
+        except StreamlogError as error:
+            self._rest(log, error)
+            return None
+        return _Candidate(log, dirty) if dirty.due(log.config) else None
+
+    def _clean(self, candidate: _Candidate) -> Steps[None]:
+        log, dirty = candidate
+        begun_ms = self._clock.now_ms()
+        cleaning = Cleaning(
+            log,
+            dirty,
+            memory_bytes=self._directory.config.log_cleaner_dedupe_buffer_size,
+            wall_ms=self._clock.wall_ms(),
+        )
+        try:
+            yield from cleaning.steps()
+        except StreamlogError as error:
+            self._rest(log, error)
+            return
+        finally:
+            self.unreadable_batches += len(cleaning.unreadable)
+            self._on_over(cleaning.over, log.config.file_delete_delay_ms)
+        result = cleaning.result
+        if result is None or result.end_offset <= dirty.first_dirty_offset:
+            # An open transaction is in the way: it is another log's turn.
+            self._rests_until_ms[log] = (
+                self._clock.now_ms() + self._directory.config.log_cleaner_backoff_ms
+            )
+            return
+        _logger.info(
+            "%s: compacted up to offset %d, %d bytes to %d, in %d ms",
+            log.name,
+            result.end_offset,
+            result.before_bytes,
+            result.after_bytes,
+            self._clock.now_ms() - begun_ms,
+        )
+
+    def _rest(self, log: PartitionLog, error: StreamlogError) -> None:
+        backoff_ms = self._directory.config.log_cleaner_backoff_ms
+        if isinstance(error, CorruptData):
+            _logger.error("%s is not compacted until it is opened again: %s", log.name, error)
+            self._rests_until_ms[log] = math.inf
+            return
+        if not isinstance(error, UnknownTopicOrPartition):  # which was deleted under our hands
+            _logger.warning("compacting %s failed: %s", log.name, error)
+        self._rests_until_ms[log] = self._clock.now_ms() + backoff_ms

@@ -1,0 +1,637 @@
+"""Cleaning: one pass over a log that `survivors` has selected, in small steps.
+
+First the newest offsets of the dirty part's keys go into the map, as many as fit; then each group
+of segments is rewritten (`SealedBatches` reads, `CleanedSegment` writes) and swapped in
+(`log.swap`); last, the checkpoint says how far the log is clean. Each step of `steps` takes about
+a millisecond or is a job for another thread (`disk.offload`), so the caller decides how long the
+event loop is held and how much is read and written per second. Between two steps the log may
+grow, roll, lose its head or be deleted; no other code touches the files of a cleaning.
+
+Rules of this module: a cleaned segment has every offset of its sources, in the same order; a batch
+without records spans the batches that are gone. Damage ends the cleaning and is left as it is. A
+batch with the right checksum whose records can't be decoded was written like that: it stays, and
+the cleaning continues behind it.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamlog import repeated
+from streamlog.broker.storage.compaction.cleaned_batch import (
+    Unpacked,
+    decompressed,
+    emptied,
+    filler,
+    with_horizon,
+)
+from streamlog.broker.storage.compaction.survivors import (
+    Dirtiness,
+    OffsetMap,
+    Outcomes,
+    SegmentFacts,
+    Survivors,
+    groups,
+)
+from streamlog.broker.storage.disk.files import directory_error
+from streamlog.broker.storage.disk.offload import Steps, offload
+from streamlog.broker.storage.log.index import TIME_ENTRY_BYTES
+from streamlog.broker.storage.log.scan import PREFIX_BYTES
+from streamlog.errors import CorruptData, UnknownTopicOrPartition
+from streamlog.records.batch import HEADER_BYTES, LogRecord, RecordBatch, split_batches
+from streamlog.records.compression import Compression
+from streamlog.records.control_batches import MARKERS, marker_of
+
+if TYPE_CHECKING:
+    from streamlog.broker.storage.disk.files import File
+    from streamlog.broker.storage.log.partition_log import PartitionLog
+    from streamlog.broker.storage.log.segment import Segment
+    from streamlog.broker.storage.log.swap import Swap
+
+
+WRITE_BYTES = 256 * 1024
+"""Written at a time."""
+WRITE_BATCHES = 500
+"""The most batches written at a time, each of which is looked at."""
+SYNC_BYTES = 1024 * 1024
+"""Brought to disk at a time, so that no sync takes long."""
+
+
+class CleanedSegment:
+    """Fills `segment`, which is none of the log's yet. Everything may raise OSError."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.changed = False
+        """Whether anything in it differs from what it was made from."""
+        self._parts: list[bytes | memoryview] = []
+        self._parts_bytes = 0
+        self._unsynced_bytes = 0
+        self._gap: tuple[int, int, int] | None = None
+
+    def create(self) -> Steps[None]:
+        """Make the files."""
+        yield from offload(self.segment.create)
+
+    def add(self, batch: RecordBatch, data: bytes | memoryview | None) -> Steps[None]:
+        """What is left of a batch, which follows the last one."""
+        if data is None:
+            self._widen_gap(batch)
+        else:
+            self._close_gap()
+            self._append(data)
+            self.changed = self.changed or not isinstance(data, memoryview)
+        if self._parts_bytes >= WRITE_BYTES or len(self._parts) >= WRITE_BATCHES:
+            yield from self._write()
+
+    def finish(self, end_offset: int) -> Steps[None]:
+        """All of it, up to this offset, is on disk, with its indexes.
+
+        Raises:
+            CorruptData: it is not what was to be written.
+        """
+        self._close_gap()
+        yield from self._write()
+        if self.segment.next_offset != end_offset:
+            raise CorruptData(f"{self.segment.path} does not reach up to offset {end_offset}")
+        yield from offload(self._finish)
+
+    def discard(self) -> None:
+        """Close and remove what still is under the names of something unfinished."""
+        self.segment.remove()
+
+    def _widen_gap(self, batch: RecordBatch) -> None:
+        epoch = batch.leader_epoch
+        if self._gap is not None and self._gap[2] != epoch:
+            self._close_gap()
+        first = batch.base_offset if self._gap is None else self._gap[0]
+        self._gap = (first, batch.last_offset, epoch)
+        if batch.record_count:
+            self.changed = True
+
+    def _close_gap(self) -> None:
+        if self._gap is not None:
+            self._append(filler(*self._gap))
+            self._gap = None
+
+    def _append(self, data: bytes | memoryview) -> None:
+        self._parts.append(data)
+        self._parts_bytes += len(data)
+
+    def _write(self) -> Steps[None]:
+        data = b"".join(self._parts)
+        self._parts, self._parts_bytes = [], 0
+        if not data:
+            return
+        batches = list(split_batches(data))
+        if batches[0].base_offset != self.segment.next_offset:
+            raise CorruptData(
+                f"{self.segment.path}: the batch with base offset {batches[0].base_offset} would"
+                f" follow offset {self.segment.next_offset - 1}"
+            )
+        yield from offload(partial(self._write_now, data, batches), len(data))
+
+    def _write_now(self, data: bytes, batches: list[RecordBatch]) -> None:
+        self.segment.append(data, batches)
+        self._unsynced_bytes += len(data)
+        if self._unsynced_bytes >= SYNC_BYTES:
+            self.segment.sync()
+            self._unsynced_bytes = 0
+
+    def _finish(self) -> None:
+        self.segment.aborted.seal()
+        self.segment.trim_indexes()
+        self.segment.sync()
+        self.segment.close()
+        self.segment.keep_indexes()
+
+
+READ_BYTES = 256 * 1024
+"""Read at a time, unless a batch is larger."""
+BATCHES_AT_ONCE = 200
+"""Checked in one step."""
+AHEAD_BYTES = 1024 * 1024
+"""Decompressed in one job, unless a batch is larger."""
+
+_LENGTH_AT = slice(8, 12)
+
+
+class SealedBatches:
+    """Goes through `segment` from the batch with `offset` in it on; to be closed.
+
+    Its files may be renamed or removed meanwhile.
+    """
+
+    def __init__(self, segment: Segment, offset: int) -> None:
+        self._segment = segment
+        self._from_offset = offset
+        self._next_offset = segment.base_offset
+        self._end_offset = segment.next_offset
+        self._size_bytes = segment.size_bytes
+        self._position = 0
+        self._chunk = memoryview(b"")
+        """What was read of what begins at the position."""
+        self._file: File | None = None
+        self._batches: list[RecordBatch] = []
+        self._payloads: dict[int, bytes] = {}
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def next(self) -> Steps[list[RecordBatch]]:
+        """The next batches, none at the end.
+
+        Raises:
+            CorruptData: what follows is damaged.
+            OSError: it can't be read.
+        """
+        self._payloads = {}
+        self._batches = []
+        while not self._batches and self._position < self._size_bytes:
+            found = self._checked()
+            if not found:
+                yield from self._read(READ_BYTES)
+                found = self._checked()
+            if not found:
+                yield from self._read(self._claimed_bytes())
+                found = self._checked()
+            if not found:
+                raise self._damaged("the file ends within a batch")
+            self._batches = [batch for batch in found if batch.next_offset > self._from_offset]
+            yield 0
+        if not self._batches and self._next_offset != self._end_offset:
+            raise self._damaged(f"it does not reach offset {self._end_offset - 1}")
+        return self._batches
+
+    def unpacked(self, batch: RecordBatch) -> Steps[Unpacked]:
+        """One of the batches that were returned last, decompressed.
+
+        Raises:
+            CorruptData: it can't be.
+        """
+        if batch.codec is Compression.NONE:
+            return Unpacked(batch, decompressed(batch))
+        if batch.base_offset not in self._payloads:
+            first = self._batches.index(batch)
+            self._payloads = yield from offload(partial(_payloads, self._batches[first:]))
+        return Unpacked(batch, self._payloads.pop(batch.base_offset))
+
+    def _read(self, size_bytes: int) -> Steps[None]:
+        wanted_bytes = min(size_bytes, self._size_bytes - self._position)
+        self._chunk = memoryview((yield from offload(partial(self._read_now, wanted_bytes))))
+
+    def _read_now(self, size_bytes: int) -> bytes:
+        if self._file is None:
+            self._file = self._segment.open()
+        return self._file.read(size_bytes, self._position)
+
+    def _checked(self) -> list[RecordBatch]:
+        """The whole batches in the chunk, or the first of them, which it then has no more."""
+        found: list[RecordBatch] = []
+        taken_bytes, next_offset = 0, self._next_offset
+        try:
+            for batch in islice(split_batches(self._chunk), BATCHES_AT_ONCE):
+                _check(batch, next_offset)
+                found.append(batch)
+                taken_bytes += batch.size_bytes
+                next_offset = batch.next_offset
+        except CorruptData as error:
+            raise self._damaged(str(error)) from error
+        self._chunk = self._chunk[taken_bytes:]
+        self._position += taken_bytes
+        self._next_offset = next_offset
+        return found
+
+    def _claimed_bytes(self) -> int:
+        """How long the batch is that the chunk begins with."""
+        size_bytes = int.from_bytes(self._chunk[_LENGTH_AT], "big") + PREFIX_BYTES
+        left_bytes = self._size_bytes - self._position
+        if not HEADER_BYTES <= size_bytes <= left_bytes:
+            raise self._damaged(f"the batch claims {size_bytes} bytes, {left_bytes} are left")
+        return size_bytes
+
+    def _damaged(self, reason: str) -> CorruptData:
+        return CorruptData(
+            f"{self._segment.path} is damaged behind offset {self._next_offset - 1},"
+            f" at position {self._position}: {reason}"
+        )
+
+
+def _check(batch: RecordBatch, next_offset: int) -> None:
+    batch.check_crc()
+    if batch.base_offset != next_offset or batch.last_offset_delta < 0:
+        raise CorruptData(f"the batch has base offset {batch.base_offset}, {next_offset} is due")
+
+
+def _payloads(batches: Sequence[RecordBatch]) -> dict[int, bytes]:
+    """The decompressed bytes of the first of them, and of others as far as that is no more work."""
+    found: dict[int, bytes] = {}
+    size_bytes = 0
+    for batch in batches:
+        if size_bytes >= AHEAD_BYTES:
+            break
+        try:
+            payload = decompressed(batch)
+        except CorruptData:
+            if not found:
+                raise
+            break  # It may be one that nobody asks for.
+        found[batch.base_offset] = payload
+        size_bytes += len(payload)
+    return found
+
+
+SEAL_BYTES = 32 * 1024
+"""Records of more than that are compressed as a job."""
+"""Read at a time while transactions are looked for."""
+INT64_MIN = -(2**63)
+
+_logger = repeated.logger(__name__)
+
+
+class Cleaned(NamedTuple):
+    """What a cleaning has done."""
+
+    end_offset: int
+    before_bytes: int
+    after_bytes: int
+    keys: int
+
+
+class Cleaning:
+    """One cleaning of `log`, up to where `dirty` says; `steps` does it, `result` tells.
+
+    `memory_bytes` bounds the map; `wall_ms` is now, for tombstones.
+    """
+
+    def __init__(
+        self, log: PartitionLog, dirty: Dirtiness, *, memory_bytes: int, wall_ms: int
+    ) -> None:
+        self.result: Cleaned | None = None
+        """Once the steps have come to their end."""
+        self.unreadable: dict[int, int] = {}
+        """Batches whose records can't be read: first and next offset. They stay as they are."""
+        self.over: list[str] = []
+        """Paths of files that were replaced so far, to be removed later."""
+        self._log = log
+        self._first_offset = dirty.first_dirty_offset
+        self._end_offset = dirty.end_offset
+        self._wall_ms = wall_ms
+        self._map = OffsetMap(
+            memory_bytes=memory_bytes,
+            keys_max=dirty.end_offset - dirty.first_dirty_offset,
+            secret=secrets.token_bytes(16),
+        )
+        self._outcomes: Outcomes | None = None
+        self._before_bytes = self._after_bytes = 0
+
+    def steps(self) -> Steps[None]:
+        """Clean, a step at a time; to give it up, close the iterator.
+
+        Raises:
+            CorruptData: the log is damaged; nothing of the rest was changed.
+            UnknownTopicOrPartition: it was deleted meanwhile.
+            LogDirectoryError: the disk refused; what was swapped so far stays.
+        """
+        with self._disk():
+            sealed: list[Segment] = []
+            for segment in self._log.sealed_segments(before_offset=self._end_offset):
+                sealed.append(segment)
+                yield 0
+            for _ in self._map.reserve():
+                yield 0
+            yield from self._fill_map(sealed)
+            yield from self._rewrite_all(sealed)
+            yield from offload(partial(self._log.cleaned.write, self._end_offset))
+        self.result = Cleaned(
+            self._end_offset, self._before_bytes, self._after_bytes, len(self._map)
+        )
+        for _ in self._map.release():
+            yield 0
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._log.check_open()  # Deleted with all of its files, it is no trouble of the disk.
+            raise directory_error(error, self._log.name) from error
+
+    @contextmanager
+    def _opened(self, segment: Segment, offset: int) -> Iterator[SealedBatches]:
+        with closing(SealedBatches(segment, offset)) as source:
+            try:
+                yield source
+            except FileNotFoundError as error:
+                if self._log.has_segment(segment):
+                    raise
+                name = self._log.name
+                raise UnknownTopicOrPartition(f"{name}: what was to be cleaned is gone") from error
+
+    # The map.
+
+    def _fill_map(self, sealed: Sequence[Segment]) -> Steps[None]:
+        for segment in sealed:
+            if segment.next_offset <= self._first_offset:
+                continue
+            with self._opened(segment, self._first_offset) as source:
+                if not (yield from self._take_all(source)):
+                    return
+
+    def _take_all(self, source: SealedBatches) -> Steps[bool]:
+        """Whether to go on."""
+        while batches := (yield from source.next()):
+            for batch in batches:
+                if not (yield from self._take(batch, source)):
+                    return False
+        return True
+
+    def _take(self, batch: RecordBatch, source: SealedBatches) -> Steps[bool]:
+        """Whether to go on."""
+        yield batch.size_bytes
+        if batch.is_transactional and self._outcomes is None:
+            yield from self._find_transactions(batch.base_offset)
+        if batch.base_offset >= self._end_offset:
+            return False
+        aborted = self._outcomes is not None and self._outcomes.holds_aborted(batch)
+        if batch.is_control or batch.record_count == 0 or aborted:
+            return True
+        slices = yield from self._readable_slices(batch, source)
+        for records in slices:
+            if not self._map.take(records):
+                # The first one is taken as far as it fits: keys that the map does not
+                # know lose nothing, and the next cleaning begins behind it.
+                first = batch.base_offset <= self._first_offset
+                self._end_offset = batch.next_offset if first else batch.base_offset
+                return False
+            yield 0
+        return True
+
+    def _readable_slices(
+        self, batch: RecordBatch, source: SealedBatches
+    ) -> Steps[list[list[LogRecord]]]:
+        """The records of a batch, all of them or none: keys of half a batch would count."""
+        found: list[list[LogRecord]] = []
+        try:
+            unpacked = yield from source.unpacked(batch)
+            for records in unpacked.slices():
+                found.append(records)
+                yield 0
+        except CorruptData as error:
+            self._pass(batch, error)
+            return []
+        return found
+
+    def _pass(self, batch: RecordBatch, error: CorruptData) -> None:
+        """Leave a batch as it is whose records can't be read, though its checksum is right."""
+        self.unreadable[batch.base_offset] = batch.next_offset
+        _logger.error(
+            "%s: the batch with offsets %d to %d can't be read and stays as it is, its keys are not"
+            " compacted (`streamlog log repair` removes it): %s",
+            self._log.name, batch.base_offset, batch.last_offset, error,
+        )  # fmt: skip
+
+    def _find_transactions(self, offset: int) -> Steps[None]:
+        """How the transactions from `offset` on end; the log is clean before the first open one."""
+        found = Outcomes()
+        undecided = math.inf
+        # What is deleted nobody sees, be it aborted or not.
+        while data := self._log.read(max(offset, self._log.log_start_offset), max_bytes=READ_BYTES):
+            for batch in split_batches(data):
+                found.take(batch)
+                offset = batch.next_offset
+            yield len(data)
+            undecided = math.inf if found.first_open_offset is None else found.first_open_offset
+            if self._end_offset <= min(offset, undecided):
+                break
+        self._outcomes = found
+        self._end_offset = int(min(self._end_offset, undecided))
+
+    # The rewrite.
+
+    def _rewrite_all(self, sealed: Sequence[Segment]) -> Steps[None]:
+        log = self._log
+        survivors = Survivors(
+            end_offset=self._end_offset,
+            outcomes=self._outcomes or Outcomes(),
+            last_offsets=log.producers.last_offsets(),
+            wall_ms=self._wall_ms,
+            delete_retention_ms=log.config.delete_retention_ms,
+        )
+        found = groups(
+            [facts(segment) for segment in sealed],
+            end_offset=self._end_offset,
+            config=log.config,
+            index_entry_bytes=TIME_ENTRY_BYTES,
+        )
+        for numbers in found:
+            yield from self._rewrite(sealed[numbers.start : numbers.stop], survivors)
+
+    def _rewrite(self, group: Sequence[Segment], survivors: Survivors) -> Steps[None]:
+        output = CleanedSegment(self._log.cleaned_segment(group[0].base_offset))
+        unfinished = True
+        try:
+            yield from output.create()
+            for segment in group:
+                with self._opened(segment, segment.base_offset) as source:
+                    yield from self._rewrite_one(source, output, survivors)
+            yield from output.finish(group[-1].next_offset)
+            self._before_bytes += sum(segment.size_bytes for segment in group)
+            if len(group) == 1 and not output.changed:
+                self._after_bytes += group[0].size_bytes
+                yield from offload(output.discard)
+            else:
+                begun = self._log.begin_swap(group, output.segment)
+                self._after_bytes += output.segment.size_bytes
+                unfinished = False
+                yield from self._end_swap(begun)
+        finally:
+            if unfinished:
+                output.discard()
+
+    def _end_swap(self, begun: Swap) -> Steps[None]:
+        try:
+            yield from offload(begun.take_out)
+        except GeneratorExit:
+            # The cleaning is given up, and the log may stay: its files get their names.
+            begun.take_out()
+            self._log.end_swap(begun)
+            raise
+        self._log.end_swap(begun)
+        self.over += begun.over
+        yield from offload(begun.end)
+
+    def _rewrite_one(
+        self, source: SealedBatches, output: CleanedSegment, survivors: Survivors
+    ) -> Steps[None]:
+        while batches := (yield from source.next()):
+            for batch in batches:
+                data = yield from self._rewritten(batch, source, survivors)
+                if data is not None and batch.is_transactional:
+                    output.segment.aborted.extend(survivors.written(RecordBatch(data)))
+                yield from output.add(batch, data)
+                yield batch.size_bytes
+
+    def _rewritten(
+        self, batch: RecordBatch, source: SealedBatches, survivors: Survivors
+    ) -> Steps[bytes | memoryview | None]:
+        """What is left of the batch: itself if all of it stays, None if nothing does."""
+        if survivors.untouched(batch):
+            return batch.data
+        if batch.is_control:
+            return _marker(batch, survivors)
+        if survivors.gone(batch):
+            return _producer_only(batch, survivors)
+        found = yield from self._what_stays(batch, source, survivors)
+        if found is not None and not any(found[1].kept):
+            return _producer_only(batch, survivors)
+        survivors.note_data(batch)
+        if found is None or (found[1].horizon_ms is None and all(found[1].kept)):
+            return batch.data
+        return (yield from _sealed(*found))
+
+    def _what_stays(
+        self, batch: RecordBatch, source: SealedBatches, survivors: Survivors
+    ) -> Steps[tuple[Unpacked, _Left] | None]:
+        """The records of a batch, and which of them stay; None if they can't be read."""
+        if batch.base_offset in self.unreadable:
+            return None
+        try:
+            unpacked = yield from source.unpacked(batch)
+            left = yield from self._left(unpacked, survivors)
+        except CorruptData as error:
+            self._pass(batch, error)
+            return None
+        return unpacked, left
+
+    def _left(self, unpacked: Unpacked, survivors: Survivors) -> Steps[_Left]:
+        left = _Left()
+        for records in unpacked.slices():
+            kept = survivors.kept(unpacked.batch, records, self._map.newest(records))
+            horizon_ms = survivors.horizon_ms(unpacked.batch, records, kept)
+            left.add(records, kept, horizon_ms)
+            yield 0
+        return left
+
+
+class _Left:
+    """Which records of a batch stay."""
+
+    def __init__(self) -> None:
+        self.kept: list[bool] = []
+        self.slices: list[range] = []
+        self.horizon_ms: int | None = None
+        self.max_ms = INT64_MIN
+        self.count = 0
+
+    def add(self, records: Sequence[LogRecord], kept: list[bool], horizon_ms: int | None) -> None:
+        """The next of its records."""
+        self.slices.append(range(len(self.kept), len(self.kept) + len(kept)))
+        self.kept += kept
+        if horizon_ms is not None:
+            self.horizon_ms = horizon_ms
+        times_ms = [r.timestamp_ms for r, keep in zip(records, kept, strict=True) if keep]
+        self.count += len(times_ms)
+        self.max_ms = max(self.max_ms, max(times_ms, default=self.max_ms))
+
+
+def _sealed(unpacked: Unpacked, left: _Left) -> Steps[bytes]:
+    """The batch with what is left of it."""
+    parts: list[bytes | memoryview] = []
+    for numbers in left.slices:
+        if left.horizon_ms is None:
+            parts += unpacked.copied(left.kept, numbers)
+        else:
+            by_ms = left.horizon_ms - unpacked.batch.base_timestamp_ms
+            parts.append(unpacked.moved(left.kept, numbers, by_ms=by_ms))
+        yield 0
+    seal = partial(
+        unpacked.sealed,
+        parts,
+        horizon_ms=left.horizon_ms,
+        max_ms=left.max_ms,
+        record_count=left.count,
+    )
+    small = sum(len(part) for part in parts) <= SEAL_BYTES
+    if small or unpacked.batch.codec is Compression.NONE:
+        return seal()
+    return (yield from offload(seal))
+
+
+def facts(segment: Segment) -> SegmentFacts:
+    """What the decisions need to know of a segment that is loaded."""
+    return SegmentFacts(
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        size_bytes=segment.size_bytes,
+        index_entries=segment.index_entries,
+        first_timestamp_ms=segment.first_timestamp_ms,
+        max_timestamp_ms=segment.max_timestamp_ms,
+    )
+
+
+def _producer_only(batch: RecordBatch, survivors: Survivors) -> bytes | memoryview | None:
+    if not survivors.keeps_producer(batch):
+        return None
+    return batch.data if batch.record_count == 0 else emptied(batch)
+
+
+def _marker(batch: RecordBatch, survivors: Survivors) -> bytes | memoryview | None:
+    marker = marker_of(batch)
+    if marker is not None and marker.kind not in MARKERS:
+        return batch.data
+    stays, horizon_ms = (False, None) if marker is None else survivors.marker_stays(batch)
+    if stays and horizon_ms is not None:
+        return with_horizon(batch, horizon_ms)
+    if stays or (marker is None and survivors.keeps_producer(batch)):
+        return batch.data
+    return emptied(batch) if survivors.keeps_producer(batch) else None

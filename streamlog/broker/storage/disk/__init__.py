@@ -1,0 +1,1 @@
+"""The disk: files behind a port, open descriptors, and the thread that slow calls go to."""

@@ -1,0 +1,1 @@
+"""One partition's log: segments, indexes, producers, leader epochs, appends and recovery."""

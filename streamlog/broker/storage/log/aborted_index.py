@@ -1,0 +1,234 @@
+"""AbortedIndex: the aborted transactions whose markers are in a segment, as a file beside it.
+
+Whoever reads committed records is told, with every answer, which transactions in it were aborted,
+so that it can leave their records out; the `.txnindex` tells the broker. An entry is laid out as
+Kafka's: version, producer id, first offset, offset of the marker, and the stable offset behind
+it; entries are in order of their markers. There is a file only if there are entries.
+Rule of the file: unlike other indexes it is no hint. One that is not sound is built anew from the
+log before anybody is answered, and it is synced with its sealed segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from struct import Struct
+
+from streamlog.broker.storage.disk.files import (
+    Files,
+    parent_of,
+    read_file,
+    replace_file,
+    write_whole,
+)
+from streamlog.broker.storage.log.producer_states import Decided
+
+ABORTED_SUFFIX = ".txnindex"
+PENDING_MAX = 100
+"""Entries kept in memory before they are written; after a crash they are found in the log."""
+
+_ENTRY = Struct(">hqqqq")
+ENTRY_BYTES = _ENTRY.size
+_VERSION = 0
+
+
+class AbortedIndex:
+    """Entries in one file. With `in_memory` the file is read but never written."""
+
+    def __init__(self, files: Files, path: str, *, in_memory: bool) -> None:
+        self.path = path
+        self.is_distrusted = False
+        """Whether the file has to be built anew from the log."""
+        self._files = files
+        self._in_memory = in_memory
+        self._data: bytearray | None = None
+        self._stored_bytes = 0
+        self._is_new = False
+
+    def __len__(self) -> int:
+        return len(self._data or b"") // ENTRY_BYTES
+
+    def __iter__(self) -> Iterator[Decided]:
+        return (self._entry(number) for number in range(len(self)))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its entries are those of the log; if not, `load` or `rebuild` it."""
+        return self._data is not None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the file is not what the index is."""
+        return self._data is not None and (
+            self.is_distrusted or self._stored_bytes < len(self._data)
+        )
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether enough entries wait in memory to be worth a write."""
+        waiting_bytes = len(self._data or b"") - self._stored_bytes
+        return waiting_bytes >= PENDING_MAX * ENTRY_BYTES and not self._in_memory
+
+    def load(self, base_offset: int) -> bool:
+        """Read the entries of the segment that begins there; False if they are not sound.
+
+        Raises:
+            OSError: the file can't be read.
+        """
+        if self.is_distrusted:
+            return False
+        try:
+            data = read_file(self._files, self.path)
+        except FileNotFoundError:
+            data = b""
+        if not _is_sound(data, base_offset):
+            self.distrust()
+            return False
+        self._data, self._stored_bytes = bytearray(data), len(data)
+        return True
+
+    def restore(self, base_offset: int, entries: int) -> bool:
+        """Whether there are so many entries as there were when it was closed in order.
+
+        Raises:
+            OSError: the file can't be read.
+        """
+        if not entries or (self.load(base_offset) and len(self) == entries):
+            return True
+        self.distrust()
+        return False
+
+    def distrust(self) -> None:
+        """Forget what is known, and do not believe the file either."""
+        self._data, self._stored_bytes, self.is_distrusted = None, 0, True
+
+    def rebuild(self, entries: Iterable[Decided]) -> None:
+        """Take these for its entries; the file follows with the next `flush`."""
+        self._data, self._stored_bytes, self.is_distrusted = bytearray(), 0, True
+        self.extend(entries)
+
+    def add(self, entry: Decided) -> None:
+        """Add an entry, whose marker stands behind those of the others."""
+        if self._data is None:
+            self._data = bytearray()
+        self._data += _ENTRY.pack(_VERSION, *entry[:4])
+
+    def extend(self, entries: Iterable[Decided]) -> None:
+        """Add them, in order of their markers."""
+        for entry in entries:
+            self.add(entry)
+
+    def overlapping(self, offset: int, end_offset: int) -> tuple[list[Decided], bool]:
+        """Entries with records from `offset` to before `end_offset`, and whether those are all.
+
+        If not, there may be more in the next segment.
+        """
+        found: list[Decided] = []
+        for number in range(self._first_after(offset), len(self)):
+            entry = self._entry(number)
+            if entry.first_offset < end_offset:
+                found.append(entry)
+            if entry.last_stable_offset >= end_offset:
+                return found, True
+        return found, False
+
+    def flush(self, *, durable: bool = False) -> None:
+        """Write what waits in memory, and cut off what does not belong to the index.
+
+        Raises:
+            OSError: it can't be written; the entries stay in memory.
+        """
+        if self._in_memory or self._data is None:
+            return
+        if not self._data:
+            if self.is_distrusted:
+                self.remove()
+            return
+        if self.is_distrusted:
+            # As a whole: a part of it would look like a sound index that has fewer entries.
+            replace_file(self._files, self.path, bytes(self._data))
+            self._stored_bytes, self.is_distrusted = len(self._data), False
+            return
+        self._is_new = self._is_new or self._stored_bytes == 0
+        with closing(self._files.open(self.path, writable=True)) as file:
+            if file.size() != self._stored_bytes:
+                file.truncate(self._stored_bytes)
+            if self._stored_bytes < len(self._data):
+                write_whole(file, bytes(self._data[self._stored_bytes :]), self._stored_bytes)
+            self._stored_bytes = len(self._data)
+            if durable:
+                file.sync()
+        if durable and self._is_new:
+            self._files.sync_directory(parent_of(self.path))
+            self._is_new = False
+
+    def seal(self) -> None:
+        """Bring it to disk, with an empty file if it has no entries.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        with closing(self._files.open(self.path, writable=True)) as file:
+            file.truncate(0)
+            write_whole(file, bytes(self._data or b""), 0)
+            file.sync()
+        self._stored_bytes, self.is_distrusted = len(self._data or b""), False
+
+    def rename(self, path: str) -> None:
+        """Give the file another name.
+
+        Raises:
+            OSError: it can't be renamed.
+        """
+        self._files.rename(self.path, path)
+        self.path = path
+
+    def remove(self) -> None:
+        """Remove the file; fine if there is none.
+
+        Raises:
+            OSError: it is there and can't be removed.
+        """
+        with suppress(FileNotFoundError):
+            self._files.remove(self.path)
+        self._data, self._stored_bytes, self.is_distrusted = bytearray(), 0, False
+
+    def _first_after(self, offset: int) -> int:
+        """Number of the first entry whose marker is not before `offset`."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._entry(middle).last_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _entry(self, number: int) -> Decided:
+        return _decided(self._data or b"", number * ENTRY_BYTES)
+
+
+def decode_entries(data: bytes) -> list[Decided] | None:
+    """The entries of an index file; None if they are not sound."""
+    if len(data) % ENTRY_BYTES or not _is_sound(data, 0):
+        return None
+    return [_decided(data, position) for position in range(0, len(data), ENTRY_BYTES)]
+
+
+def _decided(data: bytes | bytearray, position: int) -> Decided:
+    _, producer_id, first, last, stable = _ENTRY.unpack_from(data, position)
+    return Decided(producer_id, first, last, stable, aborted=True)
+
+
+def _is_sound(data: bytes | bytearray, base_offset: int) -> bool:
+    if len(data) % ENTRY_BYTES:
+        return False
+    reached = base_offset - 1
+    for position in range(0, len(data), ENTRY_BYTES):
+        version, _, first, last, stable = _ENTRY.unpack_from(data, position)
+        if version != _VERSION or not reached < last or not 0 <= first < last:
+            return False
+        if not 0 <= stable <= last + 1:
+            return False
+        reached = last
+    return True

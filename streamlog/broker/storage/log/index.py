@@ -1,0 +1,362 @@
+"""OffsetIndex and TimeIndex: where in a segment to begin to look.
+
+An index is a file of sorted entries of fixed size, one for every `index.interval.bytes` of
+log, in Kafka's layout: 4-byte relative offset and 4-byte position; 8-byte timestamp and
+4-byte relative offset. The newest entries wait in memory and are written by the hundred, into
+room that was set aside for them; what is left of that, zeros, is cut off when the segment is
+sealed or closed. Lookups in what is more than a page go through a mapping, which is only ever
+read (docs/decisions/004).
+Rule of the file: an index is a hint. It is never synced before the log, whoever uses an entry
+compares it with the batch that it points at, and rebuilds the index when they disagree.
+An entry that is wrong and not chosen can only make a search begin too early.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from contextlib import closing
+from struct import Struct
+
+from streamlog.broker.storage.disk.files import File, Files, Mapping, View, write_whole
+from streamlog.errors import CorruptData
+
+PENDING_MAX = 256
+"""Entries kept in memory before they are written: a reader beside the writer, or a restart,
+then has at most this many intervals to walk through (1 MiB with Kafka's interval). They are
+packed as in the file, as a partition that is seldom written keeps them for hours."""
+ROOM_ENTRIES = 2048
+"""For which room is set aside with the first write, doubled whenever it is used up. An index
+that has no entry to write has none: a thousand idle partitions reserve nothing."""
+READ_BYTES_MAX = 4096
+"""Of an index that is read for a lookup and not mapped: a page and a descriptor cost more."""
+
+_OFFSET_ENTRY = Struct(">II")
+_TIME_ENTRY = Struct(">qI")
+TIME_ENTRY_BYTES = _TIME_ENTRY.size
+
+_Entry = tuple[int, int]
+_NONE = (0, 0)
+"""What room that is not used reads as; no index has such an entry."""
+
+
+class SparseIndex:
+    """Sorted pairs of integers in one file, for which no more than `bytes_max` are set aside.
+
+    With `in_memory` the file is read but never written or mapped, for its writer may cut it:
+    new entries stay in memory.
+    """
+
+    def __init__(
+        self, files: Files, path: str, layout: Struct, *, bytes_max: int, in_memory: bool
+    ) -> None:
+        self._files = files
+        self.path = path
+        self._layout = layout
+        self._bytes_max = bytes_max
+        self._in_memory = in_memory
+        self.entry_bytes = layout.size
+        self._stored = 0
+        self._pending = bytearray()
+        self._untrimmed = False
+        """The file may have more than the entries that are stored."""
+        self._mapping: Mapping | None = None
+        self._pending_max_bytes = PENDING_MAX * layout.size
+        self.last: _Entry | None = None
+
+    def __len__(self) -> int:
+        return self._stored + len(self._pending) // self.entry_bytes
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether enough entries wait in memory to be worth a write."""
+        return len(self._pending) >= self._pending_max_bytes and not self._in_memory
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the file is not what the index is."""
+        return bool(self._pending) or self._untrimmed
+
+    def create(self) -> None:
+        """Make the file, empty.
+
+        Raises:
+            OSError: it can't be made.
+        """
+        self.clear()
+        self.trim()
+
+    def load(self) -> bool:
+        """Read how much there is; False if the file is missing or not whole.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        self.clear()
+        try:
+            file = self._files.open(self.path)
+        except FileNotFoundError:
+            return False
+        with closing(file):
+            size_bytes = file.size()
+            if size_bytes % self.entry_bytes:
+                return False
+            count = size_bytes // self.entry_bytes
+            self._untrimmed = count > 0 and self._entry(file, count - 1) == _NONE
+            if self._untrimmed:
+                # Whoever wrote it was killed. Zeros follow the entries, so that it is sorted.
+                count = bisect_left(range(count), 1, key=lambda n: self._entry(file, n) == _NONE)
+            self._stored = count
+            if count:
+                self.last = self._entry(file, count - 1)
+        return True
+
+    def clear(self) -> None:
+        """Forget every entry; the file follows with the next `flush` and `trim`."""
+        self._stored = 0
+        self._pending = bytearray()
+        self._untrimmed = True
+        self.last = None
+
+    def add(self, entry: _Entry) -> bool:
+        """Add an entry, greater than those before it; returns `flush_due`."""
+        self._pending += self._layout.pack(*entry)
+        self.last = entry
+        return self.flush_due
+
+    def floor(self, first: int) -> _Entry | None:
+        """The last entry whose first number is at most `first`.
+
+        Raises:
+            CorruptData: the file has been cut off, or is gone.
+            OSError: it can't be read.
+        """
+        if self.last is None:
+            return None
+        if self.last[0] <= first:
+            return self.last
+        pending = self._floor_in(self._pending, len(self._pending), first)
+        if pending is not None or not self._stored:
+            return pending
+        return self._read_floor(first) if self._in_memory else self._viewed_floor(first)
+
+    def flush(self) -> None:
+        """Write what waits in memory, into room for more.
+
+        Raises:
+            OSError: it can't be written; the entries stay in memory.
+        """
+        if not self._in_memory:
+            with closing(self._files.open(self.path, writable=True)) as file:
+                self._write_pending(file, make_room=True)
+
+    def trim(self, *, durable: bool = False) -> None:
+        """Write what waits in memory, and cut off what does not belong to the index.
+
+        Raises:
+            OSError: it can't be written; the entries stay in memory.
+        """
+        if self._in_memory:
+            return
+        with closing(self._files.open(self.path, writable=True)) as file:
+            self._write_pending(file, make_room=False)
+            stored_bytes = self._stored * self.entry_bytes
+            if file.size() != stored_bytes:
+                # Nothing may be mapped that is not there any more: a look at it would kill.
+                self.unmap()
+                file.truncate(stored_bytes)
+            self._untrimmed = False
+            if durable:
+                file.sync()
+
+    def rename(self, path: str) -> None:
+        """Give the file another name.
+
+        Raises:
+            OSError: it can't be renamed.
+        """
+        self._files.rename(self.path, path)
+        self.path = path
+
+    def unmap(self) -> None:
+        """Give the mapping back; the next lookup makes another one."""
+        if self._mapping is not None:
+            self._mapping.close()
+            self._mapping = None
+
+    def remove(self) -> None:
+        """Remove the file; fine if there is none.
+
+        Raises:
+            OSError: it is there and can't be removed.
+        """
+        self.unmap()
+        try:
+            self._files.remove(self.path)
+        except FileNotFoundError:
+            self.clear()
+
+    def _write_pending(self, file: File, *, make_room: bool) -> None:
+        size_bytes = file.size()
+        if size_bytes < self._stored * self.entry_bytes:
+            # Somebody has cut it off. The entries that are left lead to all of the log, too.
+            self._stored = 0
+        if not self._pending:
+            return
+        data = bytes(self._pending)
+        begin = self._stored * self.entry_bytes
+        end = begin + len(data)
+        if make_room and end > size_bytes:
+            file.truncate(self._room_bytes(end))
+            self._untrimmed = True
+        # An index that is built anew over a sound one leaves it as it is.
+        if file.read(len(data), begin) != data:
+            write_whole(file, data, begin)
+        self._stored += len(data) // self.entry_bytes
+        self._pending = bytearray()
+
+    def _room_bytes(self, end: int) -> int:
+        room = ROOM_ENTRIES * self.entry_bytes
+        while room < end:
+            room *= 2
+        return max(end, min(room, self._bytes_max - self._bytes_max % self.entry_bytes))
+
+    def _viewed_floor(self, first: int) -> _Entry | None:
+        end = self._stored * self.entry_bytes
+        view = self._read(end) if end <= READ_BYTES_MAX else self._mapped(end)
+        return self._floor_in(view, end, first)
+
+    def _floor_in(self, view: View | bytes | bytearray, end: int, first: int) -> _Entry | None:
+        unpack, size = self._layout.unpack_from, self.entry_bytes
+        at = bisect_right(range(end // size), first, key=lambda n: unpack(view, n * size)[0])
+        if not at:
+            return None
+        first, second = unpack(view, (at - 1) * size)
+        return (first, second)
+
+    def _mapped(self, end: int) -> View | bytes:
+        mapping = self._mapping
+        if mapping is None or not mapping.reaches(end):
+            self.unmap()
+            try:
+                self._mapping = mapping = self._files.map(self.path)
+            except FileNotFoundError as error:
+                raise CorruptData(f"{self.path} is gone") from error
+            except OSError:
+                return self._read(end)  # The file system maps nothing.
+            if not mapping.reaches(end):
+                raise CorruptData(f"{self.path} has been cut off: {end} bytes of it were in use")
+        return mapping.view()
+
+    def _read(self, end: int) -> bytes:
+        try:
+            file = self._files.open(self.path)
+        except FileNotFoundError as error:
+            raise CorruptData(f"{self.path} is gone") from error
+        with closing(file):
+            data = file.read(end, 0)
+        if len(data) < end:
+            raise CorruptData(f"{self.path} has been cut off: {end} bytes of it were in use")
+        return data
+
+    def _read_floor(self, first: int) -> _Entry | None:
+        with closing(self._files.open(self.path)) as file:
+            at = bisect_right(range(self._stored), first, key=lambda n: self._entry(file, n)[0])
+            return self._entry(file, at - 1) if at else None
+
+    def _entry(self, file: File, number: int) -> _Entry:
+        data = file.read(self.entry_bytes, number * self.entry_bytes)
+        if len(data) < self.entry_bytes:
+            return _NONE  # cut off by the writer
+        first, second = self._layout.unpack(data)
+        return (first, second)
+
+
+class OffsetIndex(SparseIndex):
+    """From an offset, relative to the segment's base, to the position of its batch."""
+
+    def __init__(self, files: Files, path: str, *, bytes_max: int, in_memory: bool) -> None:
+        super().__init__(files, path, _OFFSET_ENTRY, bytes_max=bytes_max, in_memory=in_memory)
+
+
+class TimeIndex(SparseIndex):
+    """From the greatest timestamp so far to the relative base offset of the batch that has it."""
+
+    def __init__(self, files: Files, path: str, *, bytes_max: int, in_memory: bool) -> None:
+        super().__init__(files, path, _TIME_ENTRY, bytes_max=bytes_max, in_memory=in_memory)
+
+
+class Indexes:
+    """Both indexes of a segment. Everything may raise OSError."""
+
+    def __init__(
+        self, files: Files, offsets_path: str, times_path: str, *, bytes_max: int, in_memory: bool
+    ) -> None:
+        self.offsets = OffsetIndex(files, offsets_path, bytes_max=bytes_max, in_memory=in_memory)
+        self.times = TimeIndex(files, times_path, bytes_max=bytes_max, in_memory=in_memory)
+
+    @property
+    def paths(self) -> list[str]:
+        """Their files."""
+        return [self.offsets.path, self.times.path]
+
+    @property
+    def are_behind(self) -> bool:
+        """Whether their files lack entries, or have room for more."""
+        return self.offsets.is_behind or self.times.is_behind
+
+    def create(self) -> None:
+        """Make the files, empty."""
+        self.offsets.create()
+        self.times.create()
+
+    def load(self) -> bool:
+        """Read how much there is; False if a file is missing or not whole."""
+        return self.times.load() and self.offsets.load()
+
+    def clear(self) -> None:
+        """Forget every entry; the files follow."""
+        self.offsets.clear()
+        self.times.clear()
+
+    def add(self, place: _Entry, newest: _Entry) -> bool:
+        """Add where a batch is, and the greatest timestamp so far unless it has an entry.
+
+        Returned is whether enough entries wait in memory to be worth a `flush`.
+        """
+        flush_due = self.offsets.add(place)
+        known = self.times.last
+        # The first batch, if it is of 1970, is where a search begins without an entry.
+        if newest[0] > (-1 if known is None else known[0]) and newest != _NONE:
+            flush_due = self.times.add(newest) or flush_due
+        return flush_due
+
+    def flush(self) -> None:
+        """Write what waits in memory, into room for more."""
+        self.times.flush()
+        self.offsets.flush()
+
+    def trim(self) -> None:
+        """Write what waits in memory, and give back the room for more."""
+        for index in (self.times, self.offsets):
+            if index.is_behind:
+                index.trim()
+
+    def keep(self) -> None:
+        """Bring them to disk as they are."""
+        self.times.trim(durable=True)
+        self.offsets.trim(durable=True)
+
+    def unmap(self) -> None:
+        """Give their mappings back."""
+        self.offsets.unmap()
+        self.times.unmap()
+
+    def rename(self, offsets_path: str, times_path: str) -> None:
+        """Give the files other names."""
+        self.offsets.rename(offsets_path)
+        self.times.rename(times_path)
+
+    def remove(self) -> None:
+        """Remove the files; fine if there are none."""
+        self.offsets.remove()
+        self.times.remove()

@@ -1,0 +1,767 @@
+"""Segment: one log file, its two indexes, and the index of the transactions aborted in it.
+
+It is named by the offset of its first batch in 20 digits. Its batches follow each other without
+gaps up to `size_bytes`; bytes behind that are not part of the log. The last segment of a partition
+keeps its file open for writing until other partitions need the descriptor more (`AppendedFile`);
+sealed segments are opened for each read, so a thousand of them cost no descriptor. `Damage` names
+a damaged range of a log file: the records, the bytes, and what can be done.
+
+Rule of this module: it reads and reports; `recovery` decides whether a range is torn or damaged. A
+range that is known to be damaged is refused, and what surrounds it is served. If an index entry
+disagrees with the log, the file is scanned once and both indexes are rebuilt.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+from streamlog.broker.config.broker import TopicConfig
+from streamlog.broker.storage.disk.file_range import FileRange
+from streamlog.broker.storage.disk.files import (
+    Buffer,
+    Content,
+    File,
+    Files,
+    unless_full,
+    write_whole,
+)
+from streamlog.broker.storage.log.aborted_index import ABORTED_SUFFIX, AbortedIndex
+from streamlog.broker.storage.log.index import Indexes
+from streamlog.broker.storage.log.producer_states import Decided
+from streamlog.broker.storage.log.scan import (
+    OFFSETS_MAX,
+    Header,
+    Headers,
+    Scan,
+    epochs,
+    first_timestamp_ms,
+    header_at,
+    last_whole,
+    sound_position,
+)
+from streamlog.errors import CorruptData
+from streamlog.records.batch import HEADER_BYTES, LogRecord, RecordBatch, count_offsets
+
+
+class AppendedFile:
+    """The open log of one segment; sealed segments have none."""
+
+    __slots__ = ("_files", "file", "was_released", "was_used")
+
+    def __init__(self, files: Files) -> None:
+        self.file: File | None = None
+        self.was_released = False
+        """Whether the log is appended to, and its file closed to leave others the descriptor."""
+        self.was_used = False
+        self._files = files
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is to be appended."""
+        return self.file is None and not self.was_released
+
+    def open(self, path: str, size_bytes: int = 0) -> File | None:
+        """Open the log for appending; None if its file is shorter, so not the one that was there.
+
+        Raises:
+            OSError: it can't be opened.
+        """
+        file = self._files.open(path, writable=True)
+        if file.size() < size_bytes:
+            file.close()
+            return None
+        self.file, self.was_released = file, False
+        self._files.held.add(self)
+        return file
+
+    def to_append(self, path: str, size_bytes: int) -> File:
+        """The open file, opened again after others needed its descriptor.
+
+        Raises:
+            OSError: it can't be opened, or is gone.
+        """
+        file = self.file
+        if file is None:
+            if not self.was_released:
+                raise ValueError(f"{path} is sealed")
+            file = self.open(path, size_bytes)
+            if file is None:
+                raise FileNotFoundError(errno.ENOENT, "a shorter file has its name", path)
+        self.was_used = True
+        return file
+
+    def close(self) -> None:
+        """Append nothing more."""
+        self._files.held.discard(self)
+        file, self.file, self.was_released = self.file, None, False
+        if file is not None:
+            file.close()
+
+    def release(self) -> None:
+        """See `Holder`."""
+        # Not closed: another thread may be using it, and the last reference closes it.
+        self.was_released = self.file is not None
+        self.file = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A place in a log file that can't be served."""
+
+    partition: str
+    path: str
+    position: int
+    end_position: int
+    first_offset: int
+    next_offset: int | None
+    """The first offset behind it that can be served; None if it reaches to the log's end."""
+    reason: str
+
+    def covers(self, offset: int) -> bool:
+        """Whether a record at `offset` would be in it."""
+        return offset >= self.first_offset and (
+            self.next_offset is None or offset < self.next_offset
+        )
+
+    def __str__(self) -> str:
+        until = "the end" if self.next_offset is None else str(self.next_offset - 1)
+        return (
+            f"{self.partition}: {self.path} is damaged at position {self.position}"
+            f" ({self.reason}): offsets {self.first_offset} to {until} can't be served;"
+            " stop the broker and mend it with `streamlog log repair`, or restore the file from a"
+            " copy"
+        )
+
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+DELETED_SUFFIX = ".deleted"
+"""Of files that are no longer part of a log, and not removed yet."""
+INDEX_BYTES_MAX = 10 * 1024 * 1024
+"""Set aside for an index at most, unless its topic says otherwise."""
+WALK_BYTES_MAX = 64 * 1024
+"""Read at a time when headers are walked."""
+READ_ON_MAX = 64
+"""Readers of which it is remembered where they go on: they need no index."""
+
+
+class SegmentEnd(NamedTuple):
+    """What is known of a segment that was closed in order, so that nobody has to look."""
+
+    base_offset: int
+    size_bytes: int
+    next_offset: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    max_timestamp_offset: int
+    since_entry_bytes: int
+    offset_entries: int
+    time_entries: int
+    aborted_entries: int = 0
+
+
+class Segment:
+    """The batches from `base_offset` on, in one file of `directory`.
+
+    Before anything is read, `create`, `load` or `rescan` has to be called. With `read_only`
+    nothing on disk is changed. `partition` names it in errors. With a `suffix` on the names of
+    its files it is none of the log's segments (yet).
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        index_bytes_max: int = INDEX_BYTES_MAX,
+        partition: str,
+        read_only: bool = False,
+        suffix: str = "",
+        on_damage: Callable[[], None] | None = None,
+    ) -> None:
+        stem = f"{directory}/{base_offset:020d}"
+        self.path = stem + LOG_SUFFIX + suffix
+        self._stem = stem
+        self.base_offset = base_offset
+        self.loaded = False
+        self.size_bytes = 0
+        self.trailing_bytes = 0
+        """Bytes behind the last whole batch, when `load` or `rescan` looked at the file."""
+        self.next_offset = base_offset
+        self.first_timestamp_ms = -1
+        self.max_timestamp_ms = -1
+        self.leader_epoch = -1
+        """The newest of the batches that were looked at as a whole."""
+        self.damage: list[Damage] = []
+        self.found_end_offset = base_offset
+        """Behind the last batch that `range` has found."""
+        self.has_unwritten_indexes = False
+        """Whether there was no room for entries of its indexes, which are in memory."""
+        self.has_markers = False
+        """Whether `rescan` has met control batches."""
+        self.aborted = AbortedIndex(files, stem + ABORTED_SUFFIX + suffix, in_memory=read_only)
+        self._max_timestamp_offset = base_offset
+        self._since_entry_bytes = 0
+        self._flush_due = False
+        self._files, self._partition, self._on_damage = files, partition, on_damage
+        self._interval_bytes = index_interval_bytes
+        self._appended = AppendedFile(files)
+        self._sealed = True
+        self._rescanned = False
+        self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
+        self._read_on: dict[int, Header | int] = {}
+        """The batch that a reader will ask for next, or its position; a hint, like the index."""
+        paths = (stem + INDEX_SUFFIX + suffix, stem + TIME_INDEX_SUFFIX + suffix)
+        self._indexes = Indexes(files, *paths, bytes_max=index_bytes_max, in_memory=read_only)
+        self._offsets, self._times = self._indexes.offsets, self._indexes.times
+
+    # Life. Everything here raises OSError when the system refuses.
+
+    def create(self) -> None:
+        """Make the files, empty, and open the log for appending."""
+        self._indexes.create()
+        self.aborted.remove()
+        self.unseal()
+        self._appended.open(self.path)
+        self.loaded = True
+
+    def unseal(self) -> None:
+        """Let the log be appended to; it is opened when that happens, or costs no descriptor."""
+        self._sealed = False
+
+    def trim_indexes(self) -> None:
+        """Write the index entries that wait in memory, and give back the room for more."""
+        self._indexes.trim()
+        self.aborted.flush()
+        self._flush_due = False
+
+    @property
+    def has_stale_indexes(self) -> bool:
+        """Whether their files lack entries, or have room for more."""
+        return self._indexes.are_behind or self.aborted.is_behind
+
+    def keep_indexes(self) -> None:
+        """Bring the indexes to disk as they are."""
+        self._indexes.keep()
+        self.aborted.flush(durable=True)
+
+    def write_if_space(self, write: Callable[[], None]) -> None:
+        """Write the indexes; what a full disk refuses stays in memory (`has_unwritten_indexes`)."""
+        self.has_unwritten_indexes = True
+        with unless_full():
+            write()
+            self.has_unwritten_indexes = False
+        self._flush_due = self._flush_due or self.has_unwritten_indexes
+
+    def sync(self) -> None:
+        """Return when what was appended is on disk; of a closed log the indexes too."""
+        file = self._appended.file
+        if file is not None:
+            file.sync()
+            return
+        with closing(self._files.open(self.path, writable=True)) as file:
+            file.sync()
+        if self.loaded and self._appended.is_closed:
+            self.write_if_space(self.keep_indexes)
+
+    def files_to_sync(self) -> list[File]:
+        """The files of which something may not be on disk, under own handles; to be closed."""
+        file = self._appended.file
+        if file is not None:
+            return [file.shared()]
+        sealed = self._appended.is_closed
+        paths = [self.path, *(self._indexes.paths if sealed else ())]
+        if sealed and len(self.aborted):
+            paths.append(self.aborted.path)
+        return [self._files.open(path, writable=True) for path in paths]
+
+    def close(self) -> None:
+        """Close the log; a read opens it again for itself."""
+        self._sealed = True
+        self._indexes.unmap()
+        self._appended.close()
+
+    def remove(self) -> None:
+        """Delete the files."""
+        self.close()
+        self._indexes.remove()
+        self.aborted.remove()
+        with suppress(FileNotFoundError):
+            self._files.remove(self.path)
+
+    def retire(self) -> list[str]:
+        """Take the files out of the log by renaming them; returns what is to be removed.
+
+        The log file is last: as long as it has its name, this can be done again.
+        """
+        self.close()
+        renamed: list[str] = []
+        for path in self.paths:
+            with suppress(FileNotFoundError):
+                self._files.rename(path, path + DELETED_SUFFIX)
+                renamed.append(path + DELETED_SUFFIX)
+        return renamed
+
+    @property
+    def paths(self) -> list[str]:
+        """Its files, the log last."""
+        return [*self._indexes.paths, self.aborted.path, self.path]
+
+    def open(self) -> File:
+        """The log, once more, for reading; to be closed."""
+        return self._files.open(self.path)
+
+    def rename_log(self, path: str) -> None:
+        """Give the log another name, under which it is read from now on."""
+        self._files.rename(self.path, path)
+        self.path = path
+
+    def settle(self) -> None:
+        """Give the files the names of a segment that is part of the log, the log last."""
+        self._indexes.rename(self._stem + INDEX_SUFFIX, self._stem + TIME_INDEX_SUFFIX)
+        self.aborted.rename(self._stem + ABORTED_SUFFIX)
+        self.rename_log(self._stem + LOG_SUFFIX)
+
+    def cut(self) -> None:
+        """Cut off, durably, what stands in the file behind the last whole batch."""
+        with closing(self._files.open(self.path, writable=True)) as file:
+            file.truncate(self.size_bytes)
+            file.sync()
+        self.trailing_bytes = 0
+
+    def linked(self) -> bool:
+        """Whether the log that is appended to still is in a directory."""
+        file = self._appended.file
+        if file is None and not self._sealed:
+            file = self._appended.open(self.path, self.size_bytes)
+        return file is not None and file.linked()
+
+    @property
+    def end(self) -> SegmentEnd:
+        """What `restore` wants to know."""
+        return SegmentEnd(
+            self.base_offset,
+            self.size_bytes,
+            self.next_offset,
+            self.first_timestamp_ms,
+            self.max_timestamp_ms,
+            self._max_timestamp_offset,
+            self._since_entry_bytes,
+            len(self._offsets),
+            len(self._times),
+            len(self.aborted),
+        )
+
+    def restore(self, end: SegmentEnd) -> bool:
+        """Take `end` for true without reading the log; False if the files are not those."""
+        self._forget()
+        with self._reading() as file:
+            if (file.size(), self.base_offset) != (end.size_bytes, end.base_offset):
+                return False
+        if end.offset_entries and not self._indexes.load():
+            return False
+        if (len(self._offsets), len(self._times)) != (end.offset_entries, end.time_entries):
+            return False
+        if not self.aborted.restore(self.base_offset, end.aborted_entries):
+            return False
+        self.size_bytes, self.next_offset = end.size_bytes, end.next_offset
+        self.first_timestamp_ms, self.max_timestamp_ms = end[3:5]
+        self._max_timestamp_offset = end.max_timestamp_offset
+        self._since_entry_bytes = end.since_entry_bytes
+        self.loaded = True
+        return True
+
+    # What is there. Everything here raises OSError when the files can't be read.
+
+    def load(self) -> bool:
+        """Find the end from the newest index entry on; False if the indexes are no good.
+
+        What stands before that entry is not looked at. Afterwards `trailing_bytes` tells
+        whether there is more in the file than whole batches.
+        """
+        self._forget()
+        if not self._indexes.load():
+            return False
+        if not (self.aborted.is_known or self.aborted.load(self.base_offset)):
+            return False
+        with self._reading() as file:
+            end = file.size()
+            relative, position = self._offsets.last or (0, 0)
+            if self._offsets.last is not None and (not relative or position >= end):
+                return False
+            if self._times.last is not None:
+                self.max_timestamp_ms, offset = self._times.last
+                self._max_timestamp_offset = self.base_offset + offset
+            self._scan_on(file, position, self.base_offset + relative, end)
+            self.loaded = position == 0 or self.size_bytes > position
+            return self.loaded and self._times_agree(file)
+
+    def rescan(self, end: int | None = None) -> str:
+        """Scan the whole file, CRCs included, or up to `end`; rebuild the indexes.
+
+        Places that are not sound and have sound batches behind them are noted as `damage`.
+        What follows the last sound batch is left to the caller: returned is why it is not
+        one, or an empty string if the file ends there.
+        """
+        self._forget()
+        with self._reading() as file:
+            end = file.size() if end is None else end
+            position, offset = 0, self.base_offset
+            while reason := self._scan_on(file, position, offset, end):
+                found = self._sound_behind(file, end)
+                if found is None:
+                    break
+                position, offset = found
+                self._note_damage(reason, position, offset)
+                self._add_entry(position, offset)
+        self.write_if_space(self.trim_indexes)
+        self.loaded = True
+        return reason
+
+    def note_tail_damage(self, reason: str, next_offset: int | None) -> Damage:
+        """Everything from the last sound batch to `next_offset` is damaged (None: to the end)."""
+        return self._note_damage(reason, self.size_bytes + self.trailing_bytes, next_offset)
+
+    @property
+    def has_damaged_end(self) -> bool:
+        """Whether nobody knows where it ends."""
+        return bool(self.damage) and self.damage[-1].next_offset is None
+
+    def sound_behind(self) -> bool:
+        """Whether a sound batch stands somewhere in the trailing bytes."""
+        with self._reading() as file:
+            return self._sound_behind(file, self.size_bytes + self.trailing_bytes) is not None
+
+    # Appending.
+
+    @property
+    def index_entries(self) -> int:
+        """How many places of it the offset index knows."""
+        return len(self._offsets)
+
+    def full(self, size_bytes: int, batches: Sequence[RecordBatch], config: TopicConfig) -> bool:
+        """Whether these batches, of so many bytes, are too many for the segment or its index."""
+        if self.size_bytes + size_bytes > config.segment_bytes:
+            return True
+        if self._since_entry_bytes >= self._interval_bytes:
+            # The time index has the larger entries, and never more of them.
+            index_bytes = (len(self._offsets) + 1) * self._times.entry_bytes
+            if index_bytes > config.segment_index_bytes:
+                return True
+        # Offsets are told from the base, in four bytes.
+        return self.next_offset + count_offsets(batches) - self.base_offset > OFFSETS_MAX
+
+    def note_aborted(self, decided: Decided) -> None:
+        """The last batch that was appended is the marker of a transaction that was aborted."""
+        self.aborted.add(decided)
+        self._flush_due = self._flush_due or self.aborted.flush_due
+
+    def room_bytes(self, config: TopicConfig) -> int:
+        """How much can be appended before it is full, whatever batches it is."""
+        entries = config.segment_index_bytes // self._times.entry_bytes - len(self._offsets)
+        return min(config.segment_bytes - self.size_bytes, entries * self._interval_bytes)
+
+    def append(self, data: Content, batches: Sequence[RecordBatch]) -> None:
+        """Write `data`: `batches`, placed one behind the other from `next_offset` on.
+
+        Raises:
+            OSError: it can't be written; the file ends with the last whole batch, as before.
+        """
+        file = self._appended.to_append(self.path, self.size_bytes)
+        if self._flush_due:
+            # Before the data: if there is no space even for this, nothing has happened yet.
+            self._flush_indexes()
+        try:
+            write_whole(file, data, self.size_bytes)
+        except OSError:
+            file.truncate(self.size_bytes)
+            raise
+        for batch in batches:
+            self._note_batch(batch, self.size_bytes, self.next_offset)
+
+    # Reading. Everything here raises CorruptData at a damaged place, and OSError.
+
+    def range(
+        self, offset: int, max_bytes: int, *, min_one: bool, limit: int | None = None
+    ) -> Buffer | FileRange:
+        """Whole batches, the first of them with `offset` in it; one at least if `min_one`.
+
+        They end before position `limit`, where a batch begins.
+        """
+        with self._reading() as file:
+            first = self._find(file, offset)
+            wanted = max(max_bytes, first.size_bytes) if min_one else max_bytes
+            if wanted < first.size_bytes:
+                self._remember(offset, first)
+                return b""
+            log_end = self.size_bytes if limit is None else limit
+            for damage in self.damage:
+                if damage.position > first.position:
+                    log_end = min(log_end, damage.position)
+            last, following = last_whole(
+                file,
+                first,
+                end=min(log_end, first.position + wanted),
+                log_end=log_end,
+                chunk_bytes=self._chunk_bytes,
+            )
+            end = last.position + last.size_bytes
+            self._remember(last.next_offset, end if following is None else following)
+            self.found_end_offset = last.next_offset
+            return file.range(end - first.position, first.position)
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch with `offset` in it begins."""
+        with self._reading() as file:
+            return self._find(file, offset).position
+
+    def first_not_before(self, timestamp_ms: int, start_offset: int = 0) -> LogRecord | None:
+        """The first record from `start_offset` on that is not older than `timestamp_ms`."""
+        if self.max_timestamp_ms < timestamp_ms or start_offset >= self.next_offset:
+            return None
+        with self._reading() as file:
+            begin = self._find(file, max(self._earliest(file, timestamp_ms), start_offset))
+            for header in self._walk(file, begin.position, begin.base_offset):
+                if header.max_timestamp_ms < timestamp_ms:
+                    continue
+                # So says the header. If the records know better, the walk goes on.
+                records = self._records(file, header)
+                kept = [record for record in records if record.offset >= start_offset]
+                if found := [record for record in kept if record.timestamp_ms >= timestamp_ms]:
+                    return found[0]
+        return None
+
+    def newest(self, start_offset: int = 0) -> LogRecord | None:
+        """The first of the records with the greatest timestamp; None if none has any.
+
+        Records before `start_offset` do not count.
+        """
+        if self.max_timestamp_ms < 0 or start_offset >= self.next_offset:
+            return None
+        with self._reading() as file:
+            header = self._find(file, self._max_timestamp_offset)
+            if header.base_offset < start_offset:
+                begin = self._find(file, start_offset)
+                later = self._walk(file, begin.position, begin.base_offset)
+                header = max(later, key=attrgetter("max_timestamp_ms"))
+            records = self._records(file, header)
+        kept = (record for record in records if record.offset >= start_offset)
+        return max(kept, key=attrgetter("timestamp_ms"), default=None)
+
+    def batches(self, offset: int) -> Iterator[RecordBatch]:
+        """Every sound batch from the one with `offset` in it on; damaged places are left out."""
+        with self._reading() as file:
+            for position, end, first in self._sound_ranges():
+                scan = Scan(file, position=position, next_offset=first, end=end)
+                yield from (batch for _, batch in scan if batch.next_offset > offset)
+
+    def epochs(self) -> Iterator[tuple[int, int]]:
+        """Leader epoch and base offset of every batch whose header can be walked to."""
+        with self._reading() as file:
+            for position, end, first in self._sound_ranges():
+                headers = Headers(file, end=end, chunk_bytes=self._chunk_bytes)
+                yield from epochs(headers.walk(position, first))
+
+    # Within.
+
+    @contextmanager
+    def _reading(self) -> Iterator[File]:
+        file = self._appended.file
+        if file is not None:
+            self._appended.was_used = True
+            yield file
+            return
+        with closing(self._files.open(self.path)) as file:
+            yield file
+
+    def _flush_indexes(self) -> None:
+        self._indexes.flush()
+        self.aborted.flush()
+        self._flush_due = False
+
+    def _forget(self) -> None:
+        self._indexes.clear()
+        self._read_on.clear()
+        self.size_bytes = self.trailing_bytes = 0
+        self.next_offset = self._max_timestamp_offset = self.base_offset
+        self.first_timestamp_ms = self.max_timestamp_ms = -1
+        self._since_entry_bytes = 0
+        self.has_markers = False
+        self.damage = []
+        self.loaded = False
+
+    def _scan_on(self, file: File, position: int, offset: int, end: int) -> str:
+        """Take in the sound batches from `position` on; why it stopped before `end`, if it did."""
+        if position > 0 and self.first_timestamp_ms < 0:
+            self.first_timestamp_ms = first_timestamp_ms(file, self.base_offset)
+        self.size_bytes, self.next_offset = position, offset
+        scan = Scan(file, position=position, next_offset=offset, end=end)
+        for at, batch in scan:
+            self._note_batch(batch, at, batch.base_offset)
+            self.has_markers = self.has_markers or batch.is_control
+            if self._flush_due and not self.has_unwritten_indexes:
+                self.write_if_space(self._flush_indexes)
+        self.trailing_bytes = end - self.size_bytes
+        return scan.reason
+
+    def _note_batch(self, batch: RecordBatch, position: int, base_offset: int) -> None:
+        # No record has the time of a batch that compaction has emptied.
+        timestamp_ms = batch.max_timestamp_ms if batch.record_count else -1
+        if position == 0:
+            self.first_timestamp_ms = timestamp_ms
+        if timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+            self._max_timestamp_offset = base_offset
+        if self._since_entry_bytes >= self._interval_bytes:
+            self._add_entry(position, base_offset)
+        size_bytes, leader_epoch = batch.size_bytes, batch.leader_epoch
+        self._since_entry_bytes += size_bytes
+        if leader_epoch > self.leader_epoch:  # noqa: PLR1730 - a call costs more, for each batch
+            self.leader_epoch = leader_epoch
+        self.size_bytes = position + size_bytes
+        self.next_offset = base_offset + batch.last_offset_delta + 1
+
+    def _add_entry(self, position: int, base_offset: int) -> None:
+        newest = self._offsets.last
+        if position == 0 or (newest is not None and newest[1] >= position):
+            return  # found without an entry, or has one
+        self._since_entry_bytes = 0
+        place = (base_offset - self.base_offset, position)
+        newest_at = self._max_timestamp_offset - self.base_offset
+        flush_due = self._indexes.add(place, (self.max_timestamp_ms, newest_at))
+        self._flush_due = flush_due or self._flush_due
+
+    def _times_agree(self, file: File) -> bool:
+        """Whether the time index reaches as far as the offset index, and ends in a true entry."""
+        if self._offsets.last is None:
+            return self._times.last is None
+        try:
+            indexed = self._walk_to(file, self.base_offset + self._offsets.last[0])
+            if self._times.last is None:
+                return indexed.max_timestamp_ms <= 0
+            timestamp_ms, relative = self._times.last
+            newest = self._walk_to(file, self.base_offset + relative)
+        except CorruptData:
+            return False
+        return indexed.max_timestamp_ms <= timestamp_ms == newest.max_timestamp_ms
+
+    def _sound_behind(self, file: File, end: int) -> tuple[int, int] | None:
+        return sound_position(
+            file,
+            position=self.size_bytes,
+            end=end,
+            offsets=range(self.next_offset, self.base_offset + OFFSETS_MAX),
+        )
+
+    def _note_damage(self, reason: str, end_position: int, next_offset: int | None) -> Damage:
+        damage = Damage(
+            partition=self._partition,
+            path=self.path,
+            position=self.size_bytes,
+            end_position=end_position,
+            first_offset=self.next_offset,
+            next_offset=next_offset,
+            reason=reason or "the file ends here",
+        )
+        self.damage.append(damage)
+        if self._on_damage is not None:
+            self._on_damage()
+        return damage
+
+    def _sound_ranges(self) -> Iterator[tuple[int, int, int]]:
+        """Position, end and first offset of what lies between damaged places."""
+        position, offset = 0, self.base_offset
+        for damage in self.damage:
+            yield position, damage.position, offset
+            position, offset = damage.end_position, damage.next_offset or self.next_offset
+        if position < self.size_bytes:
+            yield position, self.size_bytes, offset
+
+    def _find(self, file: File, offset: int) -> Header:
+        """The batch with `offset` in it."""
+        for damage in self.damage:
+            if damage.covers(offset):
+                raise CorruptData(str(damage))
+        try:
+            return self._walk_to(file, offset)
+        except CorruptData:
+            if self._rescanned:
+                raise
+        self._rebuild()
+        return self._find(file, offset)
+
+    def _rebuild(self) -> None:
+        """An index that points to nowhere, or damage that no scan has seen: a scan tells."""
+        self._rescanned = True
+        end, next_offset = self.size_bytes, self.next_offset
+        reason = self.rescan(end)
+        if self.size_bytes < end:
+            self._note_damage(reason, end, next_offset)
+            self.size_bytes, self.next_offset = end, next_offset
+
+    def _remember(self, offset: int, found: Header | int) -> None:
+        if len(self._read_on) >= READ_ON_MAX:
+            del self._read_on[next(iter(self._read_on))]
+        self._read_on[offset] = found
+
+    def _walk_to(self, file: File, offset: int) -> Header:
+        known = self._read_on.pop(offset, None)
+        if isinstance(known, Header):
+            return known
+        if known is not None:
+            with suppress(CorruptData):
+                return header_at(file, known, offset, end=self.size_bytes)
+        relative, position = self._offsets.floor(offset - self.base_offset) or (0, 0)
+        for header in self._walk(file, position, self.base_offset + relative):
+            if offset < header.next_offset:
+                return header
+        raise CorruptData(
+            f"{self._partition}: offset {offset} is missing in {self.path}, which ends at offset"
+            f" {self.next_offset}"
+        )
+
+    def _walk(self, file: File, position: int, offset: int) -> Iterator[Header]:
+        headers = Headers(file, end=self.size_bytes, chunk_bytes=self._chunk_bytes)
+        try:
+            yield from headers.walk(position, offset)
+        except CorruptData as error:
+            raise CorruptData(
+                f"{self._partition}: {self.path} is damaged at position {headers.position}: {error}"
+            ) from error
+
+    def _earliest(self, file: File, timestamp_ms: int) -> int:
+        """An offset before which every record is older than `timestamp_ms`."""
+        try:
+            entry = self._times.floor(timestamp_ms)
+        except CorruptData:
+            if not self._rescanned:
+                self._rebuild()
+            entry = None
+        if entry is None:
+            return self.base_offset
+        offset = self.base_offset + entry[1]
+        try:
+            header = self._walk_to(file, offset)
+        except CorruptData:
+            return self.base_offset
+        agrees = (header.max_timestamp_ms, header.base_offset) == (entry[0], offset)
+        # If not, the entry is wrong, and the search begins at the beginning.
+        return offset if agrees else self.base_offset
+
+    def _records(self, file: File, header: Header) -> list[LogRecord]:
+        try:
+            batch = RecordBatch(file.read(header.size_bytes, header.position))
+            batch.check_crc()
+            return batch.records()
+        except CorruptData as error:
+            raise CorruptData(
+                f"{self._partition}: {self.path} is damaged at position {header.position}: {error}"
+            ) from error

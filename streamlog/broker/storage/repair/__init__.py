@@ -1,0 +1,1 @@
+"""Inspection and repair of damaged partitions, by the files alone."""

@@ -1,0 +1,207 @@
+"""Inspection: looks through a data directory, every byte of it, and says what is not sound.
+
+Nothing is changed. If nobody has the directory open, it is locked meanwhile; if a broker has, it
+is read beside it. Rule of the file: the files are read as they are and not through
+`PartitionLog`, whose recovery would mend what is to be shown. What is looked for in a partition
+is `partition_audit`'s, and what to do about it `mending`'s.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+
+from streamlog.broker.storage.catalog import LOCK, META, Catalog, TopicEntry, describe_holder
+from streamlog.broker.storage.data_directory import Folders, partition_folder
+from streamlog.broker.storage.disk.files import File, Files, directory_error, write_whole
+from streamlog.broker.storage.disk.os_files import OsFiles, process_id
+from streamlog.broker.storage.log.partition_log import START_OFFSET
+from streamlog.broker.storage.repair.findings import Counts, Finding, InspectionReport
+from streamlog.broker.storage.repair.partition_audit import PartitionAudit
+from streamlog.broker.storage.repair.raw_partition import PlacedBatch, RawPartition
+from streamlog.errors import LogDirectoryLost, UnknownTopicOrPartition, UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+LOOKS_MAX = 5
+"""At a partition that a broker keeps changing."""
+
+
+class Inspection:
+    """A data directory that is looked through. Made by `open`; a context manager."""
+
+    def __init__(self, files: Files, path: str, lock: File | None, holder: str | None) -> None:
+        self.files = files
+        self.path = path
+        self.holder = holder
+        """Who has the directory open and may be writing; None if nobody has."""
+        self.catalog = Catalog(files, path)
+        self.is_read_only = False
+        """Whether its file system takes no writes, so that nobody can be writing either."""
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: str, *, files: Files | None = None) -> Self:
+        """Lock the directory, unless somebody else has, or it can't be written to.
+
+        Raises:
+            LogDirectoryLost: it is not there, or no data directory.
+            LogDirectoryFailed: it can't be read.
+            CorruptData: the file that says which log it is is damaged.
+        """
+        files = OsFiles() if files is None else files
+        path = path.rstrip("/") or ("/" if path else ".")
+        try:
+            if Catalog(files, path).identity() is None:
+                raise LogDirectoryLost(f"{path} is no data directory of a log: it has no {META}")
+            lock = files.lock(f"{path}/{LOCK}")
+            if lock is not None:
+                content = json.dumps({"process_id": process_id(), "since_ms": 0}).encode()
+                lock.truncate(0)
+                write_whole(lock, content, 0)
+        except OSError as error:
+            if error.errno not in _NOT_WRITABLE:
+                raise directory_error(error, path) from error
+            return cls._unlocked(files, path, error)
+        return cls(files, path, lock, describe_holder(files, path) if lock is None else None)
+
+    @classmethod
+    def _unlocked(cls, files: Files, path: str, error: OSError) -> Self:
+        """A directory that can't be locked: a copy that is read-only, or another user's."""
+        holder = None
+        if error.errno != errno.EROFS:
+            holder = f"{path} can't be locked ({error.strerror}), so a broker may be writing to it"
+        inspection = cls(files, path, None, holder)
+        inspection.is_read_only = True
+        return inspection
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the directory back."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def partitions(self) -> Iterator[RawPartition]:
+        """Every partition of every topic.
+
+        Raises:
+            CorruptData: a small file of the directory is damaged.
+            LogDirectoryError: it can't be read.
+        """
+        with self.disk():
+            if not self.catalog.knows_topics():
+                Folders(self.files, self.path).check_owned()
+            entries, _ = self.catalog.topics()
+            points = self.catalog.recovery_points()
+            starts = self.catalog.log_start_offsets()
+        for entry in sorted(entries, key=lambda each: each.name):
+            for number in entry.partitions:
+                folder = _folder(entry, number)
+                point, start = points.get(folder, START_OFFSET), starts.get(folder, START_OFFSET)
+                yield self._stored(entry, number, recovery_point=point, log_start_offset=start)
+
+    def partition(self, topic: str, partition: int) -> RawPartition:
+        """One of them. Raises what `partitions` raises.
+
+        Raises:
+            UnknownTopicOrPartition: there is none.
+        """
+        for stored in self.partitions():
+            if (stored.topic, stored.partition) == (topic, partition):
+                return stored
+        raise UnknownTopicOrPartition(f"{self.path} has no partition {partition} of {topic!r}")
+
+    def verify(self) -> InspectionReport:
+        """Read everything and compare everything that can be compared.
+
+        Raises:
+            CorruptData: a small file of the directory is damaged, so it can't be looked through.
+            LogDirectoryError: it can't be read.
+        """
+        counts = Counts()
+        findings: list[Finding] = []
+        for stored in self.partitions():
+            with self.disk():
+                findings += self._looked_through(stored, counts)
+        return InspectionReport(tuple(findings), counts)
+
+    def findings(self, stored: RawPartition) -> list[Finding]:
+        """What is not sound in one partition.
+
+        Raises:
+            LogDirectoryError: it can't be read.
+        """
+        with self.disk():
+            return self._looked_through(stored, Counts())
+
+    def batches(
+        self, stored: RawPartition, offset: int = START_OFFSET
+    ) -> Iterator[PlacedBatch | Finding]:
+        """The batches of a partition from the one with `offset` in it on, and what is not sound.
+
+        Raises:
+            LogDirectoryError: it can't be read.
+        """
+        with self.disk():
+            audit = PartitionAudit(self.files, stored, is_open=self.holder is not None)
+            yield from audit.walk(offset)
+
+    def check_alone(self) -> None:
+        """Whether something may be changed.
+
+        Raises:
+            UsageError: somebody else has the directory open.
+        """
+        if self.is_read_only:
+            raise UsageError(f"{self.path} can't be written to: mend a copy that can")
+        if self.holder is not None:
+            raise UsageError(f"{self.holder}; stop it first: a log is mended offline")
+
+    @contextmanager
+    def disk(self) -> Iterator[None]:
+        """Errors of the system come out as what they mean for the data directory."""
+        try:
+            yield
+        except OSError as error:
+            raise directory_error(error, self.path) from error
+
+    def _looked_through(self, stored: RawPartition, counts: Counts) -> list[Finding]:
+        """A broker that changes files meanwhile makes sound ones look wrong: look again."""
+        for _ in range(LOOKS_MAX):
+            audit = PartitionAudit(self.files, stored, is_open=self.holder is not None)
+            found = audit.findings()
+            if not (found and audit.has_changed_files):
+                break
+        counts.add(audit.counts)
+        return found
+
+    def _stored(
+        self, entry: TopicEntry, number: int, *, recovery_point: int, log_start_offset: int
+    ) -> RawPartition:
+        return RawPartition(
+            topic=entry.name,
+            partition=number,
+            directory=f"{self.path}/{_folder(entry, number)}",
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            is_compacted="compact" in entry.configs.get("cleanup.policy", ""),
+        )
+
+
+def _folder(entry: TopicEntry, number: int) -> str:
+    return partition_folder(entry.topic_id, number)

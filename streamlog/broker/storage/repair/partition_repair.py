@@ -1,0 +1,387 @@
+"""Mending: makes a damaged partition one that is served again, all but what was lost.
+
+Damaged bytes are moved, never deleted: they go to a file with the suffix `.quarantine` beside
+the segment, before anything else happens. The segment is then written anew: its sound batches
+as they are, and for every range of offsets that is lost one empty batch, such as compaction
+leaves too, so that readers step over it and no offset ever changes its meaning. Which they are is
+written down (`recovery`): a broker whose partition others have too fetches them from those,
+and does not count as one that has everything before. Of offsets that
+two files hold the later one's count, if it has all of them. Indexes are built anew. What nobody
+can mend is left, and `ADVICE` says what to do. Rule of the file: every step may be the last one
+before a power cut; a segment is the old one or the mended one, and mending again finishes what
+was begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from streamlog.broker.config.broker import TopicConfig
+from streamlog.broker.storage.disk.files import File, Files, make_durable_directory, write_whole
+from streamlog.broker.storage.log.aborted_index import ABORTED_SUFFIX
+from streamlog.broker.storage.log.partition_log import START_OFFSET
+from streamlog.broker.storage.log.recovery import LostOffsets
+from streamlog.broker.storage.log.scan import OFFSETS_MAX, PREFIX_BYTES
+from streamlog.broker.storage.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+)
+from streamlog.broker.storage.log.swap import recover
+from streamlog.broker.storage.repair.findings import Finding, FindingKind, InspectionReport
+from streamlog.broker.storage.repair.partition_audit import rebuild_aborted_indexes
+from streamlog.broker.storage.repair.raw_partition import RawPartition, Unsound, walk_file
+from streamlog.broker.storage.validator import unreadable_reason
+from streamlog.records.batch import HEADER_BYTES, RecordBatch
+
+if TYPE_CHECKING:
+    from streamlog.broker.storage.repair.inspection import Inspection
+
+QUARANTINE_SUFFIX = ".quarantine"
+COPY_BYTES = 1024 * 1024
+REPAIRED_KINDS = frozenset(FindingKind) - {FindingKind.ORDER}
+"""What can be mended; for the rest nobody can tell what would be right."""
+ADVICE = {
+    FindingKind.ORDER: "batches of a producer that are not in its order can't be repaired: they are"
+    " sound, and served as they stand, and no check can tell which were meant; look at them with"
+    " `streamlog log dump`, and send what is missing again from its source",
+    FindingKind.OVERLAP: "two files hold the same offsets, and the later one has not all that the"
+    " earlier one has of them, or begins within a batch of it: no check can tell which is right; move the"
+    " one that should not be there (a copy, perhaps) out of the folder, or restore both from a copy,"
+    " and repair again",
+}
+"""What to do about findings that mending leaves."""
+_REWRITTEN = frozenset(
+    {FindingKind.DAMAGED, FindingKind.UNREADABLE, FindingKind.MISSING, FindingKind.UNFINISHED}
+)
+_LEFT_BY_SWAPS = frozenset({FindingKind.SWAP, FindingKind.LEFTOVER})
+_REPAIR_SUFFIX = ".mending"
+_MAGIC = 2
+# base offset, length, leader epoch, magic, CRC; then what the CRC covers: attributes, last offset
+# delta, two timestamps, producer id and epoch, base sequence, count
+_PREFIX = Struct(">qiibI")
+_COVERED = Struct(">hiqqqhii")
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What was done about a file."""
+
+    path: str
+    what: str
+
+
+def repair_partition(inspection: Inspection, report: InspectionReport) -> list[Repaired]:
+    """Mend what `report` found, as far as it can be.
+
+    Raises:
+        UsageError: somebody else has the directory open.
+        LogDirectoryError: the disk refused; what was not mended is as it was.
+        CorruptData: a small file of the directory is damaged.
+    """
+    inspection.check_alone()
+    found = [finding for finding in report.findings if finding.kind in REPAIRED_KINDS]
+    done: list[Repaired] = []
+    for stored in inspection.partitions():
+        here = (stored.topic, stored.partition)
+        mine = [each for each in found if (each.topic, each.partition) == here]
+        if any(finding.kind in _LEFT_BY_SWAPS for finding in mine):
+            with inspection.disk():
+                done += _recovered(inspection.files, stored)
+            # Files have other names now.
+            mine = [
+                finding for finding in inspection.findings(stored) if finding.kind in REPAIRED_KINDS
+            ]
+        if not mine:
+            continue
+        with inspection.disk():
+            inspection.catalog.take_clean_mark()  # The next opening looks at the end by itself.
+            done += _Repair(inspection.files, stored).mend(mine)
+    return done
+
+
+def _recovered(files: Files, stored: RawPartition) -> list[Repaired]:
+    """Do with compactions that were interrupted what an opening would."""
+    recovered = recover(files, stored.directory)
+    pairs = [(name, "has its place now") for name in recovered.finished]
+    pairs += [(name, "removed") for name in recovered.removed]
+    return [Repaired(f"{stored.directory}/{name}", what) for name, what in pairs]
+
+
+class _Repair:
+    """The files of one partition."""
+
+    def __init__(self, files: Files, stored: RawPartition) -> None:
+        self._files = files
+        self._stored = stored
+        self._lost = LostOffsets(files, stored.directory)
+        self._done: list[Repaired] = []
+
+    def mend(self, findings: list[Finding]) -> list[Repaired]:
+        make_durable_directory(self._files, self._stored.directory)
+        self._lost.read()
+        bases = self._bases() or [self._stored.log_start_offset]
+        rewritten = {each.path for each in findings if each.kind in _REWRITTEN}
+        rewritten |= {
+            each.path
+            for each in findings
+            if each.kind is FindingKind.OVERLAP and self._is_held_twice(each, bases)
+        }
+        indexed = {
+            each.path.rpartition(".")[0] for each in findings if each.kind is FindingKind.INDEX
+        }
+        if bases[0] > self._stored.log_start_offset and self._stored.path(bases[0]) in rewritten:
+            self._fill_head(bases[0])
+        for base, next_base in zip(bases, [*bases[1:], None], strict=True):
+            path = self._stored.path(base)
+            if path in rewritten:
+                self._rewrite(base, next_base)
+            elif path.removesuffix(LOG_SUFFIX) in indexed:
+                self._index(base)
+                self._done.append(Repaired(path, "indexes built anew"))
+        if rewritten or any(each.path.endswith(ABORTED_SUFFIX) for each in findings):
+            batches = self._stored.batches(self._files)
+            rebuild_aborted_indexes(self._files, batches, self._stored.path)
+        for each in findings:
+            if each.kind is FindingKind.SNAPSHOT:
+                aside = self._free(each.path)
+                self._files.rename(each.path, aside)
+                self._done.append(Repaired(each.path, f"moved to {aside}"))
+        self._files.sync_directory(self._stored.directory)
+        return self._done
+
+    def _is_held_twice(self, overlap: Finding, bases: list[int]) -> bool:
+        """Whether the later file holds all that the earlier one has of its offsets."""
+        first, end = overlap.first_offset, overlap.next_offset
+        if first is None or end is None or not self._begins_between(overlap):
+            return False
+        reached = first
+        for base in bases:
+            if first <= base <= reached < end:
+                reached = self._sound_end(base)
+        return reached >= end
+
+    def _sound_end(self, base: int) -> int:
+        """Up to where a file holds every offset from its first one on."""
+        reached = base
+        with closing(self._files.open(self._stored.path(base))) as file:
+            for place in walk_ranges(file, base):
+                if not isinstance(place, Sound):
+                    break
+                reached = place.next_offset
+        return reached
+
+    def _begins_between(self, overlap: Finding) -> bool:
+        """Whether the later file begins where a batch of the earlier one does."""
+        with closing(self._files.open(overlap.path)) as earlier:
+            head = earlier.read(HEADER_BYTES, overlap.position)
+        return len(head) == HEADER_BYTES and _PREFIX.unpack_from(head)[0] == overlap.first_offset
+
+    def _fill_head(self, next_base: int) -> None:
+        """Everything before the first file is lost."""
+        start = self._stored.log_start_offset
+        path = self._stored.path(start)
+        with closing(self._files.open(path + _REPAIR_SUFFIX, writable=True)) as target:
+            target.truncate(0)
+            writing = _Writing(target)
+            writing.fill(start, next_base)
+            target.sync()
+        self._put_in_place(start, writing.holes)
+
+    def _rewrite(self, base: int, next_base: int | None) -> None:
+        path = self._stored.path(base)
+        with closing(self._files.open(path, writable=True)) as source:
+            places = list(walk_ranges(source, base, stop=next_base))
+            self._quarantine(source, path, base, places)
+            with closing(self._files.open(path + _REPAIR_SUFFIX, writable=True)) as target:
+                target.truncate(0)
+                writing = _Writing(target)
+                self._copy(source, places, writing, base)
+                due = self._stored.recovery_point if next_base is None else next_base
+                writing.fill(writing.next_offset, due)
+                target.sync()
+        self._put_in_place(base, writing.holes)
+
+    def _copy(
+        self, source: File, places: Iterable[Sound | Unsound], writing: _Writing, base: int
+    ) -> None:
+        writing.next_offset = base
+        for place in places:
+            if isinstance(place, Sound):
+                writing.copy(source, place)
+            elif place.next_offset is not None:
+                writing.fill(place.first_offset, place.next_offset)
+
+    def _quarantine(
+        self, source: File, path: str, base: int, places: Iterable[Sound | Unsound]
+    ) -> None:
+        for place in places:
+            if isinstance(place, Sound):
+                continue
+            name = f"{self._stored.path(base, '')}.{place.position}-{place.end_position}"
+            aside = self._free(name)
+            with closing(self._files.open(aside, writable=True)) as file:
+                _copy_bytes(source, place.position, place.end_position, file, 0)
+                file.sync()
+            self._files.sync_directory(self._stored.directory)
+            size_bytes = place.end_position - place.position
+            self._done.append(Repaired(path, f"{size_bytes} bytes moved to {aside}"))
+
+    def _put_in_place(self, base: int, holes: list[tuple[int, int]]) -> None:
+        path = self._stored.path(base)
+        if holes:
+            self._lost.add(holes[0][0], holes[-1][1])
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            with suppress(FileNotFoundError):
+                self._files.remove(self._stored.path(base, suffix))
+        self._files.rename(path + _REPAIR_SUFFIX, path)
+        self._files.sync_directory(self._stored.directory)
+        self._index(base)
+        for first, following in holes:
+            offsets = str(first) if following == first + 1 else f"{first} to {following - 1}"
+            what = f"offsets {offsets} are lost: an empty batch stands for them"
+            self._done.append(Repaired(path, what))
+
+    def _index(self, base: int) -> None:
+        segment = Segment(
+            self._files,
+            self._stored.directory,
+            base,
+            index_interval_bytes=TopicConfig().index_interval_bytes,
+            partition=f"{self._stored.topic}-{self._stored.partition}",
+        )
+        segment.rescan()
+
+    def _bases(self) -> list[int]:
+        names = self._stored.names(self._files)
+        return [segment.base_offset for segment in self._stored.segments(names)]
+
+    def _free(self, path: str) -> str:
+        """A name for a quarantined file that no earlier one has."""
+        taken = {f"{self._stored.directory}/{name}" for name in self._listed()}
+        candidate, number = path + QUARANTINE_SUFFIX, 1
+        while candidate in taken:
+            number += 1
+            candidate = f"{path}.{number}{QUARANTINE_SUFFIX}"
+        return candidate
+
+    def _listed(self) -> list[str]:
+        return self._files.list(self._stored.directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """Batches that stand side by side in a file."""
+
+    position: int
+    end_position: int
+    next_offset: int
+    leader_epoch: int
+
+
+class _Writing:
+    """A segment that is written anew."""
+
+    def __init__(self, target: File) -> None:
+        self.next_offset = START_OFFSET
+        self.holes: list[tuple[int, int]] = []
+        self._target = target
+        self._size_bytes = 0
+        self._leader_epoch = 0
+
+    def copy(self, source: File, place: Sound) -> None:
+        _copy_bytes(source, place.position, place.end_position, self._target, self._size_bytes)
+        self._size_bytes += place.end_position - place.position
+        self.next_offset = place.next_offset
+        self._leader_epoch = place.leader_epoch
+
+    def fill(self, first_offset: int, next_offset: int) -> None:
+        """Stand in for the offsets from `first_offset` on, if there are any."""
+        self.next_offset = max(self.next_offset, next_offset)
+        while first_offset < next_offset:
+            following = min(next_offset, first_offset + OFFSETS_MAX)
+            data = empty_batch(first_offset, following, self._leader_epoch)
+            write_whole(self._target, data, self._size_bytes)
+            self._size_bytes += len(data)
+            self.holes.append((first_offset, following))
+            first_offset = following
+
+
+def walk_ranges(source: File, base: int, *, stop: int | None = None) -> Iterator[Sound | Unsound]:
+    """What is in a log file, sound batches side by side taken together.
+
+    What begins at offset `stop` or behind it, where another file begins, counts as not sound.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    begin = position = 0
+    last: tuple[int, int] | None = None
+    end = source.size()
+    for found in walk_file(source, base_offset=base, end=end):
+        each = _up_to(found, stop, end)
+        if isinstance(each, Unsound):
+            if last is not None:
+                yield Sound(begin, position, *last)
+            yield each
+            begin, last = each.end_position, None
+            if begin == end:
+                return
+        else:
+            at, batch = each
+            position = at + batch.size_bytes
+            last = (batch.next_offset, batch.leader_epoch)
+    if last is not None:
+        yield Sound(begin, position, *last)
+
+
+def _up_to(
+    each: tuple[int, RecordBatch] | Unsound, stop: int | None, end: int
+) -> tuple[int, RecordBatch] | Unsound:
+    """The place, or if it begins at `stop` or behind it, the rest of the file.
+
+    A batch whose records can't be decoded is not sound.
+    """
+    if isinstance(each, Unsound):
+        position, first = each.position, each.first_offset
+    else:
+        position, first = each[0], each[1].base_offset
+    if stop is None or first < stop:
+        return _readable(each)
+    return Unsound(position, end, first, None, f"the next file begins at offset {stop}")
+
+
+def _readable(each: tuple[int, RecordBatch] | Unsound) -> tuple[int, RecordBatch] | Unsound:
+    if isinstance(each, Unsound):
+        return each
+    position, batch = each
+    why = unreadable_reason(batch)
+    if not why:
+        return each
+    end = position + batch.size_bytes
+    return Unsound(position, end, batch.base_offset, batch.next_offset, why)
+
+
+def empty_batch(first_offset: int, next_offset: int, leader_epoch: int) -> bytes:
+    """A batch without records that takes up the offsets up to before `next_offset`."""
+    covered = _COVERED.pack(0, next_offset - first_offset - 1, -1, -1, -1, -1, -1, 0)
+    length = HEADER_BYTES - PREFIX_BYTES
+    prefix = _PREFIX.pack(first_offset, length, leader_epoch, _MAGIC, crc32c(covered))
+    return prefix + covered
+
+
+def _copy_bytes(source: File, begin: int, end: int, target: File, position: int) -> None:
+    while begin < end:
+        data = source.read(min(COPY_BYTES, end - begin), begin)
+        if not data:
+            raise OSError(f"{end - begin} bytes could not be read again")
+        write_whole(target, data, position)
+        begin += len(data)
+        position += len(data)

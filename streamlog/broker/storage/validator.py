@@ -1,0 +1,575 @@
+"""Validator: which batches a log accepts (after Kafka's LogValidator).
+
+A client sends batches that are already encoded, and the log keeps their bytes. So everything that
+later readers rely on is checked here, once: format, CRC, size, the record count against the
+offsets that the batch takes, and the records themselves, which are scanned (`records.record_scan`)
+and decompressed if need be, up to the topic's `max.decompressed.bytes`. `prepare` does everything
+that needs no offset, so a thread can run it before the append. `validate_copies` checks batches
+that another log has given their offsets. If `compression.type` is not `producer`, batches in
+another codec are decompressed, checked and compressed again; records and all other header fields
+stay.
+
+Rules of this module: a large batch is scanned in parts, so that a scan in a thread never holds the
+interpreter for long; only a batch that is refused is decoded, to name its bad records; a batch
+that can't be read is never recompressed, because the new checksum would make it look sound.
+
+Not done here: producer sequences (`log.producer_states`) and the append (`log.partition_log`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from streamlog.broker.config.broker import AS_PRODUCED, LOG_APPEND_TIME, UNCOMPRESSED, TopicConfig
+from streamlog.broker.config.settings import LONG_MAX
+from streamlog.durations import TIMESTAMP_MS_MAX, moment
+from streamlog.errors import (
+    CorruptData,
+    CorruptMessage,
+    DecompressedTooLarge,
+    LogError,
+    MessageTooLarge,
+    RecordsRefused,
+)
+from streamlog.records.batch import (
+    HEADER_BYTES,
+    RECORDS_MAX,
+    UNCOMPRESSED_BYTES_MAX,
+    LogRecord,
+    RecordBatch,
+    place_batch,
+)
+from streamlog.records.compression import Compression, compress, decompress
+from streamlog.records.record_scan import RecordScan
+
+
+class AppendOrigin(Enum):
+    """Where batches come from, and what they are checked for."""
+
+    CLIENT = "client"
+    """One that has begun no transaction."""
+    TRANSACTION = "transaction"
+    """One that has begun a transaction here, as its coordinator knows."""
+    COORDINATOR = "coordinator"
+    """The broker itself: what it writes for a producer has no sequence numbers."""
+    COPY = "copy"
+    """Another log."""
+
+
+class AppendResult(NamedTuple):
+    """Where a client's batches are in the log."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    """-1: records keep the time that their producer gave them."""
+    size_bytes: int
+    """So much longer is the log; 0: the batch had been appended before, at these offsets."""
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the batch was there already, and was not appended again."""
+        return self.size_bytes == 0
+
+
+INVALID_RECORD: Final = 87
+INVALID_TIMESTAMP: Final = 32
+SCAN_RECORDS: Final = 16 * 1024
+"""Records that are scanned at a time: well below a millisecond."""
+PLAIN_BYTES_MAX: Final = 1024 * 1024
+"""Batches up to this size are scanned at once if they are not compressed."""
+RECORD_ERRORS_MAX: Final = 1_000
+"""Bad records that one answer names."""
+
+
+class RecordRules(NamedTuple):
+    """What a topic asks of the records of a batch."""
+
+    needs_keys: bool
+    oldest_ms: int
+    newest_ms: int
+    decompressed_bytes_max: int
+
+    @classmethod
+    def of(cls, config: TopicConfig, wall_ms: int | None) -> RecordRules:
+        """The rules of a topic at that time; without a time, timestamps have no bounds."""
+        oldest_ms, newest_ms = 0, LONG_MAX
+        if wall_ms is not None and config.message_timestamp_type != LOG_APPEND_TIME:
+            oldest_ms = max(wall_ms - config.message_timestamp_before_max_ms, 0)
+            newest_ms = min(wall_ms + config.message_timestamp_after_max_ms, LONG_MAX)
+        return cls(config.compacts, oldest_ms, newest_ms, config.max_decompressed_bytes)
+
+
+def validate_records(batch: RecordBatch, rules: RecordRules) -> RecordScan:
+    """The scan of a batch whose records are sound and what the topic asks for.
+
+    Raises:
+        RecordsRefused: they are not; names the bad records as far as they can be told apart.
+    """
+    scan = _scanned(batch, rules)
+    no_key = rules.needs_keys and scan.keyless > 0
+    if no_key or scan.oldest_ms < rules.oldest_ms or scan.newest_ms > rules.newest_ms:
+        raise _refusal(batch.records(), rules)
+    return scan
+
+
+def check_newest(batch: RecordBatch, rules: RecordRules) -> None:
+    """Judge a batch by the newest timestamp in its header.
+
+    Raises:
+        RecordsRefused: it is later than the topic takes.
+    """
+    newest_ms = batch.max_timestamp_ms
+    if newest_ms > rules.newest_ms:
+        raise RecordsRefused(
+            f"a batch was refused: its newest {_too_late(newest_ms, rules)}", code=INVALID_TIMESTAMP
+        )
+
+
+def decompress_records(batch: RecordBatch, size_bytes_max: int) -> bytes:
+    """The decompressed records of a batch, all of them sound.
+
+    Raises:
+        CorruptData: they are malformed, or take more than `size_bytes_max` bytes.
+    """
+    records = decompress(batch.codec, batch.data[HEADER_BYTES:], size_bytes_max=size_bytes_max)
+    scan_all(RecordScan(batch), records)
+    return records
+
+
+def unreadable_reason(batch: RecordBatch) -> str:
+    """Why nobody can read the records of a batch whose checksum is right; empty if they can."""
+    if batch.record_count == 0 and batch.size_bytes == HEADER_BYTES:
+        return ""
+    if not 0 <= batch.record_count <= RECORDS_MAX:
+        return f"the batch claims {batch.record_count} records"
+    try:
+        decompress_records(batch, UNCOMPRESSED_BYTES_MAX)
+    except CorruptData as error:
+        return str(error)
+    return ""
+
+
+def scan_all(scan: RecordScan, records: bytes) -> None:
+    """Scan `records`, part after part.
+
+    Raises:
+        CorruptData: they are malformed.
+    """
+    while scan.read(records, SCAN_RECORDS):
+        pass
+
+
+def _scanned(batch: RecordBatch, rules: RecordRules) -> RecordScan:
+    if batch.record_count > RECORDS_MAX:
+        raise RecordsRefused(
+            f"a batch holds {batch.record_count} records; at most {RECORDS_MAX} are taken",
+            code=INVALID_RECORD,
+        )
+    scan = RecordScan(batch)
+    bytes_max = max(rules.decompressed_bytes_max, batch.size_bytes)
+    try:
+        if batch.codec is Compression.NONE and batch.size_bytes <= PLAIN_BYTES_MAX:
+            scan.read_plain(batch)
+            return scan
+        payload = batch.data[HEADER_BYTES:]
+        records = decompress(batch.codec, payload, size_bytes_max=bytes_max)
+    except DecompressedTooLarge as error:
+        raise RecordsRefused(
+            f"a batch of {batch.size_bytes} bytes ({batch.codec.name.lower()}) was refused: its"
+            f" records take more than {bytes_max} bytes decompressed; send smaller batches, or"
+            " raise max.decompressed.bytes for the topic (message.max.decompressed.bytes for the"
+            " broker)",
+            code=INVALID_RECORD,
+        ) from error
+    except CorruptData as error:
+        # In a plain batch the scan has come to the record; what can't be decompressed has none.
+        is_plain = batch.codec is Compression.NONE
+        raise _malformed(scan, batch, error, is_named=is_plain) from error
+    try:
+        scan_all(scan, records)
+    except CorruptData as error:
+        raise _malformed(scan, batch, error, is_named=True) from error
+    return scan
+
+
+def _malformed(
+    scan: RecordScan, batch: RecordBatch, error: CorruptData, *, is_named: bool
+) -> RecordsRefused:
+    is_named = is_named and scan.index < batch.record_count
+    return RecordsRefused(
+        f"a batch was refused: {error}",
+        code=INVALID_RECORD,
+        record_errors={scan.index: str(error)} if is_named else {},
+    )
+
+
+def _refusal(records: list[LogRecord], rules: RecordRules) -> RecordsRefused:
+    errors: dict[int, str] = {}
+    code = INVALID_RECORD
+    for number, record in enumerate(records):
+        if rules.needs_keys and record.key is None:
+            errors[number] = "it has no key, and the topic is compacted (cleanup.policy)"
+        elif record.timestamp_ms > rules.newest_ms:
+            code = INVALID_TIMESTAMP
+            errors[number] = f"its {_too_late(record.timestamp_ms, rules)}"
+        elif 0 <= record.timestamp_ms < rules.oldest_ms:
+            code = INVALID_TIMESTAMP
+            errors[number] = (
+                f"its timestamp {_shown(record.timestamp_ms)} is earlier than"
+                f" {_shown(rules.oldest_ms)}, the earliest that the topic takes now"
+                " (message.timestamp.before.max.ms)"
+            )
+        if len(errors) == RECORD_ERRORS_MAX:
+            break
+    first, reason = next(iter(errors.items()))
+    others = f" ({len(errors)} records are refused)" if len(errors) > 1 else ""
+    return RecordsRefused(
+        f"record {first} of a batch was refused: {reason}{others}", code=code, record_errors=errors
+    )
+
+
+def _too_late(timestamp_ms: int, rules: RecordRules) -> str:
+    return (
+        f"timestamp {_shown(timestamp_ms)} is later than {_shown(rules.newest_ms)}, the latest that"
+        " the topic takes now (message.timestamp.after.max.ms)"
+    )
+
+
+def _shown(timestamp_ms: int) -> str:
+    """As it is, and for people where there is such a date."""
+    if timestamp_ms > TIMESTAMP_MS_MAX:
+        return str(timestamp_ms)
+    return f"{timestamp_ms} ({moment(timestamp_ms):%Y-%m-%d %H:%M:%S} UTC)"
+
+
+_LENGTH_AT = 8
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_NOT_IN_LENGTH = 12
+_CODEC_BITS = 0x07
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_UINT32 = struct.Struct(">I")
+
+
+def recompress(
+    data: bytearray | memoryview, batches: list[RecordBatch], config: TopicConfig
+) -> tuple[bytearray | memoryview, list[RecordBatch]]:
+    """Batches and the bytes that they are views of, which are new ones if they had to change.
+
+    Raises:
+        CorruptMessage: a batch does not hold the records that it should.
+        MessageTooLarge: compressed as the topic wants it, a batch is larger than it takes.
+    """
+    if config.compression_type == AS_PRODUCED:
+        return data, batches
+    codec = Compression.NONE
+    if config.compression_type != UNCOMPRESSED:
+        codec = Compression.parse(config.compression_type)
+    if all(batch.codec is codec or batch.is_control for batch in batches):
+        return data, batches
+    level = {
+        Compression.GZIP: config.compression_gzip_level,
+        Compression.LZ4: config.compression_lz4_level,
+        Compression.ZSTD: config.compression_zstd_level,
+    }.get(codec)
+    anew = bytearray().join(_rewritten(batches, codec, level, config.max_decompressed_bytes))
+    views = []
+    position = 0
+    while position < len(anew):
+        views.append(RecordBatch(anew, position))
+        position += views[-1].size_bytes
+    for view in views:
+        if view.size_bytes > config.max_message_bytes:
+            raise MessageTooLarge(
+                f"a batch of {view.size_bytes} bytes, with the topic's compression.type"
+                f" {config.compression_type}, is larger than max.message.bytes"
+                f" ({config.max_message_bytes}): send smaller batches, or raise it for the topic"
+            )
+    return anew, views
+
+
+def _rewritten(
+    batches: Iterable[RecordBatch], codec: Compression, level: int | None, bytes_max: int
+) -> Iterable[bytearray | memoryview]:
+    for batch in batches:
+        if batch.codec is codec or batch.is_control:
+            yield batch.data
+            continue
+        records = _records(batch, bytes_max)
+        if codec is not Compression.NONE:
+            records = compress(codec, records, level=level)
+        yield _with(batch, records, codec)
+
+
+def _records(batch: RecordBatch, bytes_max: int) -> bytes:
+    """The bytes of the records, uncompressed and sound."""
+    try:
+        return decompress_records(batch, max(bytes_max, batch.size_bytes))
+    except CorruptData as error:
+        raise CorruptMessage(f"a batch was refused: {error}") from error
+
+
+def _with(batch: RecordBatch, records: bytes, codec: Compression) -> bytearray:
+    """A batch with other bytes for its records."""
+    rewritten = bytearray(batch.data[:HEADER_BYTES])
+    rewritten += records
+    _INT32.pack_into(rewritten, _LENGTH_AT, len(rewritten) - _NOT_IN_LENGTH)
+    _INT16.pack_into(rewritten, _ATTRIBUTES_AT, batch.attributes & ~_CODEC_BITS | codec)
+    with memoryview(rewritten) as view:
+        crc = crc32c(view[_ATTRIBUTES_AT:])
+    _UINT32.pack_into(rewritten, _CRC_AT, crc)
+    return rewritten
+
+
+INVALID_TXN_STATE = 48
+UNSUPPORTED_COMPRESSION_TYPE = 76
+
+_MAX_TIMESTAMP_AT = 35
+_LOG_APPEND_TIME = 0x08
+_INT64 = struct.Struct(">q")
+_MAGIC = 2
+_MAGIC_AT = 16
+
+
+class Prepared(NamedTuple):
+    """Batches of a client that may be appended as soon as their turn comes."""
+
+    data: bytearray | memoryview
+    batches: list[RecordBatch]
+
+
+def prepare(
+    data: bytearray | memoryview,
+    config: TopicConfig,
+    *,
+    wall_ms: int | None,
+    origin: AppendOrigin = AppendOrigin.TRANSACTION,
+) -> Prepared:
+    """Check the batches in `data`, and compress them as the topic wants it.
+
+    Without `wall_ms` timestamps are taken as they are.
+
+    Raises:
+        CorruptMessage: bytes have changed on the way, or the last batch is cut off.
+        MessageTooLarge: a batch is larger than the topic takes.
+        RecordsRefused: records are malformed, or not what the topic takes.
+        LogError: with Kafka's code, a client must not send such a batch.
+    """
+    batches = validate(
+        data,
+        max_message_bytes=config.max_message_bytes,
+        transactional=origin is not AppendOrigin.CLIENT,
+        numbered=origin is not AppendOrigin.COORDINATOR,
+    )
+    batches = validate_batches(data, batches, config, wall_ms)
+    return Prepared(*recompress(data, batches, config))
+
+
+def check_transactional(batches: Iterable[RecordBatch]) -> None:
+    """Refuse batches of a transaction from a client that has not begun one here.
+
+    Raises:
+        LogError: INVALID_TXN_STATE.
+    """
+    for batch in batches:
+        if batch.is_transactional:
+            raise _no_transaction()
+
+
+def validate(
+    data: bytearray | memoryview,
+    *,
+    max_message_bytes: int,
+    transactional: bool = False,
+    numbered: bool = True,
+) -> list[RecordBatch]:
+    """The batches in `data`, each of which a client may append.
+
+    Only with `transactional` they may belong to a transaction: the caller knows that one was
+    begun here. Without `numbered` they need no sequence numbers.
+
+    Raises:
+        CorruptMessage: bytes have changed on the way, or the last batch is cut off.
+        MessageTooLarge: a batch is larger than `max_message_bytes`.
+        LogError: with Kafka's code, a client must not send such a batch.
+    """
+    if not len(data):
+        raise LogError("a request has no batch for a partition", code=INVALID_RECORD)
+    batches = _split(data)
+    for batch in batches:
+        if batch.size_bytes > max_message_bytes:
+            raise MessageTooLarge(
+                f"a batch of {batch.size_bytes} bytes is larger than max.message.bytes"
+                f" ({max_message_bytes}): send smaller batches, or raise it for the topic"
+            )
+        _check_client(batch, transactional=transactional)
+        if batch.producer_id >= 0 and numbered:
+            _check_numbered(batch, alone=len(batches) == 1)
+    return batches
+
+
+def validate_copies(data: bytearray | memoryview, *, next_offset: int) -> list[RecordBatch]:
+    """The batches in `data`, which have their offsets and continue a log at `next_offset`.
+
+    Raises:
+        CorruptMessage: bytes have changed on the way, or the offsets leave a gap.
+    """
+    batches = _split(data)
+    for batch in batches:
+        if batch.base_offset != next_offset or batch.last_offset_delta < 0:
+            raise CorruptMessage(
+                f"a copied batch begins at offset {batch.base_offset}, {next_offset} is due"
+            )
+        next_offset = batch.next_offset
+    return batches
+
+
+def stamp(
+    data: bytearray | memoryview, batches: Iterable[RecordBatch], *, wall_ms: int
+) -> list[RecordBatch]:
+    """Give the batches in `data` the time at which they are written (LogAppendTime).
+
+    Readers take it for every record of the batch; the CRC covers it and is computed anew.
+    """
+    position = 0
+    stamped = []
+    for batch in batches:
+        end = position + batch.size_bytes
+        _INT16.pack_into(data, position + _ATTRIBUTES_AT, batch.attributes | _LOG_APPEND_TIME)
+        _INT64.pack_into(data, position + _MAX_TIMESTAMP_AT, wall_ms)
+        stamped.append(_reseal(data, position, batch.size_bytes))
+        position = end
+    return stamped
+
+
+def _reseal(data: bytearray | memoryview, position: int, size_bytes: int) -> RecordBatch:
+    """The batch at `position`, whose header has changed, with a CRC that says it is right so."""
+    with memoryview(data) as view:
+        crc = crc32c(view[position + _ATTRIBUTES_AT : position + size_bytes])
+    _UINT32.pack_into(data, position + _CRC_AT, crc)
+    return RecordBatch(data, position)
+
+
+def is_checked(config: TopicConfig) -> bool:
+    """Whether the records of batches are looked at."""
+    return (
+        config.validate_records
+        or config.compacts
+        or config.compression_type != AS_PRODUCED
+        or config.message_timestamp_before_max_ms != LONG_MAX
+    )
+
+
+def validate_batches(
+    data: bytearray | memoryview,
+    batches: list[RecordBatch],
+    config: TopicConfig,
+    wall_ms: int | None,
+) -> list[RecordBatch]:
+    """The batches in `data`, whose records are sound and what the topic asks for.
+
+    Each has its newest timestamp in the header, which indexes and retention go by. Where records
+    are not looked at, the header is taken at its word.
+
+    Raises:
+        RecordsRefused: a batch is refused.
+    """
+    rules = RecordRules.of(config, wall_ms)
+    if not is_checked(config):
+        for batch in batches:
+            check_newest(batch, rules)
+        return batches
+    found = []
+    position = 0
+    for batch in batches:
+        newest_ms = validate_records(batch, rules).newest_ms
+        if newest_ms == batch.max_timestamp_ms:
+            found.append(batch)
+        else:
+            _INT64.pack_into(data, position + _MAX_TIMESTAMP_AT, newest_ms)
+            found.append(_reseal(data, position, batch.size_bytes))
+        position += batch.size_bytes
+    return found
+
+
+def _split(data: bytearray | memoryview) -> list[RecordBatch]:
+    batches: list[RecordBatch] = []
+    position = 0
+    while position < len(data) or not batches:
+        if len(data) - position > _MAGIC_AT and data[position + _MAGIC_AT] != _MAGIC:
+            raise LogError(
+                f"a message of format v{data[position + _MAGIC_AT]} was sent; only record batches"
+                " of format v2 are taken",
+                code=INVALID_RECORD,
+            )
+        try:
+            batch = RecordBatch(data, position)
+            batch.check_crc()
+        except CorruptData as error:
+            raise CorruptMessage(f"a batch was refused: {error}") from error
+        batches.append(batch)
+        position += batch.size_bytes
+    return batches
+
+
+def _check_client(batch: RecordBatch, *, transactional: bool) -> None:
+    if not 0 < batch.record_count == batch.last_offset_delta + 1:
+        raise LogError(
+            f"a batch claims {batch.record_count} records and"
+            f" {batch.last_offset_delta + 1} offsets for them",
+            code=INVALID_RECORD,
+        )
+    if batch.is_control:
+        raise LogError("a client must not write control batches", code=INVALID_RECORD)
+    if batch.attributes & _CODEC_BITS > Compression.ZSTD:
+        raise LogError(
+            f"a batch is compressed with unknown codec {batch.attributes & _CODEC_BITS}",
+            code=UNSUPPORTED_COMPRESSION_TYPE,
+        )
+    if batch.is_log_append_time:
+        raise LogError(
+            "a batch claims log append time, which only a log may set", code=INVALID_TIMESTAMP
+        )
+    if batch.is_transactional and not (transactional and batch.producer_id >= 0):
+        raise _no_transaction()
+    if batch.size_bytes == HEADER_BYTES:
+        raise LogError("a batch claims records and has none", code=INVALID_RECORD)
+
+
+def _no_transaction() -> LogError:
+    return LogError(
+        "a batch belongs to a transaction, and none was begun here", code=INVALID_TXN_STATE
+    )
+
+
+def _check_numbered(batch: RecordBatch, *, alone: bool) -> None:
+    """An idempotent producer numbers its batches and sends them one at a time."""
+    if batch.base_sequence < 0 or batch.producer_epoch < 0:
+        raise LogError(
+            f"producer {batch.producer_id} sent sequence {batch.base_sequence} in epoch"
+            f" {batch.producer_epoch}: neither may be negative",
+            code=INVALID_RECORD,
+        )
+    if not alone:
+        raise LogError(
+            f"producer {batch.producer_id} sent several batches for one partition at once",
+            code=INVALID_RECORD,
+        )
+
+
+def assign_offsets(
+    data: bytearray | memoryview, batches: Iterable[RecordBatch], offset: int, leader_epoch: int
+) -> None:
+    """Give the batches in `data` their places in a log, one behind the other from `offset` on."""
+    position = 0
+    for batch in batches:
+        place_batch(memoryview(data)[position:] if position else data, offset, leader_epoch)
+        position += batch.size_bytes
+        offset += batch.last_offset_delta + 1

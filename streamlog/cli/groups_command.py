@@ -1,0 +1,239 @@
+"""The `groups` commands: who reads what, how far, and how to make a group read from elsewhere.
+
+A shell around `Admin`. `reset-offsets` shows what it would do and does it only with `--execute`,
+as Kafka's tool does; offsets outside of a partition are brought to its nearest end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, TypeAlias
+
+import typer
+from rich.table import Table as Grid
+
+from streamlog.cli.session import LogOption, ask, with_log
+from streamlog.cli.terminal import out, say
+from streamlog.client.admin.group_admin import GroupDescription
+from streamlog.client.consumer import Consumer
+from streamlog.errors import UnknownTopicOrPartition, UsageError
+from streamlog.log import Log
+from streamlog.record import TopicPartition
+
+Offsets: TypeAlias = dict[TopicPartition, int]
+Target: TypeAlias = Callable[[Consumer, list[TopicPartition]], Awaitable[Offsets]]
+
+groups = typer.Typer(help="The consumer groups of a log.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The group.")]
+TopicsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC[:0,1]",
+        help="Whole or some partitions; repeatable. Default: all that the group has committed.",
+    ),
+]
+TimeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--to-datetime",
+        metavar="TIME",
+        help="To the first record from then on; ISO 8601, UTC unless it says otherwise.",
+    ),
+]
+
+
+@groups.command("list")
+def groups_list(
+    context: typer.Context,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", help="Only groups in this state (Stable, Empty, ...); repeatable."),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """All groups, with who assigns in them and their state."""
+    listed = ask(context.obj, log, lambda admin: admin.list_groups(states=state or []))
+    grid = Grid("group", "kind", "state")
+    for each in listed:
+        grid.add_row(each.group_id, each.kind, each.state)
+    out().print(grid)
+
+
+@groups.command("describe")
+def groups_describe(context: typer.Context, name: Name, log: LogOption = None) -> None:
+    """How far a group has read each partition, how far behind it is, and who reads it."""
+
+    async def look(opened: Log) -> tuple[GroupDescription, Offsets, Offsets]:
+        admin = opened.admin()
+        (described,) = await admin.describe_groups([name])
+        committed = await admin.group_offsets(name)
+        read = {part for member in described.members for part in member.assignment}
+        async with opened.consumer() as consumer:
+            ends = await _of_existing_topics(consumer.end_offsets, {*read, *committed})
+        return described, committed, ends
+
+    described, committed, ends = with_log(context.obj, log, look)
+    say(
+        f"group {name}: {described.state}, {described.kind}, assignor "
+        f"{described.assignor or '-'}, {len(described.members)} members"
+    )
+    grid = Grid("topic", "partition", "offset", "end", "lag", "member", "client", "host")
+    readers = {part: member for member in described.members for part in member.assignment}
+    for part in sorted({*readers, *committed}):
+        offset, end = committed.get(part), ends.get(part)
+        lag = None if offset is None or end is None else max(end - offset, 0)
+        member = readers.get(part)
+        who = (
+            ("", "", "")
+            if member is None
+            else (
+                member.instance_id or member.member_id,
+                member.client_id,
+                member.client_host,
+            )
+        )
+        grid.add_row(
+            part.topic, str(part.partition), *map(_format_offset, (offset, end, lag)), *who
+        )
+    out().print(grid)
+
+
+@groups.command("delete")
+def groups_delete(context: typer.Context, name: Name, log: LogOption = None) -> None:
+    """Delete a group that has no members, with all that it has committed."""
+    ask(context.obj, log, lambda admin: admin.delete_groups([name]))
+    say(f"deleted group {name}")
+
+
+@groups.command("reset-offsets")
+def groups_reset_offsets(
+    context: typer.Context,
+    name: Name,
+    topic: TopicsOption = None,
+    *,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="To the first record.")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", metavar="N", min=0, help="To this offset.")
+    ] = None,
+    to_datetime: TimeOption = None,
+    execute: Annotated[
+        bool, typer.Option("--execute/--dry-run", help="Do it, or only show what would be done.")
+    ] = False,
+    log: LogOption = None,
+) -> None:
+    """Let a group without members read on from elsewhere; shows it, and with --execute does it."""
+    given: dict[Target, bool] = {
+        _earliest: to_earliest,
+        _latest: to_latest,
+        _at_offset(to_offset or 0): to_offset is not None,
+        _at_time(to_datetime or ""): to_datetime is not None,
+    }
+    targets = [target for target, is_given in given.items() if is_given]
+    if len(targets) != 1:
+        raise UsageError("say where to: --to-earliest, --to-latest, --to-offset or --to-datetime")
+
+    async def reset(opened: Log) -> tuple[Offsets, Offsets]:
+        admin = opened.admin()
+        before = await admin.group_offsets(name)
+        parts = await _chosen(opened, topic or [], before)
+        async with opened.consumer() as consumer:
+            after = await targets[0](consumer, parts)
+        if execute:
+            await admin.alter_group_offsets(name, after)
+        return before, after
+
+    before, after = with_log(context.obj, log, reset)
+    _show_moves(before, after)
+    say(
+        f"group {name} reads on from there" if execute else "nothing was changed: --execute does it"
+    )
+
+
+def _show_moves(before: Offsets, after: Offsets) -> None:
+    grid = Grid("topic", "partition", "offset", "new offset")
+    for part in sorted(after):
+        numbers = (before.get(part), after[part])
+        grid.add_row(part.topic, str(part.partition), *map(_format_offset, numbers))
+    out().print(grid)
+
+
+async def _chosen(
+    log: Log, given: list[str], committed: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
+    """The partitions that are meant."""
+    if not given and not committed:
+        raise UsageError("the group has committed nothing: name what it shall read by --topic")
+    parts = set() if given else set(committed)
+    for text in given:
+        name, colon, numbers = text.partition(":")
+        if colon and not all(each.isdecimal() for each in numbers.split(",")):
+            raise UsageError(f"--topic takes TOPIC or TOPIC:0,1, not {text!r}")
+        if colon:
+            parts.update(TopicPartition(name, int(each)) for each in numbers.split(","))
+        else:
+            (described,) = await log.admin().describe_topics([name])
+            parts.update(TopicPartition(name, n) for n in range(described.partitions))
+    return sorted(parts)
+
+
+async def _of_existing_topics(
+    look_up: Callable[[list[TopicPartition]], Awaitable[Offsets]], parts: set[TopicPartition]
+) -> Offsets:
+    """What is looked up topic by topic, without topics that are no more."""
+    found: Offsets = {}
+    for topic in sorted({part.topic for part in parts}):
+        try:
+            found |= await look_up([part for part in sorted(parts) if part.topic == topic])
+        except UnknownTopicOrPartition as error:
+            say(f"topic {topic}: {error}", err=True)
+    return found
+
+
+async def _earliest(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
+    return await consumer.begin_offsets(parts)
+
+
+async def _latest(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
+    return await consumer.end_offsets(parts)
+
+
+def _at_offset(offset: int) -> Target:
+    async def target(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
+        begins, ends = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
+        return {part: min(max(offset, begins[part]), ends[part]) for part in parts}
+
+    return target
+
+
+def _at_time(text: str) -> Target:
+    async def target(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
+        time_ms = _milliseconds(text)
+        found = await consumer.offsets_for_times(dict.fromkeys(parts, time_ms))
+        ends = await consumer.end_offsets(parts)
+        return {
+            part: ends[part] if (place := found[part]) is None else place.offset for part in parts
+        }
+
+    return target
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"--to-datetime takes a time like 2026-01-31T12:00:00, not {text!r}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def _format_offset(number: int | None) -> str:
+    return "-" if number is None else str(number)

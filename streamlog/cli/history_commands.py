@@ -1,0 +1,369 @@
+"""The commands about an app's history: `backfill`, `compare`, `hand-over`, `promote`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlog.cli.session import LogOption, Session, run
+from streamlog.cli.terminal import log_warnings, say
+from streamlog.durations import duration_ms, moment
+from streamlog.errors import TopologyError, UsageError
+from streamlog.interrupts import interruptible
+
+if TYPE_CHECKING:
+    from streamlog.app import App
+    from streamlog.dsl.topic import Topic
+    from streamlog.history.comparison import Comparison, Inputs
+    from streamlog.history.live_comparison import LiveComparison
+    from streamlog.history.readers import LogReader
+    from streamlog.nodes.topic_spec import TopicSpec
+    from streamlog.snapshots.snapshot import Snapshot
+    from streamlog.worker.program import Program
+
+EXIT_DIFFERENT = 1
+BRIDGE = "spark_bridge"
+"""By name: Spark is an extra that knows this package, and not the other way round."""
+SnapshotArgument = Annotated[
+    str, typer.Argument(metavar="SNAPSHOT", help="Its id, or the path or URL of its directory.")
+]
+
+
+PlaceOption = Annotated[
+    str | None, typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept.")
+]
+InputsOption = Annotated[
+    bool,
+    typer.Option(help="Show the records that led to rows that differ: runs the history once more."),
+]
+
+
+class Engine(StrEnum):
+    """What runs a history."""
+
+    LOCAL = "local"
+    SPARK = "spark"
+
+
+EngineOption = Annotated[
+    Engine, typer.Option("--engine", help="This process, or Spark, on all cores here.")
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Spark's: spark://HOST:PORT, local[4]."),
+]
+
+
+class Lower(StrEnum):
+    """Whether Spark folds windows natively."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
+LowerOption = Annotated[
+    Lower,
+    typer.Option("--lower", help="Spark folds windows natively where rows stay the same, or not."),
+]
+
+
+class RowsOf(StrEnum):
+    """What becomes of a history's rows."""
+
+    DISCARD = "discard"
+    STAGE = "stage"
+
+
+@interruptible()
+def backfill(
+    context: typer.Context,
+    *,
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="Where streams begin.")
+    ] = "earliest",
+    until: Annotated[
+        str, typer.Option("--until", metavar="TIME", help="Where the history ends.")
+    ] = "now",
+    outputs: Annotated[
+        RowsOf, typer.Option("--outputs", help="Drop the rows, or keep them with the snapshot.")
+    ] = RowsOf.STAGE,
+    engine: EngineOption = Engine.LOCAL,
+    master: MasterOption = None,
+    lower: LowerOption = Lower.AUTO,
+    job_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Of the job and its snapshot.")
+    ] = None,
+    directory: PlaceOption = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Only say what would be run, and how.")
+    ] = False,
+    log: LogOption = None,
+) -> None:
+    """Run the app over what the log holds, up to one consistent cut; leaves a snapshot."""
+    app = _app_of(context, log)
+    with log_warnings():
+        job = app.backfill(
+            since=since,
+            until=until,
+            engine="local" if engine is Engine.LOCAL and master is None else "spark",
+            spark=None if master is None else _session(app, master),
+            outputs="stage" if outputs is RowsOf.STAGE else "discard",
+            job_id=job_id,
+            directory=directory,
+            lower="auto" if lower is Lower.AUTO else "off",
+        )
+    say(job.explain())
+    if explain:
+        return
+    snapshot = job.run()
+    manifest = snapshot.manifest
+    say(
+        f"snapshot {snapshot.id}: {len(manifest.tasks)} tasks, {manifest.rows} rows of state, "
+        f"{sum(staged.records for staged in manifest.staged)} staged rows in {snapshot.url}"
+    )
+
+
+@interruptible()
+def compare(
+    context: typer.Context,
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[SNAPSHOT] TOPIC",
+            help="A snapshot, unless --version, and what the app writes.",
+        ),
+    ],
+    *,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            "--version", metavar="NAME", help="That runs beside the app, instead of a snapshot."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="With --version: earlier rows are left out."),
+    ] = None,
+    patience: Annotated[
+        str,
+        typer.Option(
+            "--patience", metavar="TIME", help="With --version: how long who is behind may take."
+        ),
+    ] = "30s",
+    directory: PlaceOption = None,
+    inputs: InputsOption = True,
+    log: LogOption = None,
+) -> None:
+    """Compare staged rows of a history, or rows of a version, with those of the app.
+
+    Exits with 1 if they differ.
+    """
+    *snapshot, topic = given
+    if len(snapshot) != (version is None):
+        raise UsageError(
+            "compare takes SNAPSHOT TOPIC, for a history, or TOPIC --version NAME, for a version "
+            "that runs beside the app"
+        )
+    app = _app_of(context, log)
+    spec = app.topics.get(topic)
+    if spec is None:
+        raise UsageError(f"app {app.id!r} has no topic {topic!r}: it has {', '.join(app.topics)}")
+    comparison: Comparison | LiveComparison
+    if version is None:
+        comparison = _compare_staged(
+            app, spec, _snapshot(app, snapshot[0], directory), inputs=inputs
+        )
+    else:
+        found = _topic(app, spec)
+        with log_warnings():
+            comparison = app.compare(found, version=version, since=since, patience=patience)
+    say(str(comparison))
+    if not comparison:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _compare_staged(app: App, spec: TopicSpec, snapshot: Snapshot, *, inputs: bool) -> Comparison:
+    from streamlog.history.comparison import compared  # noqa: PLC0415 - other commands start faster
+    from streamlog.history.readers import LogReader  # noqa: PLC0415 - the same
+
+    with LogReader(app.log, app.security) as reader:
+        led = _inputs_of(app, snapshot, spec, reader) if inputs else None
+        return compared(_topic(app, spec), snapshot, reader, led)
+
+
+def _topic(app: App, spec: TopicSpec) -> Topic[Any, Any]:
+    from streamlog.dsl.topic import Topic  # noqa: PLC0415 - other commands start faster
+
+    return Topic(spec, app.outlet)
+
+
+def _inputs_of(app: App, snapshot: Snapshot, topic: TopicSpec, reader: LogReader) -> Inputs | None:
+    """What tells the records that led to rows; None: it can't be told."""
+    from streamlog.clock import SystemClock  # noqa: PLC0415 - other commands start faster
+    from streamlog.history.lineage import inputs_by  # noqa: PLC0415 - the same
+    from streamlog.history.plan import planned_again  # noqa: PLC0415 - the same
+
+    with log_warnings():
+        program = app.program()
+    try:
+        plan = planned_again(program.topology, reader.partitions(), snapshot.manifest)
+    except TopologyError as error:
+        say(f"the records that led to rows are not shown: {error}")
+        return None
+    if plan is None:
+        return None
+    return inputs_by(plan, reader, topic, program, now_ms=SystemClock().wall_ms())
+
+
+@interruptible()
+def hand_over(
+    context: typer.Context,
+    snapshot: SnapshotArgument,
+    *,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            "--version", metavar="NAME", help="To a version beside the app, which runs on."
+        ),
+    ] = None,
+    rewind: Annotated[
+        bool,
+        typer.Option("--rewind", help="Though the app has gone further, and writes rows again."),
+    ] = False,
+    directory: PlaceOption = None,
+    log: LogOption = None,
+) -> None:
+    """Let the app's workers, which are stopped, begin with a snapshot; may be repeated."""
+    app = _app_of(context, log)
+    with log_warnings():
+        done = app.hand_over(
+            _snapshot(app, snapshot, directory),
+            version=version,
+            mode="replace" if version is None else "blue_green",
+            rewind=rewind,
+        )
+    if done.is_repeated:
+        say(f"{done.app_id} was given snapshot {done.snapshot} before: nothing was changed")
+        return
+    say(
+        f"{done.app_id} goes on from snapshot {done.snapshot}, with {done.rows} rows of state; "
+        f"start its workers{'' if version is None else f': worker --version {version}'}"
+    )
+    for (topic, partition), offset in sorted(done.offsets.items()):
+        say(f"  {topic}-{partition} from offset {offset}")
+
+
+def _session(app: App, master: str) -> object:
+    """Spark's session on a cluster.
+
+    Raises:
+        UsageError: Spark is not installed.
+        ConfigError: there is no such cluster.
+    """
+    try:
+        bridge = import_module(BRIDGE)
+    except ImportError as error:
+        raise UsageError(
+            f"Spark is not installed ({error}): pip install 'streamlog[spark]'"
+        ) from error
+    session: object = bridge.session(f"history of {app.id}", master)
+    return session
+
+
+def promote(
+    context: typer.Context,
+    version: Annotated[
+        str | None,
+        typer.Argument(metavar="[VERSION]", help="That runs beside the app: see `hand-over`."),
+    ] = None,
+    *,
+    undo: Annotated[
+        bool,
+        typer.Option(
+            "--undo", help="The program from before the last promotion is to be it again."
+        ),
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End a promotion that was killed; all go on as before.")
+    ] = False,
+    patience: Annotated[
+        str,
+        typer.Option(
+            "--patience", metavar="TIME", help="How long the app's workers are waited for."
+        ),
+    ] = "10m",
+    directory: PlaceOption = None,
+    log: LogOption = None,
+) -> None:
+    """Let a version become the app, at one cut; its workers and the app's stand still for it.
+
+    With -A the module of the version, or with --undo of the program from before.
+    """
+    if (version is not None) + undo + cancel != 1:
+        raise UsageError("promote takes one of VERSION, --undo and --cancel")
+    app = _app_of(context, log)
+    place = directory or _default_place(app)
+    with log_warnings():
+        program = app.program()
+    run(_promote(app, program, version, place, duration_ms(patience), is_cancelled=cancel))
+
+
+async def _promote(
+    app: App,
+    program: Program,
+    version: str | None,
+    place: str,
+    patience_ms: int,
+    *,
+    is_cancelled: bool,
+) -> None:
+    from streamlog.log import Log  # noqa: PLC0415 - other commands start faster
+    from streamlog.worker.operations import promotion  # noqa: PLC0415 - the same
+
+    async with Log.open(app.log, security=app.security) as log:
+        stage = promotion.PromotionStage(
+            log=log,
+            log_url=app.log,
+            place=place,
+            security=app.security,
+            patience_ms=patience_ms,
+            on_step=say,
+        )
+        if is_cancelled:
+            was_there = await promotion.cancel(program, stage)
+            say("workers go on" if was_there else "no promotion is under way")
+            return
+        if version is None:
+            done = await promotion.take_back(program, stage)
+        else:
+            done = await promotion.promote(program, version, stage)
+    say(
+        f"version {done.version!r} is app {done.app_id!r} from {moment(done.cut_ms).isoformat()} "
+        f"on, with {done.rows} rows of state: end the workers of the program before, and start "
+        "those of this one"
+    )
+    say(f"the way back, with the program before: promote --undo (it needs {done.before})")
+
+
+def _app_of(context: typer.Context, log: str | None) -> App:
+    session: Session = context.obj
+    app = session.the_app()
+    app.log, app.security = session.log_url(log), session.security()
+    return app
+
+
+def _snapshot(app: App, given: str, directory: str | None) -> Snapshot:
+    from streamlog.snapshots import Snapshot  # noqa: PLC0415 - as above
+
+    if "/" in given:
+        return Snapshot.open(given)
+    return Snapshot.open(f"{directory or _default_place(app)}/{given}")
+
+
+def _default_place(app: App) -> str:
+    from streamlog.snapshots import default_place  # noqa: PLC0415 - as above
+
+    return default_place(app.log, app.state_dir)

@@ -1,0 +1,250 @@
+"""`streamlog log`: the files of a log, looked at and mended without a broker.
+
+The work is done by `inspection` and `mending` of the storage; here findings become tables, and
+nothing is changed before somebody has said yes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from streamlog.broker.storage.repair.findings import Finding, FindingKind, InspectionReport
+from streamlog.broker.storage.repair.inspection import Inspection
+from streamlog.broker.storage.repair.partition_repair import (
+    ADVICE,
+    REPAIRED_KINDS,
+    repair_partition,
+)
+from streamlog.broker.storage.repair.raw_partition import PlacedBatch
+from streamlog.cli.terminal import out, say, text_of
+from streamlog.errors import CorruptData
+from streamlog.records.batch import RecordBatch
+from streamlog.records.control_batches import ABORT, COMMIT, marker_of, time_mark_of
+
+EXIT_DAMAGED = 1
+MARKER_NAMES = {ABORT: "ABORT", COMMIT: "COMMIT"}
+MARKS = {"transactional": "is_transactional", "control": "is_control"}
+
+log_commands = typer.Typer(
+    help="Check, print and repair the files of a log, without a broker.", no_args_is_help=True
+)
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The log's directory.")]
+
+
+@log_commands.command()
+def verify(directory: Directory) -> None:
+    """Read every batch and every index, and tell what is damaged; exits with 1 if anything is.
+
+    Beside a running broker everything is read but the end of each partition.
+    """
+    with Inspection.open(str(directory)) as inspection:
+        _tell_holder(inspection)
+        report = inspection.verify()
+    _show(report)
+    if not report.is_sound:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+@log_commands.command()
+def dump(
+    directory: Directory,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    partition: Annotated[int, typer.Argument(help="The number of the partition.")],
+    offset: Annotated[
+        int, typer.Option("--from", metavar="OFFSET", help="Begin at the batch that has it.")
+    ] = 0,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="No more lines than that.")
+    ] = None,
+    *,
+    records: Annotated[bool, typer.Option("--records", help="The records of each batch.")] = False,
+) -> None:
+    """Print the batches of a partition, and with --records what is in them."""
+    with Inspection.open(str(directory)) as inspection:
+        _tell_holder(inspection)
+        stored = inspection.partition(topic, partition)
+        for line in islice(
+            _dump_batches(inspection.batches(stored, offset), records=records), limit
+        ):
+            say(line)
+
+
+@log_commands.command()
+def repair(
+    directory: Directory,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Set damaged bytes aside and make the rest readable; tells what is lost, and asks.
+
+    The bytes are moved to files with the suffix .quarantine beside the segment.
+    """
+    with Inspection.open(str(directory)) as inspection:
+        inspection.check_alone()
+        report = inspection.verify()
+        _show(report)
+        mendable = [finding for finding in report.findings if finding.kind in REPAIRED_KINDS]
+        if not mendable:
+            _advise(report)
+            say("nothing to mend" if report.is_sound else "nothing that can be mended")
+            raise typer.Exit(0 if report.is_sound else EXIT_DAMAGED)
+        say(_price(mendable))
+        if not yes:
+            typer.confirm("mend?", abort=True)
+        for done in repair_partition(inspection, report):
+            say(f"{done.path}: {done.what}")
+        left = inspection.verify()
+    say("everything else is readable" if left.is_sound else "some of it is still there:")
+    if not left.is_sound:
+        _show(left)
+        _advise(left)
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _tell_holder(inspection: Inspection) -> None:
+    if inspection.holder is not None:
+        say(
+            f"{inspection.holder}; reading beside it: the end of each partition is not judged",
+            err=True,
+        )
+
+
+def _show(report: InspectionReport) -> None:
+    counts = report.counts
+    if report.findings:
+        grid = Grid("partition", "what", "file", "position", "bytes", "offsets", "reason")
+        for each in report.findings:
+            cells = (
+                f"{each.topic}-{each.partition}",
+                each.kind.value,
+                "/".join(each.path.rsplit("/", 2)[-2:]),
+                str(each.position),
+                str(each.size_bytes),
+                _offsets(each),
+                each.reason,
+            )
+            grid.add_row(*map(escape, cells))
+        out(markup=True).print(grid)
+    say(
+        f"{counts.partitions} partitions, {counts.segments} segments, {counts.batches} batches, "
+        f"{counts.records} records, {counts.size_bytes} bytes: {_verdict(report)}"
+    )
+
+
+def _advise(report: InspectionReport) -> None:
+    for kind in sorted({finding.kind for finding in report.findings} & ADVICE.keys()):
+        say(f"{kind}: {ADVICE[kind]}")
+
+
+def _verdict(report: InspectionReport) -> str:
+    damaged = sum(finding.is_damage for finding in report.findings)
+    if damaged:
+        return f"{damaged} damaged {'place' if damaged == 1 else 'places'}"
+    if report.findings:
+        return "sound, but for what a crash has left, which opening the log sees to"
+    return "sound"
+
+
+def _offsets(finding: Finding) -> str:
+    if finding.first_offset is None:
+        return "-"
+    if finding.next_offset is None:
+        return f"{finding.first_offset} to the end"
+    if finding.next_offset <= finding.first_offset:
+        return "none"
+    return f"{finding.first_offset} to {finding.next_offset - 1}"
+
+
+def _price(findings: Sequence[Finding]) -> str:
+    """What mending costs: what is damaged is lost already, but for its bytes."""
+    offsets = sum(
+        finding.next_offset - finding.first_offset
+        for finding in findings
+        if finding.kind in {FindingKind.DAMAGED, FindingKind.UNREADABLE, FindingKind.MISSING}
+        and finding.first_offset is not None
+        and finding.next_offset is not None
+    )
+    size_bytes = sum(finding.size_bytes for finding in findings)
+    return (
+        f"mending sets {size_bytes} bytes aside and gives up {offsets} offsets; all the rest stays"
+        " as it is"
+    )
+
+
+def _dump_batches(places: Iterator[PlacedBatch | Finding], *, records: bool) -> Iterator[str]:
+    path = ""
+    for each in places:
+        if each.path != path:
+            path = each.path
+            yield path
+        if isinstance(each, Finding):
+            where = f"{each.size_bytes} bytes at {each.position}, offsets {_offsets(each)}"
+            yield f"  {each.kind}: {where}: {each.reason}"
+            continue
+        yield _batch_line(each)
+        if records:
+            yield from _record_lines(each)
+
+
+def _batch_line(placed: PlacedBatch) -> str:
+    batch = placed.batch
+    parts = [
+        f"  offsets {batch.base_offset} to {batch.last_offset}",
+        f"at {placed.position}",
+        f"{batch.size_bytes} bytes",
+        f"{batch.record_count} records",
+        f"time {batch.base_timestamp_ms} to {batch.max_timestamp_ms}",
+        f"epoch {batch.leader_epoch}",
+        _codec(batch),
+    ]
+    if batch.producer_id >= 0:
+        parts.append(
+            f"producer {batch.producer_id} epoch {batch.producer_epoch} sequence"
+            f" {batch.base_sequence}"
+        )
+    parts += [mark for mark, attribute in MARKS.items() if getattr(batch, attribute)]
+    return ", ".join(parts)
+
+
+def _codec(batch: RecordBatch) -> str:
+    try:
+        return batch.codec.name.lower()
+    except CorruptData:
+        return "unknown codec"
+
+
+def _marker_lines(batch: RecordBatch) -> Iterator[str]:
+    try:
+        marker = marker_of(batch)
+        mark = time_mark_of(batch)
+    except CorruptData as error:
+        yield f"    can't be decoded: {error}"
+        return
+    if mark is not None:
+        yield f"    {mark.offset} time mark, {mark.elapsed_ms} ms with nothing appended"
+    elif marker is not None:
+        kind = MARKER_NAMES.get(marker.kind, f"control record of type {marker.kind}")
+        yield f"    {batch.base_offset} {kind}, coordinator epoch {marker.coordinator_epoch}"
+
+
+def _record_lines(placed: PlacedBatch) -> Iterator[str]:
+    try:
+        records = placed.batch.records()
+    except CorruptData as error:
+        yield f"    can't be decoded: {error}"
+        return
+    if placed.batch.is_control:
+        yield from _marker_lines(placed.batch)
+        return
+    for record in records:
+        headers = "".join(f" {name}={text_of(value)}" for name, value in record.headers)
+        key, value = text_of(record.key), text_of(record.value)
+        yield f"    {record.offset} {record.timestamp_ms} {key} {value}{headers}"

@@ -1,0 +1,515 @@
+"""`streamlog send` and `consume`: records from and to lines of text or JSON.
+
+A regular file is read as it is. A pipe or a terminal is read by the event loop, so that lines are
+sent while others are awaited, and Ctrl-C ends the wait. Rule: an error names the file and the line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import logging
+import os
+import stat
+from base64 import b64encode
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from math import isfinite
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NamedTuple
+
+import msgspec
+import typer
+
+from streamlog.cli.session import LogOption, Session, run, serve
+from streamlog.cli.terminal import say, text_of
+from streamlog.cli.topics_command import partitions_of
+from streamlog.client.consumer import Consumer
+from streamlog.client.producer import Producer
+from streamlog.client.producer.sender import RecordMetadata
+from streamlog.durations import when_ms
+from streamlog.errors import (
+    LogError,
+    SerdeError,
+    StreamlogError,
+    UnknownTopicOrPartition,
+    UsageError,
+)
+from streamlog.log import Log
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.inputs.record_queue import ANY_TIME
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
+from streamlog.serdes import Serde, from_text
+from streamlog.worker.topics.app_topics import declare_topics
+
+if TYPE_CHECKING:
+    from streamlog.app import App
+
+
+STANDARD_INPUT: Final = "-"
+LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A line is a record, and a log takes far smaller ones by default."""
+
+
+class Line(NamedTuple):
+    """A line with its place."""
+
+    number: int
+    """From 1."""
+    key: str | None
+    value: str
+
+
+async def lines_of(name: str, *, key_separator: str | None) -> AsyncIterator[Line]:
+    """The lines of a file, or of standard input if its name is `-`, without their ends.
+
+    Raises:
+        UsageError: the file can't be read, or a line is too long, not UTF-8, or has no separator.
+    """
+    number = 0
+    async for data in _open_lines(name):
+        number += 1
+        where = f"{name}, line {number}"
+        if len(data) > LINE_BYTES_MAX:
+            raise UsageError(f"{where} is longer than {LINE_BYTES_MAX} bytes")
+        yield parse_line(number, data, where, key_separator)
+
+
+def parse_line(number: int, data: bytes, where: str, key_separator: str | None) -> Line:
+    """What one line says; a byte order mark in front of the first is left out.
+
+    Raises:
+        UsageError: it is not UTF-8, or has no separator.
+    """
+    if number == 1:
+        data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where} is not UTF-8: {error}") from error
+    text = text.removesuffix("\n").removesuffix("\r")
+    if key_separator is None:
+        return Line(number, None, text)
+    key, found, value = text.partition(key_separator)
+    if not found:
+        raise UsageError(f"{where} has no key separator {key_separator!r}")
+    return Line(number, key, value)
+
+
+async def _open_lines(name: str) -> AsyncIterator[bytes]:
+    try:
+        with os.fdopen(os.dup(0), "rb") if name == STANDARD_INPUT else open(name, "rb") as file:  # noqa: ASYNC230, PTH123 - a regular file does not block
+            read = _read_file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else _read_pipe
+            async for data in read(file):
+                yield data
+    except OSError as error:
+        raise UsageError(f"can't read {name}: {error.strerror}") from error
+
+
+async def _read_file(file: BinaryIO) -> AsyncIterator[bytes]:
+    while data := file.readline(LINE_BYTES_MAX + 1):
+        yield data
+
+
+async def _read_pipe(file: BinaryIO) -> AsyncIterator[bytes]:
+    reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+    try:
+        while data := await _line(reader):
+            yield data
+    finally:
+        transport.close()
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil()
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    except asyncio.LimitOverrunError:
+        return bytes(LINE_BYTES_MAX + 1)
+
+
+PENDING_MAX = 1_000
+"""Lines on their way at a time."""
+
+
+def send(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="A topic of the app.")],
+    value: Annotated[
+        str | None, typer.Argument(help="Plain text for str, bytes and numbers, else JSON.")
+    ] = None,
+    *,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="K", help="The key, written like VALUE.")
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option("--file", metavar="FILE|-", help="One value a line; -: standard input."),
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", metavar="S", help="Between key and value of each line."),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Send one record, or each line of a file, checked against the topic's types."""
+    session: Session = context.obj
+    spec = _spec(session.the_app(), topic)
+    if (value is None) == (file is None):
+        raise UsageError("send takes a VALUE or --file FILE (--file -: standard input)")
+    if file is None and key_separator is not None:
+        raise UsageError("--key-separator is for --file; --key gives the key of one record")
+    if file is not None and key is not None and key_separator is not None:
+        raise UsageError("--key and --key-separator contradict each other")
+    if key_separator == "":
+        raise UsageError("--key-separator is empty")
+    common_key = None if key is None else key_bytes(spec, key)
+    given = None if value is None else value_bytes(spec, value)
+
+    async def main() -> None:
+        async with session.open(log, create=True) as opened:
+            await declare_topics(opened, {topic: spec})
+            async with opened.producer() as producer:
+                producer.partition_by({topic: spec.partitioner})
+                turns = await _round_robin(opened, topic)
+                if given is not None:
+                    partition = next(turns) if common_key is None else None
+                    sending = await producer.send(topic, given, key=common_key, partition=partition)
+                    sent = await sending
+                    say(f"sent to {sent.topic}, partition {sent.partition}, offset {sent.offset}")
+                elif file is not None:
+                    lines = LineSender(producer, spec, common_key, turns)
+                    await lines.send(file, key_separator)
+
+    run(main())
+
+
+class LineSender:
+    """The lines of a file on their way to a topic."""
+
+    def __init__(
+        self, producer: Producer, spec: TopicSpec, key: bytes | None, turns: Iterator[int]
+    ) -> None:
+        self._producer = producer
+        self._spec = spec
+        self._key = key
+        self._turns = turns
+        self._pending: deque[tuple[int, asyncio.Future[RecordMetadata]]] = deque()
+        self._sent = 0
+
+    async def send(self, file: str, key_separator: str | None) -> None:
+        """Send them all, and say how many there were.
+
+        Raises:
+            StreamlogError: a line can't be sent; it is named, and how many were sent before it.
+        """
+        try:
+            async for line in lines_of(file, key_separator=key_separator):
+                await self._send(file, line)
+                while len(self._pending) > PENDING_MAX:
+                    await self._settle(file)
+            while self._pending:
+                await self._settle(file)
+        except StreamlogError:
+            say(f"sent {_format_count(await self._delivered())} before the error", err=True)
+            raise
+        say(f"sent {_format_count(self._sent)} to {self._spec.name}")
+
+    async def _send(self, file: str, line: Line) -> None:
+        try:
+            value = value_bytes(self._spec, line.value)
+            key = self._key if line.key is None else key_bytes(self._spec, line.key)
+        except SerdeError as error:
+            raise SerdeError(f"{file}, line {line.number}: {error}") from error
+        partition = next(self._turns) if key is None else None
+        sending = await self._producer.send(self._spec.name, value, key=key, partition=partition)
+        self._pending.append((line.number, sending))
+
+    async def _settle(self, file: str) -> None:
+        number, sending = self._pending.popleft()
+        try:
+            await sending
+        except LogError as error:
+            raise LogError(f"{file}, line {number}: {error}") from error
+        self._sent += 1
+
+    async def _delivered(self) -> int:
+        """How many were sent, those on their way included."""
+        results = await asyncio.gather(*(each for _, each in self._pending), return_exceptions=True)
+        return self._sent + sum(not isinstance(each, BaseException) for each in results)
+
+
+def _format_count(number: int) -> str:
+    return "1 record" if number == 1 else f"{number} records"
+
+
+def _spec(app: App, topic: str) -> TopicSpec:
+    spec = app.topics.get(topic)
+    if spec is None:
+        declared = ", ".join(sorted(app.topics)) or "none"
+        raise UnknownTopicOrPartition(
+            f"app {app.id!r} declares no topic {topic!r}; its topics: {declared}"
+        )
+    return spec
+
+
+async def _round_robin(log: Log, topic: str) -> Iterator[int]:
+    """The partitions for records without a key, in turn; the one with the fewest records first.
+
+    So they take turns from one command to the next, too.
+    """
+    parts = await partitions_of(log, topic)
+    async with log.consumer() as consumer:
+        ends = await consumer.end_offsets(parts)
+    return cycle([part.partition for part in sorted(parts, key=lambda p: (ends[p], p.partition))])
+
+
+def key_bytes(spec: TopicSpec, text: str) -> bytes:
+    """The bytes of a key typed on the command line; see `value_bytes`.
+
+    Raises:
+        SerdeError: the text does not fit the type.
+    """
+    return _encode_text(spec.key, text, f"the key for {spec.name!r}")[1]
+
+
+def value_bytes(spec: TopicSpec, text: str) -> bytes:
+    """The bytes of a value typed on the command line.
+
+    Text stands for itself where the type is text, bytes or a number; otherwise it is JSON,
+    which is read and written again. So what the app could not read is refused here, and so is a
+    value that its `timestamp=` finds no event time in.
+
+    Raises:
+        SerdeError: the text does not fit the type, or has no event time.
+    """
+    what = f"the value for {spec.name!r}"
+    value, data = _encode_text(spec.value, text, what)
+    if spec.timestamp is not None:
+        try:
+            ANY_TIME.check(when_ms(spec.timestamp(value)))
+        except Exception as error:
+            raise SerdeError(f"{what}: timestamp= of the topic failed: {error}") from error
+    return data
+
+
+def _encode_text(serde: Serde[Any], text: str, what: str) -> tuple[Any, bytes]:
+    try:
+        value = from_text(serde, text)
+        return value, serde.dumps(value)
+    except SerdeError as error:
+        raise SerdeError(f"{what}: {error}") from error
+
+
+def format_record(record: LogRecord, spec: TopicSpec | None) -> str:
+    """One record as a line: key, tab, value."""
+    key, value = (None, None) if spec is None else (spec.key, spec.value)
+    return f"{_display_text(record.key, key)}\t{_display_text(record.value, value)}"
+
+
+def _display_text(data: bytes | None, serde: Serde[Any] | None) -> str:
+    return text_of(data) if data is None or serde is None else str(serde.loads(data))
+
+
+POLL_MS: Final = 200
+WAIT_TOLD_MS: Final = 2_000
+"""After so long without a record it is logged that the command waits."""
+EARLIEST, LATEST = "earliest", "latest"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeRange:
+    """What is to be printed, and until when."""
+
+    topic: str
+    partition: int | None
+    offset: str
+    limit: int | None
+    exit_at_end: bool
+    as_json: bool
+    spec: TopicSpec | None
+
+
+def consume(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="Any topic of the log.")],
+    *,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="The same as --offset earliest.")
+    ] = False,
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "--offset",
+            metavar="earliest|latest|N|-N",
+            help="Where to begin, in each partition: -N is N before its end. Default: latest.",
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, metavar="P", help="Only this partition.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, metavar="N", help="Stop after N records.")
+    ] = None,
+    exit_at_end: Annotated[
+        bool, typer.Option("-e", "--exit-at-end", help="Stop at the end as of the start.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object per record.")
+    ] = False,
+    log: LogOption = None,
+) -> None:
+    """Print the records of a topic until Ctrl-C; with -A decoded, else as text."""
+    session: Session = context.obj
+    if from_beginning and offset is not None:
+        raise UsageError("--from-beginning is --offset earliest: give one of them")
+    start = EARLIEST if from_beginning else offset or LATEST
+    parse_offset(start, 0, 0)
+    spec = None if session.app is None else session.app.topics.get(topic)
+    wanted = ConsumeRange(topic, partition, start, limit, exit_at_end, as_json, spec)
+
+    async def main(stop: asyncio.Event) -> None:
+        async with session.open(log) as opened:
+            await _print(opened, wanted, stop)
+
+    serve(main, "closing")
+
+
+def parse_offset(text: str, begin: int, end: int) -> int:
+    """The offset that is meant, in a partition that holds these.
+
+    Raises:
+        UsageError: it is neither a word nor a number.
+    """
+    if text in (EARLIEST, LATEST):
+        return begin if text == EARLIEST else end
+    try:
+        number = int(text)
+    except ValueError:
+        raise UsageError(f"--offset is earliest, latest, N or -N, not {text!r}") from None
+    return max(end + number, begin) if text.startswith("-") else number
+
+
+async def _print(log: Log, wanted: ConsumeRange, stop: asyncio.Event) -> None:
+    parts = await partitions_of(log, wanted.topic)
+    if wanted.partition is not None:
+        parts = [part for part in parts if part.partition == wanted.partition]
+        if not parts:
+            raise UnknownTopicOrPartition(
+                f"topic {wanted.topic!r} has no partition {wanted.partition}"
+            )
+    async with log.consumer(auto_offset_reset="none") as consumer:
+        begins, ends = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
+        consumer.assign(parts)
+        for part in parts:
+            consumer.seek(part, _start(wanted.offset, part, begins[part], ends[part]))
+        await _print_records(consumer, wanted, ends, stop)
+
+
+def _start(text: str, part: TopicPartition, begin: int, end: int) -> int:
+    offset = parse_offset(text, begin, end)
+    where = f"{part.topic}-{part.partition}"
+    if offset > end:
+        raise UsageError(f"--offset {offset} is beyond the end of {where}, which is {end}")
+    if offset < begin:
+        logger.warning("%s begins at offset %d: what was before was deleted", where, begin)
+    return max(offset, begin)
+
+
+async def _print_records(
+    consumer: Consumer,
+    wanted: ConsumeRange,
+    ends: Mapping[TopicPartition, int],
+    stop: asyncio.Event,
+) -> None:
+    printed, quiet_ms = 0, 0
+    while not stop.is_set() and not (wanted.exit_at_end and _is_at(consumer, ends)):
+        polled = await consumer.poll(timeout_ms=POLL_MS)
+        for part, record in _of_each(polled, ends if wanted.exit_at_end else {}):
+            _print_one(part, record, wanted)
+            printed += 1
+            if printed == wanted.limit:
+                return
+        before_ms, quiet_ms = quiet_ms, 0 if polled else quiet_ms + POLL_MS
+        if before_ms < WAIT_TOLD_MS <= quiet_ms and wanted.limit is not None:
+            logger.info(
+                "waiting for records of %s: %d of %d so far; -e stops at the end",
+                wanted.topic, printed, wanted.limit,
+            )  # fmt: skip
+
+
+def _of_each(
+    polled: Mapping[TopicPartition, Sequence[LogRecord]], ends: Mapping[TopicPartition, int]
+) -> Iterator[tuple[TopicPartition, LogRecord]]:
+    """The records with their partitions, up to the ends if there are any."""
+    for part, records in polled.items():
+        end = ends.get(part)
+        for record in records:
+            if end is None or record.offset < end:
+                yield part, record
+
+
+def _is_at(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
+    positions = consumer.positions()
+    return all(positions.get(part, 0) >= end for part, end in ends.items())
+
+
+def _print_one(part: TopicPartition, record: LogRecord, wanted: ConsumeRange) -> None:
+    try:
+        if wanted.as_json:
+            typer.echo(json.dumps(as_object(part, record, wanted.spec)))
+        else:
+            say(format_record(record, wanted.spec))
+    except SerdeError as error:
+        where = f"{part.topic}-{part.partition}, offset {record.offset}"
+        raise SerdeError(f"{where}: {error}") from error
+
+
+def as_object(part: TopicPartition, record: LogRecord, spec: TopicSpec | None) -> dict[str, Any]:
+    """A record for JSON; bytes that are not text are an object with their base64."""
+    return {
+        "topic": part.topic,
+        "partition": part.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": _value(record.key, None if spec is None else spec.key),
+        "value": _value(record.value, None if spec is None else spec.value),
+        "headers": [[name, _json_text(data)] for name, data in record.headers],
+    }
+
+
+def _value(data: bytes | None, serde: Serde[Any] | None) -> Any:  # noqa: ANN401 - JSON
+    if data is None or serde is None:
+        return _json_text(data)
+    return _finite(msgspec.to_builtins(serde.loads(data), str_keys=True, enc_hook=_plain))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - of any type that a serde knows
+    dump = getattr(value, "model_dump", None)
+    return str(value) if dump is None else dump(mode="json")
+
+
+def _finite(plain: Any) -> Any:  # noqa: ANN401 - JSON
+    """JSON has no NaN and no infinity: they are text."""
+    if isinstance(plain, dict):
+        return {key: _finite(value) for key, value in plain.items()}
+    if isinstance(plain, list):
+        return [_finite(value) for value in plain]
+    return str(plain) if isinstance(plain, float) and not isfinite(plain) else plain
+
+
+def _json_text(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode()}

@@ -1,0 +1,334 @@
+"""`streamlog topics` and `configs`: topics, what their partitions hold, and settings.
+
+Shells around `Admin`. A change takes effect at once and survives restarts. A setting that a broker
+reads only when it starts belongs in its file (docs/configuration.md).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+import typer
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from streamlog.cli.session import LogOption, Session, ask, run
+from streamlog.cli.terminal import out, parse_name_values, say
+from streamlog.client.admin.config_admin import ALL_BROKERS, Append, Change, ConfigEntry, Subtract
+from streamlog.client.admin.topic_admin import PARTITIONS_DEFAULT, REPLICAS_DEFAULT, NewTopic
+from streamlog.client.consumer import Consumer
+from streamlog.errors import LogError, UsageError
+from streamlog.log import Log
+from streamlog.record import TopicPartition
+from streamlog.records.partitioners import DEFAULT, matching_partitioners
+
+configs = typer.Typer(help="Settings of topics and brokers.", no_args_is_help=True)
+
+DEFAULT_SOURCE: Final = "default"
+"""Where a value comes from that nobody has set."""
+HIDDEN: Final = "(shown to nobody)"
+BrokerName: TypeAlias = int | Literal["all"]
+
+Topic = Annotated[
+    str | None, typer.Option("--topic", metavar="NAME", help="The settings of this topic.")
+]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        "--broker", metavar="ID|all", help="Of this broker, or those that hold for all brokers."
+    ),
+]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Give it this value; repeatable."),
+]
+Added = Annotated[
+    list[str] | None,
+    typer.Option("--append", metavar="NAME=VALUE", help="Add to a list; repeatable."),
+]
+Taken = Annotated[
+    list[str] | None,
+    typer.Option("--subtract", metavar="NAME=VALUE", help="Take from a list; repeatable."),
+]
+Unset = Annotated[
+    list[str] | None,
+    typer.Option("--unset", metavar="NAME", help="Back to the default; repeatable."),
+]
+
+
+@configs.command("describe")
+def configs_describe(
+    context: typer.Context,
+    *,
+    topic: Topic = None,
+    broker: Broker = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what has its default, with what it means.")
+    ] = False,
+    log: LogOption = None,
+) -> None:
+    """What was set for a topic or a broker, and where; by default for the one that is asked."""
+    number = _broker(broker)
+    session: Session = context.obj
+    found = ask(session, log, lambda admin: admin.describe_configs(topic, broker=number))
+    shown = [each for each in found.values() if everything or each.source != DEFAULT_SOURCE]
+    columns = ("setting", "value", "set for", *(("meaning",) if everything else ()))
+    grid = Grid(*columns)
+    for each in sorted(shown, key=lambda each: each.name):
+        meaning = [escape(each.documentation or "")] if everything else []
+        grid.add_row(each.name, escape(_value(each)), each.source, *meaning)
+    out(markup=True).print(grid)
+
+
+@configs.command("alter")
+def configs_alter(
+    context: typer.Context,
+    *,
+    topic: Topic = None,
+    broker: Broker = None,
+    assigned: Pairs = None,
+    append: Added = None,
+    subtract: Taken = None,
+    unset: Unset = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look whether it would be taken.")
+    ] = False,
+    log: LogOption = None,
+) -> None:
+    """Change settings of a topic or broker, all of them or none."""
+    number = _broker(broker)
+    if topic is None and number is None:
+        raise UsageError("say whose settings: --topic NAME, or --broker ID|all")
+    changes = _changes(assigned or [], append or [], subtract or [], unset or [])
+    if not changes:
+        raise UsageError("say what to change: --set, --append, --subtract or --unset")
+    session: Session = context.obj
+    ask(
+        session,
+        log,
+        lambda admin: admin.alter_configs(changes, topic=topic, broker=number, validate_only=check),
+    )
+    whose = f"topic {topic}" if topic is not None else f"broker {broker}"
+    done = "would be changed" if check else "changed"
+    say(f"{done} for {whose}: {', '.join(changes)}")
+
+
+def _changes(
+    assigned: list[str], append: list[str], subtract: list[str], unset: list[str]
+) -> dict[str, Change]:
+    """What the options say.
+
+    Raises:
+        UsageError: they say two things of one setting.
+    """
+    appended = {k: Append(v) for k, v in parse_name_values("--append", append).items()}
+    subtracted = {k: Subtract(v) for k, v in parse_name_values("--subtract", subtract).items()}
+    said: list[tuple[str, Change]] = [
+        *parse_name_values("--set", assigned).items(),
+        *appended.items(),
+        *subtracted.items(),
+        *((name, None) for name in unset),
+    ]
+    changes = dict(said)
+    for name in changes:
+        if sum(each == name for each, _ in said) > 1:
+            raise UsageError(f"{name} can be changed in one way at a time")
+    return changes
+
+
+def _broker(text: str | None) -> BrokerName | None:
+    if text is None:
+        return None
+    if text == ALL_BROKERS:
+        return "all"
+    if not text.isdecimal():
+        raise UsageError(f"--broker takes a broker's number, or 'all', not {text!r}")
+    return int(text)
+
+
+def _value(entry: ConfigEntry) -> str:
+    return entry.value if entry.value is not None else HIDDEN if entry.is_sensitive else ""
+
+
+AHEAD_MAX = "message.timestamp.after.max.ms"
+CHECKED = 1_000
+CHECKED_MAX = 100_000
+POLL_MS = 200
+
+topics = typer.Typer(help="The topics of a log.", no_args_is_help=True)
+
+
+@topics.command("list")
+def topics_list(
+    context: typer.Context,
+    *,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also those that the log keeps for itself.")
+    ] = False,
+    log: LogOption = None,
+) -> None:
+    """All topics with their number of partitions."""
+    described = ask(context.obj, log, lambda admin: admin.list_topics(internal=internal))
+    grid = Grid("topic", "partitions")
+    for each in sorted(described, key=lambda each: each.name):
+        grid.add_row(each.name, str(each.partitions))
+    out().print(grid)
+
+
+@topics.command("create")
+def topics_create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The new topic.")],
+    partitions: Annotated[
+        int, typer.Option("--partitions", help="How many. Default: the broker's number.")
+    ] = PARTITIONS_DEFAULT,
+    *,
+    replicas: Annotated[
+        int, typer.Option("--replicas", help="Copies of each partition. Default: the broker's.")
+    ] = REPLICAS_DEFAULT,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar="NAME=VALUE", help="Kafka's topic settings; repeatable."),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Create a topic."""
+    configs = parse_name_values("--config", config or [])
+    new = NewTopic(name, partitions=partitions, replication_factor=replicas, configs=configs)
+    ask(context.obj, log, lambda admin: admin.create_topics([new]), create=True)
+    say(f"created {name}")
+
+
+@topics.command("alter")
+def topics_alter(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    partitions: Annotated[int, typer.Option("--partitions", help="How many in all.")],
+    log: LogOption = None,
+) -> None:
+    """Give a topic more partitions. Records with keys may go elsewhere from then on."""
+    ask(context.obj, log, lambda admin: admin.create_partitions(name, partitions))
+    say(f"{name} has {partitions} partitions")
+
+
+@topics.command("delete")
+def topics_delete(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The topic; its records are gone for good.")],
+    log: LogOption = None,
+) -> None:
+    """Delete a topic with all its records."""
+    ask(context.obj, log, lambda admin: admin.delete_topics([name]))
+    say(f"deleted {name}")
+
+
+@topics.command("describe")
+def topics_describe(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    log: LogOption = None,
+) -> None:
+    """The partitions of a topic with their first and next offsets."""
+    session: Session = context.obj
+
+    async def main() -> tuple[Grid, str]:
+        async with session.open(log) as opened:
+            parts = await partitions_of(opened, name)
+            bound = await _time_bound(opened, name)
+            async with opened.consumer() as consumer:
+                begin = await consumer.begin_offsets(parts)
+                end = await consumer.end_offsets(parts)
+        grid = Grid("partition", "first offset", "next offset", "offsets")
+        for part in parts:
+            numbers = (part.partition, begin[part], end[part], end[part] - begin[part])
+            grid.add_row(*map(str, numbers))
+        return grid, bound
+
+    grid, bound = run(main())
+    out().print(grid)
+    say(bound)
+
+
+async def _time_bound(log: Log, topic: str) -> str:
+    """How far ahead of the broker's clock records may lie."""
+    try:
+        found = (await log.admin().describe_configs(topic)).get(AHEAD_MAX)
+    except LogError as error:  # Not every user may look at settings.
+        return f"{AHEAD_MAX}: {error}"
+    if found is None:  # Kafka before 3.6
+        return "records may have any timestamp"
+    return f"{AHEAD_MAX}={found.value}: how far records may lie ahead of the broker's clock"
+
+
+@topics.command("check")
+def topics_check(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    *,
+    records: Annotated[
+        int, typer.Option("--records", min=1, max=CHECKED_MAX, help="Per partition, the newest.")
+    ] = CHECKED,
+    log: LogOption = None,
+) -> None:
+    """Find out how a topic's keys are partitioned: by murmur2, crc32, fnv1a, or none of them."""
+    session: Session = context.obj
+
+    async def main() -> tuple[dict[str, int], int, int]:
+        async with session.open(log) as opened:
+            parts = await partitions_of(opened, name)
+            async with opened.consumer() as consumer:
+                keys = await _newest_keys(consumer, parts, records)
+        return matching_partitioners(keys, len(parts)), len(keys), len(parts)
+
+    fits, count, partitions = run(main())
+    grid = Grid("partitioner", "keys where it puts them", "of")
+    for each, number in fits.items():
+        grid.add_row(each, str(number), str(count))
+    out().print(grid)
+    out().print(_verdict(name, fits, count, partitions))
+
+
+def _verdict(name: str, fits: dict[str, int], count: int, partitions: int) -> str:
+    if partitions == 1:
+        return "One partition holds all keys: every partitioner fits."
+    if not count:
+        return "No record has a key: there is nothing to tell from."
+    fit = [each for each, number in fits.items() if number == count]
+    if not fit:
+        return (
+            "None fits: keys were written to partitions of the producers' choice, or by several "
+            "partitioners. Read the topic through .repartition(name=...) to look rows up by key."
+        )
+    if fit == [DEFAULT]:
+        return f"{DEFAULT} fits, the default: nothing to declare."
+    if len(fit) > 1:
+        return f"{', '.join(fit)} fit: too few keys to tell. Check again with more."
+    return f"Declare it: app.topic({name!r}, ..., partitioner={fit[0]!r})"
+
+
+async def _newest_keys(
+    consumer: Consumer, parts: list[TopicPartition], records: int
+) -> list[tuple[bytes, int]]:
+    """Different keys of the newest records, and the partitions that they lie in."""
+    begin, end = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
+    left = {part for part in parts if end[part] > begin[part]}
+    consumer.assign([*left])
+    for part in left:
+        consumer.seek(part, max(begin[part], end[part] - records))
+    found: set[tuple[bytes, int]] = set()
+    while left:
+        for part, polled in (await consumer.poll(timeout_ms=POLL_MS)).items():
+            found |= {(each.key, part.partition) for each in polled if each.key}
+        positions = consumer.positions()
+        left = {part for part in left if positions.get(part, 0) < end[part]}
+    return sorted(found)
+
+
+async def partitions_of(log: Log, topic: str) -> list[TopicPartition]:
+    """The partitions of a topic.
+
+    Raises:
+        UnknownTopicOrPartition: there is no such topic.
+    """
+    (described,) = await log.admin().describe_topics([topic])
+    return [TopicPartition(topic, number) for number in range(described.partitions)]

@@ -1,0 +1,185 @@
+"""`streamlog topology` and `stream-time`: an app's graph, and the stream times that it has stored.
+
+`topology` prints or draws the graph, or its difference from the version that the log has recorded.
+`stream-time` finds stored stream times that lie ahead of the clock, and resets them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from streamlog.cli.session import LogOption, Session, run, with_log
+from streamlog.cli.terminal import log_warnings, out
+from streamlog.durations import TIMESTAMP_MS_MAX, moment, when_ms
+from streamlog.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from streamlog.app import App
+    from streamlog.log import Log
+    from streamlog.topology import Topology
+    from streamlog.worker.operations.stream_times import TaskTime
+    from streamlog.worker.topics.version_log import VersionChange
+
+
+NOW = "now"
+
+
+def stream_time(
+    context: typer.Context,
+    *,
+    reset_to: Annotated[
+        str | None,
+        typer.Option(
+            "--reset-to",
+            metavar="now|TIME",
+            help="Set the tasks shown back to this time (ISO 8601 with a time zone).",
+        ),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Show stored stream times that lie ahead of the clock; --reset-to sets them back.
+
+    The app's workers have to be stopped for --reset-to.
+    """
+    session: Session = context.obj
+    app = session.the_app()
+    app.log, app.security = session.log_url(log), session.security()
+    with log_warnings():
+        topology = app.program().topology
+    run(_stream_time(app, topology, reset_to))
+
+
+async def _stream_time(app: App, topology: Topology, reset_to: str | None) -> None:
+    from streamlog.clock import SystemClock  # noqa: PLC0415 - other commands start faster
+    from streamlog.log import Log  # noqa: PLC0415 - the same
+    from streamlog.worker.operations import stream_times  # noqa: PLC0415 - the same
+
+    clock = SystemClock()
+    to_ms = None if reset_to is None else _time_of(reset_to, clock.wall_ms())
+    async with Log.open(app.log, security=app.security) as log:
+        if to_ms is None:
+            found = await stream_times.stream_times_ahead(topology, log=log, clock=clock)
+        else:
+            found = await stream_times.reset_stream_times(topology, to_ms, log=log, clock=clock)
+    if not found:
+        typer.echo(f"no stored stream time of {app.id!r} lies ahead of the clock")
+        return
+    for each in found:
+        typer.echo(_line(each))
+    if to_ms is None:
+        typer.echo("nothing was changed; to set these tasks back: stream-time --reset-to now|TIME")
+        return
+    tasks = sorted({each.task for each in found})
+    typer.echo(
+        f"stream time of {len(tasks)} tasks ({', '.join(tasks)}) was reset to "
+        f"{moment(to_ms).isoformat()}: start the workers"
+    )
+
+
+def _line(time: TaskTime) -> str:
+    stored = time.stored
+    source = "all sources" if not stored.source else f"source {stored.source}"
+    ms = stored.time_ms
+    told = moment(ms).isoformat() if ms <= TIMESTAMP_MS_MAX else f"{ms} ms (beyond the year 9999)"
+    return f"task {time.task}  {stored.node}  {source}  {told}"
+
+
+def _time_of(text: str, now_ms: int) -> int:
+    if text == NOW:
+        return now_ms
+    try:
+        return when_ms(text)
+    except ConfigError as error:
+        raise UsageError(f"--reset-to takes 'now' or a time: {error}") from error
+
+
+class Format(StrEnum):
+    """What a topology can be printed as."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    DOT = "dot"
+    JSON = "json"
+    SVG = "svg"
+
+
+STYLES = {"+": "green", "-": "red", "~": "yellow", "!": "bold red", " ": "dim"}
+
+
+def topology(
+    context: typer.Context,
+    *,
+    diff: Annotated[
+        bool,
+        typer.Option("--diff", help="Against the version that ran last, with the state it loses."),
+    ] = False,
+    format_: Annotated[
+        Format,
+        typer.Option("--format", help="Text, a picture (svg), or a graph for other tools."),
+    ] = Format.TEXT,
+    log: LogOption = None,
+) -> None:
+    """What the app computes: its sub-topologies, nodes and state."""
+    session: Session = context.obj
+    with log_warnings():
+        built = session.the_app().topology()
+    change = _compare(session, log, built) if diff else None
+    if format_ is not Format.TEXT:
+        typer.echo(_render(built, change, format_), nl=False)
+    elif change is None:
+        typer.echo(built.describe())
+    else:
+        out(markup=True).print(f"topology {built.app_id}: {version(change)}")
+        print_difference(change)
+
+
+def _compare(session: Session, log: str | None, built: Topology) -> VersionChange:
+    from streamlog.clock import SystemClock  # noqa: PLC0415 - the other commands start faster
+    from streamlog.worker.topics.version_log import VersionLog  # noqa: PLC0415 - the same
+
+    async def compare(opened: Log) -> VersionChange:
+        return await VersionLog(opened, built, SystemClock()).compare()
+
+    return with_log(session, log, compare)
+
+
+def _render(built: Topology, change: VersionChange | None, as_: Format) -> str:
+    from streamlog.blueprints.blueprint import Blueprint  # noqa: PLC0415 - the same
+    from streamlog.blueprints.picture import (  # noqa: PLC0415 - the same
+        dot,
+        mermaid,
+        picture_of,
+    )
+    from streamlog.blueprints.svg import svg  # noqa: PLC0415 - the same
+
+    if as_ is Format.JSON:
+        data: dict[str, Any] = {"app": built.app_id, "topology": Blueprint.of(built)}
+        if change is not None:
+            data |= {"version": change.number, "difference": change.difference}
+        return msgspec.json.format(msgspec.json.encode(data)).decode() + "\n"
+    before = None if change is None or change.before is None else change.before.blueprint
+    picture = picture_of(built, before)
+    draw = {Format.MERMAID: mermaid, Format.DOT: dot, Format.SVG: svg}[as_]
+    return draw(picture)
+
+
+def version(change: VersionChange) -> str:
+    """Which version it is, and against what."""
+    if change.before is None:
+        return "the first version"
+    if change.is_settled:
+        return f"version {change.number}, as it ran before"
+    return f"version {change.number}, against version {change.before.number}"
+
+
+def print_difference(change: VersionChange) -> None:
+    """A line each, signed and in colour."""
+    console = out(markup=True)
+    for line in change.difference.lines():
+        style = STYLES[line[0]]
+        console.print(f"  [{style}]{escape(line)}[/{style}]", soft_wrap=True)

@@ -1,0 +1,560 @@
+"""Admin requests about brokers: replicas, their throttles, log directories, the quorum."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from streamlog.client.admin.admin_area import ADMIN_TIMEOUT_MS, AdminArea, check, raise_refused
+from streamlog.client.admin.cluster_descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    ClusterReports,
+    NodeDescription,
+    PartitionDescription,
+    QuorumDescription,
+    QuorumReplica,
+    Registration,
+    ReplicaDescription,
+)
+from streamlog.client.admin.config_admin import TOPIC_RESOURCE, Append, Change, ConfigAdmin
+from streamlog.errors import CorruptData, LogError, StreamlogError, UnsupportedVersion, UsageError
+from streamlog.protocol.error_codes import error_for
+from streamlog.protocol.messages.cluster_metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from streamlog.protocol.messages.partitions_and_replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ElectedTopicPartitions,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from streamlog.protocol.messages.quorum_messages import (
+    DescribeQuorumPartition,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumTopic,
+    QuorumReplicaState,
+)
+from streamlog.protocol.messages.topics_and_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from streamlog.record import TopicPartition
+
+REPORT_TIMEOUT_MS = 5_000
+"""How long one broker may take to report."""
+
+
+class NodeAdmin(AdminArea):
+    """Asks brokers about themselves."""
+
+    async def describe_nodes(self) -> ClusterReports:
+        """What each broker that the cluster takes for alive says of itself, all asked at once."""
+        nodes = await self._cluster.retrying(self._cluster.nodes)
+        told: dict[int, NodeDescription] = {}
+        silent: dict[int, str] = {}
+
+        async def question(node_id: int) -> None:
+            try:
+                report = await self._report(node_id)
+            except StreamlogError as error:
+                silent[node_id] = str(error)
+            else:
+                if report is not None:
+                    told[node_id] = report
+
+        async with asyncio.TaskGroup() as group:
+            for node_id in nodes:
+                group.create_task(question(node_id))
+        return ClusterReports(told, silent)
+
+    async def _report(self, node_id: int) -> NodeDescription | None:
+        request = DescribeLogDirsRequest(topics=None, include_report=True)
+        response = await self._cluster.call(
+            node_id, request, DescribeLogDirsResponse, timeout_ms=REPORT_TIMEOUT_MS
+        )
+        check(f"broker {node_id}", response.error_code)
+        for each in response.results:
+            check(f"directory {each.log_dir} of broker {node_id}", each.error_code)
+        return _read(response)
+
+
+def _read(response: DescribeLogDirsResponse) -> NodeDescription | None:
+    report = response.report
+    if report is None:
+        return None
+    return NodeDescription(
+        node_id=report.broker_id,
+        epoch=report.broker_epoch,
+        directory=report.directory_id,
+        applied_offset=report.applied_offset,
+        quorum_leader=report.quorum_leader,
+        quorum_epoch=report.quorum_epoch,
+        is_rejoining=report.is_rejoining,
+        strays=report.strays,
+        registrations={
+            each.broker_id: Registration(
+                epoch=each.broker_epoch,
+                is_fenced=each.is_fenced,
+                directories=tuple(each.log_dirs),
+            )
+            for each in report.registrations
+        },
+        replicas={
+            TopicPartition(topic.name, each.partition_index): ReplicaDescription(
+                leader_epoch=each.report.leader_epoch,
+                in_sync=None if each.report.isr is None else tuple(each.report.isr),
+                high_watermark=each.report.high_watermark,
+                end_offset=each.report.log_end_offset,
+            )
+            for result in response.results
+            for topic in result.topics
+            for each in topic.partitions
+            if each.report is not None
+        },
+    )
+
+
+METADATA_TOPIC = "__cluster_metadata"
+
+
+class QuorumAdmin(AdminArea):
+    """Looks at the quorum."""
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """The quorum as its leader sees it.
+
+        Raises:
+            UnsupportedVersion: it is a cluster without one, as those with ZooKeeper.
+            NotAuthorized: this is not for everybody to know.
+        """
+        partition = DescribeQuorumPartition(partition_index=0)
+        request = DescribeQuorumRequest(
+            topics=[DescribeQuorumTopic(topic_name=METADATA_TOPIC, partitions=[partition])]
+        )
+
+        def read(response: DescribeQuorumResponse) -> QuorumDescription:
+            check("describe the quorum", response.error_code, response.error_message)
+            found = next((each for topic in response.topics for each in topic.partitions), None)
+            if found is None:
+                raise CorruptData("the controller has described no quorum")
+            check("describe the quorum", found.error_code, found.error_message)
+            return QuorumDescription(
+                found.leader_id,
+                found.leader_epoch,
+                found.high_watermark,
+                _replicas(found.current_voters),
+                _replicas(found.observers),
+            )
+
+        return await self._ask_controller(request, DescribeQuorumResponse, read)
+
+
+def _replicas(states: Iterable[QuorumReplicaState]) -> tuple[QuorumReplica, ...]:
+    return tuple(
+        QuorumReplica(
+            each.replica_id,
+            each.log_end_offset,
+            each.last_caught_up_timestamp if each.last_caught_up_timestamp >= 0 else None,
+            each.last_fetch_timestamp if each.last_fetch_timestamp >= 0 else None,
+            each.is_rejoining,
+        )
+        for each in sorted(states, key=lambda each: each.replica_id)
+    )
+
+
+PREFERRED, UNCLEAN = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """A directory in which a broker has partitions."""
+
+    node_id: int
+    path: str
+    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Bytes of each partition."""
+    error: LogError | None = None
+    """Why the broker can't say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way: the brokers that hold it, and those that come and go."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+class ReplicaAdmin(AdminArea):
+    """Looks after brokers and what they hold."""
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """The brokers there are, and which of them manages topics."""
+
+        def read(response: DescribeClusterResponse) -> ClusterDescription:
+            check("describe the cluster", response.error_code, response.error_message)
+            brokers = (
+                BrokerDescription(each.broker_id, each.host, each.port, each.rack)
+                for each in response.brokers
+            )
+            return _cluster(response.cluster_id, response.controller_id, brokers)
+
+        try:
+            return await self._ask_controller(
+                DescribeClusterRequest(), DescribeClusterResponse, read
+            )
+        except UnsupportedVersion:
+            return await self._described_by_metadata()
+
+    async def _described_by_metadata(self) -> ClusterDescription:
+        """As brokers before Kafka 2.8 tell it."""
+
+        def read(response: MetadataResponse) -> ClusterDescription:
+            brokers = (
+                BrokerDescription(each.node_id, each.host, each.port, each.rack)
+                for each in response.brokers
+            )
+            return _cluster(response.cluster_id, response.controller_id, brokers)
+
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        return await self._ask_controller(request, MetadataResponse, read)
+
+    async def describe_partitions(self) -> list[PartitionDescription]:
+        """All partitions of all topics, internal ones too, by topic and number."""
+
+        def read(response: MetadataResponse) -> list[PartitionDescription]:
+            return sorted(
+                (
+                    PartitionDescription(
+                        topic.name or "",
+                        each.partition_index,
+                        each.leader_id,
+                        each.leader_epoch,
+                        tuple(each.replica_nodes),
+                        tuple(each.isr_nodes),
+                        tuple(each.offline_replicas),
+                    )
+                    for topic in response.topics
+                    for each in topic.partitions
+                ),
+                key=lambda each: (each.topic, each.partition),
+            )
+
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        return await self._ask_controller(request, MetadataResponse, read)
+
+    async def describe_log_dirs(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> list[LogDir]:
+        """The directories of all brokers, with these partitions in them, or with all.
+
+        Raises:
+            NotAuthorized: this is not for everybody to know.
+        """
+        topics = None if partitions is None else _by_topic(partitions)
+        request = DescribeLogDirsRequest(
+            topics=None
+            if topics is None
+            else [DescribableLogDirTopic(topic=t, partitions=ns) for t, ns in topics.items()]
+        )
+
+        async def attempt() -> list[LogDir]:
+            found: list[LogDir] = []
+            for node_id in await self._cluster.nodes():
+                response = await self._cluster.call(node_id, request, DescribeLogDirsResponse)
+                check(f"directories of broker {node_id}", response.error_code)
+                found += _log_dirs(node_id, response)
+            return found
+
+        return await self._cluster.retrying(attempt)
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, LogError | None]:
+        """Have the preferred replicas lead these partitions, or all of them.
+
+        Returned is what became of each partition that was named, or of those where something was
+        to be done: an error of code ELECTION_NOT_NEEDED says that the leader is the right one
+        already. With `unclean` it is any replica that lives, where nobody leads: records that it
+        does not have are lost.
+
+        Raises:
+            NotAuthorized: this is not for everybody to do.
+        """
+        topics = None if partitions is None else _by_topic(partitions)
+
+        def read(response: ElectLeadersResponse) -> dict[TopicPartition, LogError | None]:
+            check("elect leaders", response.error_code)
+            return {
+                TopicPartition(topic.topic, each.partition_id): _error(
+                    f"elect a leader of {topic.topic}-{each.partition_id}",
+                    each.error_code,
+                    each.error_message,
+                )
+                for topic in response.replica_election_results
+                for each in topic.partition_result
+            }
+
+        request = ElectLeadersRequest(
+            election_type=UNCLEAN if unclean else PREFERRED,
+            topic_partitions=None
+            if topics is None
+            else [ElectedTopicPartitions(topic=t, partitions=ns) for t, ns in topics.items()],
+            timeout_ms=ADMIN_TIMEOUT_MS,
+        )
+        return await self._ask_controller(request, ElectLeadersResponse, read)
+
+    async def alter_partition_reassignments(
+        self, replicas: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, LogError | None]:
+        """Begin to move partitions to these brokers, or with None give it up; told for each.
+
+        Raises:
+            NotAuthorized: this is not for everybody to do.
+        """
+
+        def read(
+            response: AlterPartitionReassignmentsResponse,
+        ) -> dict[TopicPartition, LogError | None]:
+            check("move partitions", response.error_code, response.error_message)
+            return {
+                TopicPartition(topic.name, each.partition_index): _error(
+                    f"move {topic.name}-{each.partition_index}",
+                    each.error_code,
+                    each.error_message,
+                )
+                for topic in response.responses
+                for each in topic.partitions
+            }
+
+        topics = [
+            ReassignableTopic(
+                name=topic,
+                partitions=[
+                    ReassignablePartition(partition_index=number, replicas=_listed(wanted))
+                    for number in numbers
+                    for wanted in [replicas[TopicPartition(topic, number)]]
+                ],
+            )
+            for topic, numbers in _by_topic(replicas).items()
+        ]
+        request = AlterPartitionReassignmentsRequest(timeout_ms=ADMIN_TIMEOUT_MS, topics=topics)
+        return await self._ask_controller(request, AlterPartitionReassignmentsResponse, read)
+
+    async def list_partition_reassignments(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """Those of these partitions, or of all, that are being moved."""
+        topics = None if partitions is None else _by_topic(partitions)
+
+        def read(
+            response: ListPartitionReassignmentsResponse,
+        ) -> dict[TopicPartition, Reassignment]:
+            check("partitions that are moved", response.error_code, response.error_message)
+            return {
+                TopicPartition(topic.name, each.partition_index): Reassignment(
+                    tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
+                )
+                for topic in response.topics
+                for each in topic.partitions
+            }
+
+        request = ListPartitionReassignmentsRequest(
+            timeout_ms=ADMIN_TIMEOUT_MS,
+            topics=None
+            if topics is None
+            else [
+                ListPartitionReassignmentsTopics(name=topic, partition_indexes=numbers)
+                for topic, numbers in topics.items()
+            ],
+        )
+        return await self._ask_controller(request, ListPartitionReassignmentsResponse, read)
+
+
+def _cluster(
+    cluster_id: str | None, controller: int, brokers: Iterable[BrokerDescription]
+) -> ClusterDescription:
+    by_id = tuple(sorted(brokers, key=lambda each: each.node_id))
+    return ClusterDescription(cluster_id or "", controller, by_id)
+
+
+def _log_dirs(node_id: int, response: DescribeLogDirsResponse) -> Iterable[LogDir]:
+    for each in response.results:
+        sizes = {
+            TopicPartition(topic.name, partition.partition_index): partition.partition_size
+            for topic in each.topics
+            for partition in topic.partitions
+        }
+        error = _error(f"directory {each.log_dir} of broker {node_id}", each.error_code, None)
+        yield LogDir(node_id, each.log_dir, sizes, error)
+
+
+def _error(what: str, error_code: int, message: str | None) -> LogError | None:
+    if not error_code:
+        return None
+    return error_for(error_code, what + (f": {message}" if message else ""))
+
+
+def _listed(replicas: Sequence[int] | None) -> list[int] | None:
+    return None if replicas is None else list(replicas)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        numbers.setdefault(topic, []).append(partition)
+    return numbers
+
+
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
+EVERY: Final = "*"
+NOTHING: Final[Mapping[TopicPartition, Sequence[int] | None]] = MappingProxyType({})
+
+
+class ThrottleAdmin(ConfigAdmin, ReplicaAdmin):
+    """Bounds what moves of partitions take from brokers."""
+
+    async def throttle_moves(
+        self,
+        bytes_per_s: int,
+        moves: Mapping[TopicPartition, Sequence[int] | None] = NOTHING,
+    ) -> list[int]:
+        """Have each broker send, and fetch, so much at most for `moves` and those on their way.
+
+        To be called before the moves begin, and again for another rate. It has to be more than
+        what is written to the partitions meanwhile, or they never end. Returned are the brokers
+        that it holds for; none if nothing is copied.
+
+        Raises:
+            NotAuthorized: this is not for everybody to do.
+        """
+        if bytes_per_s <= 0:
+            raise UsageError(f"{bytes_per_s} bytes a second move nothing: name a positive rate")
+        places = await self.describe_partitions()
+        copies = copied(places, await self.list_partition_reassignments(), moves)
+        set_before = await self._throttled({each.topic for each in copies})
+        for topic, lists in listed(copies).items():
+            before = set_before.get(topic, {})
+            changes: dict[str, Change] = {
+                name: Append(",".join(replicas))
+                for name, replicas in lists.items()
+                if before.get(name) != EVERY
+            }
+            if changes:
+                await self.alter_configs(changes, topic=topic)
+        brokers = sorted({each for pair in copies.values() for side in pair for each in side})
+        rate = str(bytes_per_s)
+        for broker in brokers:
+            await self.alter_configs({LEADER_RATE: rate, FOLLOWER_RATE: rate}, broker=broker)
+        return brokers
+
+    async def remove_throttles(self) -> list[str]:
+        """Take the throttles away that `throttle_moves` has set; returns from which topics.
+
+        Nothing should be on its way any more. While a topic has a list that says `*`, that
+        stays, and so do the rates.
+
+        Raises:
+            NotAuthorized: this is not for everybody to do.
+        """
+        topics = {each.topic for each in await self.describe_partitions()}
+        throttled = await self._throttled(topics)
+        ours = {
+            topic: [name for name, replicas in lists.items() if replicas != EVERY]
+            for topic, lists in throttled.items()
+        }
+        if not any(EVERY in lists.values() for lists in throttled.values()) and any(ours.values()):
+            # First, for who finds no lists has nothing to do.
+            for broker in (await self.describe_cluster()).brokers:
+                await self.alter_configs(
+                    {LEADER_RATE: None, FOLLOWER_RATE: None}, broker=broker.node_id
+                )
+        freed = sorted(topic for topic, names in ours.items() if names)
+        for topic in freed:
+            await self.alter_configs(dict.fromkeys(ours[topic]), topic=topic)
+        return freed
+
+    async def _throttled(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        """The lists of throttled replicas that are set, by topic and name."""
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=TOPIC_RESOURCE,
+                    resource_name=topic,
+                    configuration_keys=[LEADER_REPLICAS, FOLLOWER_REPLICAS],
+                )
+                for topic in sorted(topics)
+            ]
+        )
+
+        def read(response: DescribeConfigsResponse) -> dict[str, dict[str, str]]:
+            raise_refused(
+                "describe settings of",
+                [
+                    (each.resource_name, each.error_code, each.error_message)
+                    for each in response.results
+                ],
+            )
+            return {
+                result.resource_name: {
+                    each.name: each.value for each in result.configs if each.value
+                }
+                for result in response.results
+            }
+
+        if not topics:
+            return {}
+        return await self._ask_controller(request, DescribeConfigsResponse, read)
+
+
+def copied(
+    places: Iterable[PartitionDescription],
+    under_way: Mapping[TopicPartition, Reassignment],
+    moves: Mapping[TopicPartition, Sequence[int] | None],
+) -> dict[TopicPartition, tuple[list[int], list[int]]]:
+    """From which brokers partitions are copied, and to which, by moves now and those to come."""
+    copies: dict[TopicPartition, tuple[list[int], list[int]]] = {}
+    for place in places:
+        partition = TopicPartition(place.topic, place.partition)
+        move = under_way.get(partition)
+        coming = () if move is None else move.adding
+        sources = [each for each in place.replicas if each not in coming]
+        wanted = moves.get(partition, coming)
+        targets = [each for each in wanted or () if each not in sources]
+        if targets:
+            copies[partition] = sources, targets
+    return copies
+
+
+def listed(
+    copies: Mapping[TopicPartition, tuple[Sequence[int], Sequence[int]]],
+) -> dict[str, dict[str, list[str]]]:
+    """The lists of throttled replicas that this makes, by topic and name."""
+    lists: dict[str, dict[str, list[str]]] = {}
+    for (topic, number), (sources, targets) in sorted(copies.items()):
+        of_topic = lists.setdefault(topic, {LEADER_REPLICAS: [], FOLLOWER_REPLICAS: []})
+        of_topic[LEADER_REPLICAS] += (f"{number}:{broker}" for broker in sources)
+        of_topic[FOLLOWER_REPLICAS] += (f"{number}:{broker}" for broker in targets)
+    return lists

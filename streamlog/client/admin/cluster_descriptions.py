@@ -1,0 +1,315 @@
+"""What a cluster says about itself, and what is wrong with it.
+
+Descriptions are values. `find_problems` compares descriptions of all brokers: a partition without a
+leader, a replica that lags, a voter that does not answer. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from streamlog.record import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDescription:
+    """A broker, and where clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """A cluster."""
+
+    cluster_id: str
+    controller: int
+    """The broker that manages topics; -1 while none does."""
+    brokers: tuple[BrokerDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """A partition: who leads it, who holds it."""
+
+    topic: str
+    partition: int
+    leader: int
+    """-1 while nobody leads it."""
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    """The preferred leader first."""
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """How far a node is in the metadata log, as its leader knows."""
+
+    node_id: int
+    end_offset: int
+    """-1 while it has not asked for anything."""
+    caught_up_ms: int | None
+    """When it last had everything, by the leader's wall clock; None if that is not known."""
+    fetched_ms: int | None = None
+    """When it last fetched, by the leader's wall clock; None if that is not known."""
+    is_rejoining: bool = False
+    """Whether it is a voter that does not vote: its disk was replaced or damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """The quorum of controllers."""
+
+    leader: int
+    """The active controller."""
+    epoch: int
+    high_watermark: int
+    """What is before it is on the disks of a majority of the voters."""
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+    """Brokers that follow, and do not vote."""
+
+    def lag(self, replica: QuorumReplica) -> int:
+        """Entries that a node lacks of what the leader has."""
+        ends = [each.end_offset for each in self.voters if each.node_id == self.leader]
+        return max(0, max(ends, default=self.high_watermark) - max(replica.end_offset, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """A broker as the metadata of the cluster has it."""
+
+    epoch: int
+    is_fenced: bool
+    directories: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaDescription:
+    """A replica as its own broker knows it."""
+
+    leader_epoch: int
+    in_sync: tuple[int, ...] | None
+    """The in-sync replicas if this one leads; None if it follows."""
+    high_watermark: int
+    end_offset: int
+    """The end of what is durable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDescription:
+    """A broker process as it knows itself."""
+
+    node_id: int
+    epoch: int
+    """Of its registration; -1 while it has none."""
+    directory: bytes
+    applied_offset: int
+    """The end of what it has applied of the metadata log."""
+    quorum_leader: int
+    quorum_epoch: int
+    is_rejoining: bool = False
+    """Whether it is a voter that does not vote yet."""
+    strays: int = 0
+    """Folders that were set aside because the cluster does not know their topics."""
+    registrations: Mapping[int, Registration] = field(default_factory=dict)
+    replicas: Mapping[TopicPartition, ReplicaDescription] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReports:
+    """What the brokers have answered, by number."""
+
+    told: Mapping[int, NodeDescription] = field(default_factory=dict)
+    silent: Mapping[int, str] = field(default_factory=dict)
+    """Brokers that gave no answer, and why. Those of other makes, which do not know the question,
+    are in neither."""
+
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was asked, in the order in which it was asked."""
+
+    first: ClusterReports
+    quorum: QuorumDescription | None
+    """None if the cluster has none, or does not tell."""
+    partitions: Sequence[PartitionDescription]
+    second: ClusterReports
+    quorum_after: QuorumDescription | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRules:
+    """Which proofs are asked for; all of them, but in tests of whether one is missed."""
+
+    wants_reports: bool = True
+    """A broker has to answer for itself; the controller's word is not enough."""
+
+
+CORRECT = EvidenceRules()
+
+
+def find_problems(evidence: Evidence, rules: EvidenceRules = CORRECT) -> list[str]:
+    """Why the cluster is not proved well, one line for each reason; empty if it is."""
+    found = list(_partitions_told(evidence.partitions))
+    found += _quorum(evidence)
+    if rules.wants_reports:
+        found += [f"broker {each} gave no report: {why}" for each, why in _silent(evidence)]
+        found += _processes(evidence)
+        found += _replicas(evidence)
+    return found
+
+
+def _partitions_told(partitions: Iterable[PartitionDescription]) -> Iterator[str]:
+    """What the controller itself says is missing."""
+    for each in partitions:
+        name = f"{each.topic}-{each.partition}"
+        if each.leader == NOBODY:
+            yield f"{name} has no leader{_waits_for(each)}"
+        elif {*each.in_sync} != {*each.replicas}:
+            missing = sorted({*each.replicas} - {*each.in_sync})
+            yield f"{name}: replicas on brokers {missing} are not in sync"
+
+
+def _waits_for(partition: PartitionDescription) -> str:
+    """What has to come back for a partition that has no leader."""
+    if partition.in_sync:
+        last = " or ".join(map(str, partition.in_sync))
+        return f": it waits for broker {last}, which was last in sync"
+    name = f"{partition.topic}-{partition.partition}"
+    return (
+        ": the last complete replica was on a disk that was replaced or damaged; put that disk"
+        " back, and then, or to lose what the others lack, `streamlog cluster elect --unclean"
+        f" {name}`"
+    )
+
+
+def _silent(evidence: Evidence) -> list[tuple[int, str]]:
+    return sorted({**evidence.first.silent, **evidence.second.silent}.items())
+
+
+def _quorum(evidence: Evidence) -> Iterator[str]:
+    """Voters that do not vote, lack what is committed, or may be dead."""
+    quorum, after = evidence.quorum, evidence.quorum_after
+    if quorum is None or after is None:
+        return
+    if after.leader == NOBODY:
+        yield "no node leads the quorum"
+    if (after.leader, after.epoch) != (quorum.leader, quorum.epoch):
+        yield f"the quorum has just elected node {after.leader}"
+    silent = {*silent_voters(quorum, after)}
+    for each in after.voters:
+        if each.is_rejoining:
+            yield f"voter {each.node_id} is rejoining the quorum and does not vote yet"
+        elif each.end_offset < quorum.high_watermark:
+            yield (
+                f"voter {each.node_id} has the metadata log up to {max(each.end_offset, 0)}, and"
+                f" {quorum.high_watermark} is committed"
+            )
+        elif each.node_id in silent:
+            yield f"voter {each.node_id} has not fetched since the quorum was first looked at"
+
+
+def silent_voters(before: QuorumDescription, after: QuorumDescription) -> list[int]:
+    """Voters that have not fetched between two looks: they may be dead.
+
+    What their last fetch said was on their disks says nothing of the disks that they have now.
+    """
+    known = {each.node_id: each.fetched_ms for each in before.voters}
+    if not any(each.fetched_ms for each in after.voters):
+        return []  # A voter is alone, or the release is one that does not tell.
+    return [
+        each.node_id
+        for each in after.voters
+        if each.node_id != after.leader and each.fetched_ms == known.get(each.node_id)
+    ]
+
+
+def _processes(evidence: Evidence) -> Iterator[str]:
+    """Broker processes that are not the ones the metadata names."""
+    registrations = _registrations(evidence)
+    for node_id, report in sorted(evidence.second.told.items()):
+        registered = registrations.get(node_id)
+        yield from _process(report, registered)
+        quorum = evidence.quorum
+        if quorum is None:
+            continue
+        if report.applied_offset < quorum.high_watermark:
+            yield (
+                f"broker {node_id} has applied the metadata up to {report.applied_offset}, and"
+                f" {quorum.high_watermark} is committed"
+            )
+        if (report.quorum_leader, report.quorum_epoch) != (quorum.leader, quorum.epoch):
+            yield (
+                f"broker {node_id} takes node {report.quorum_leader} in epoch"
+                f" {report.quorum_epoch} for the quorum's leader, not node {quorum.leader} in"
+                f" epoch {quorum.epoch}"
+            )
+
+
+def _process(report: NodeDescription, registered: Registration | None) -> Iterator[str]:
+    name = f"broker {report.node_id}"
+    if registered is None or report.epoch == NOBODY:
+        yield f"{name} runs and is not registered yet"
+    elif report.epoch != registered.epoch:
+        yield f"{name} runs as another process than the one that is registered"
+    elif report.directory not in registered.directories:
+        yield f"{name} runs on another log directory than the one that is registered"
+    elif registered.is_fenced:
+        yield f"{name} is fenced"
+    if report.is_rejoining:
+        yield f"{name} is rejoining the quorum and does not vote yet"
+    if report.strays:
+        yield (
+            f"{name} has set {report.strays} partition folders aside (*-stray), whose topics the"
+            " cluster does not know: see its log"
+        )
+
+
+def _registrations(evidence: Evidence) -> dict[int, Registration]:
+    """By the process that has applied most of the metadata."""
+    reports = evidence.second.told.values()
+    freshest = max(reports, key=lambda each: each.applied_offset, default=None)
+    return {} if freshest is None else {**freshest.registrations}
+
+
+def _replicas(evidence: Evidence) -> Iterator[str]:
+    """Replicas that do not have what they are counted for."""
+    first, second = evidence.first.told, evidence.second.told
+    for each in evidence.partitions:
+        place = TopicPartition(each.topic, each.partition)
+        name = f"{each.topic}-{each.partition}"
+        if each.leader in second:
+            yield from _led(name, each, second[each.leader])
+        known = first[each.leader].replicas.get(place) if each.leader in first else None
+        committed = 0 if known is None or known.in_sync is None else known.high_watermark
+        for node_id in each.replicas:
+            if node_id not in second:
+                continue  # It is told elsewhere that it is silent, or missing.
+            replica = second[node_id].replicas.get(place)
+            if replica is None:
+                yield f"{name}: broker {node_id} has no replica of it"
+            elif replica.end_offset < committed:
+                yield (
+                    f"{name}: broker {node_id} has it up to {replica.end_offset}, and {committed}"
+                    " is committed"
+                )
+
+
+def _led(name: str, partition: PartitionDescription, leader: NodeDescription) -> Iterator[str]:
+    """What the leader says."""
+    own = leader.replicas.get(TopicPartition(partition.topic, partition.partition))
+    if own is None or own.in_sync is None or own.leader_epoch != partition.leader_epoch:
+        yield f"{name}: broker {leader.node_id} does not lead epoch {partition.leader_epoch}"
+    elif {*own.in_sync} != {*partition.replicas}:
+        missing = sorted({*partition.replicas} - {*own.in_sync})
+        yield f"{name}: its leader does not have brokers {missing} in sync"

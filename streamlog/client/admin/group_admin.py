@@ -1,0 +1,578 @@
+"""Admin requests about groups and about transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streamlog.client.admin.admin_area import AdminArea, check
+from streamlog.client.offset_lookup import by_leader
+from streamlog.client.offset_metadata import OffsetAndMetadata
+from streamlog.errors import CorruptData, UnsupportedVersion
+from streamlog.protocol import codec
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages import classic_groups as wire
+from streamlog.protocol.messages import consumer_groups as admin
+from streamlog.protocol.messages import consumer_groups as consumers
+from streamlog.protocol.messages.transaction_messages import (
+    DescribedProducer,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from streamlog.protocol.schema import Message
+from streamlog.record import TopicPartition
+
+M = TypeVar("M", bound=Message)
+
+CONSUMER = "consumer"
+"""The kind of group whose coordinator assigns (KIP-848), and the protocol type of consumers."""
+CLASSIC = "classic"
+DEAD = "Dead"
+PASSING = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+"""Another broker is about to coordinate the group, or a transaction to commit an offset of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A line about a group."""
+
+    group_id: str
+    kind: str
+    """`classic` or `consumer`: who assigns, a member or the coordinator."""
+    state: str
+    """Kafka's word for it: Stable, Empty, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberDescription:
+    """A member, and what it reads."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group with its members."""
+
+    group_id: str
+    kind: str
+    state: str
+    assignor: str
+    members: tuple[GroupMemberDescription, ...]
+    coordinator: int
+    """The broker that coordinates it."""
+
+
+class GroupAdmin(AdminArea):
+    """Manages groups."""
+
+    async def list_groups(self, *, states: Collection[str] = ()) -> list[GroupListing]:
+        """All groups by name, or those in one of these states, in any case of letters."""
+
+        async def attempt() -> list[GroupListing]:
+            found: list[GroupListing] = []
+            for node_id in await self._cluster.nodes():
+                request = wire.ListGroupsRequest(states_filter=list(states))
+                response = await self._cluster.call(node_id, request, wire.ListGroupsResponse)
+                if response.error_code:
+                    raise error_for(response.error_code, f"groups of broker {node_id}")
+                found += (
+                    GroupListing(each.group_id, each.group_type or CLASSIC, each.group_state)
+                    for each in response.groups
+                )
+            return sorted(found, key=lambda each: each.group_id)
+
+        return await self._cluster.retrying(attempt)
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
+        """These groups with their members.
+
+        Raises:
+            LogError: there is no such group.
+        """
+        return [await self._describe(group_id) for group_id in group_ids]
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups with all that they have committed.
+
+        Raises:
+            LogError: there is no such group, or it has members.
+        """
+        for group_id in group_ids:
+            response = await self._ask(
+                group_id,
+                admin.DeleteGroupsRequest(groups_names=[group_id]),
+                admin.DeleteGroupsResponse,
+                lambda said: (result.error_code for result in said.results),
+            )
+            for result in response.results:
+                if result.error_code:
+                    raise error_for(result.error_code, f"delete group {group_id!r}")
+
+    async def group_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, int]:
+        """The next offset that a group reads, of these partitions, or of all it has committed.
+
+        A partition without one is left out, so a group that is not known has none.
+        """
+        places = await self.group_places(group_id, partitions)
+        return {at: place.offset for at, place in places.items()}
+
+    async def group_places(
+        self,
+        group_id: str,
+        partitions: Collection[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The same, with what is committed beside each offset.
+
+        With `require_stable` what a transaction is about to commit is waited for.
+        """
+        numbers = None if partitions is None else _by_topic(partitions).items()
+        request = wire.OffsetFetchRequest(
+            group_id=group_id,
+            require_stable=require_stable,
+            topics=None
+            if numbers is None
+            else [wire.OffsetFetchRequestTopic(name=n, partition_indexes=i) for n, i in numbers],
+            groups=[
+                wire.OffsetFetchRequestGroup(
+                    group_id=group_id,
+                    topics=None
+                    if numbers is None
+                    else [
+                        wire.OffsetFetchRequestTopics(name=n, partition_indexes=i)
+                        for n, i in numbers
+                    ],
+                )
+            ],
+        )
+        response = await self._ask(group_id, request, wire.OffsetFetchResponse, _fetch_codes)
+        found = response.groups[0] if response.groups else response
+        if found.error_code:
+            raise error_for(found.error_code, f"offsets of group {group_id!r}")
+        return {
+            TopicPartition(topic.name, each.partition_index): OffsetAndMetadata(
+                each.committed_offset, each.metadata or "", each.committed_leader_epoch
+            )
+            for topic in found.topics
+            for each in topic.partitions
+            if each.committed_offset >= 0
+        }
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        """Set the next offset that a group reads, as if it had committed it.
+
+        Raises:
+            LogError: the group has members, who decide that themselves.
+            UnknownTopicOrPartition: a partition does not exist.
+        """
+        request = wire.OffsetCommitRequest(
+            group_id=group_id,
+            topics=[
+                wire.OffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=[
+                        wire.OffsetCommitRequestPartition(
+                            partition_index=number,
+                            committed_offset=offsets[TopicPartition(topic, number)],
+                            committed_metadata="",
+                        )
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in _by_topic(offsets).items()
+            ],
+        )
+        response = await self._ask(
+            group_id,
+            request,
+            wire.OffsetCommitResponse,
+            lambda said: (each.error_code for topic in said.topics for each in topic.partitions),
+        )
+        for topic in response.topics:
+            for each in topic.partitions:
+                code = each.error_code
+                if code == ErrorCode.UNKNOWN_MEMBER_ID:
+                    code = ErrorCode.NON_EMPTY_GROUP
+                if code:
+                    where = f"{topic.name}-{each.partition_index}"
+                    raise error_for(code, f"offset of group {group_id!r} in {where}")
+
+    async def delete_group_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Forget what a group has committed for these partitions.
+
+        Raises:
+            LogError: there is no such group, or a member reads the topic.
+            UnknownTopicOrPartition: a partition does not exist.
+        """
+        request = admin.OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                admin.OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[
+                        admin.OffsetDeleteRequestPartition(partition_index=number)
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in _by_topic(partitions).items()
+            ],
+        )
+        response = await self._ask(
+            group_id, request, admin.OffsetDeleteResponse, lambda said: [said.error_code]
+        )
+        if response.error_code:
+            raise error_for(response.error_code, f"delete offsets of group {group_id!r}")
+        for topic in response.topics:
+            for each in topic.partitions:
+                if each.error_code:
+                    where = f"{topic.name}-{each.partition_index}"
+                    raise error_for(each.error_code, f"offset of group {group_id!r} in {where}")
+
+    async def _describe(self, group_id: str) -> GroupDescription:
+        request = wire.DescribeGroupsRequest(groups=[group_id])
+        response = await self._ask(
+            group_id,
+            request,
+            wire.DescribeGroupsResponse,
+            lambda said: (each.error_code for each in said.groups),
+        )
+        coordinator = await self._cluster.coordinator(group_id)
+        (found,) = response.groups
+        if found.group_state == DEAD or found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return await self._describe_consumers(group_id, coordinator)
+        if found.error_code:
+            raise error_for(found.error_code, f"group {group_id!r}")
+        return GroupDescription(
+            group_id=group_id,
+            kind=CLASSIC,
+            state=found.group_state,
+            assignor=found.protocol_data,
+            members=tuple(_member(each, found.protocol_type) for each in found.members),
+            coordinator=coordinator,
+        )
+
+    async def _describe_consumers(self, group_id: str, coordinator: int) -> GroupDescription:
+        request = consumers.ConsumerGroupDescribeRequest(group_ids=[group_id])
+        try:
+            response = await self._ask(
+                group_id,
+                request,
+                consumers.ConsumerGroupDescribeResponse,
+                lambda said: (each.error_code for each in said.groups),
+            )
+        except UnsupportedVersion:
+            raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r}") from None
+        (found,) = response.groups
+        if found.error_code:
+            raise error_for(found.error_code, f"group {group_id!r}")
+        return GroupDescription(
+            group_id=group_id,
+            kind=CONSUMER,
+            state=found.group_state,
+            assignor=found.assignor_name,
+            members=tuple(
+                GroupMemberDescription(
+                    member_id=each.member_id,
+                    instance_id=each.instance_id,
+                    client_id=each.client_id,
+                    client_host=each.client_host,
+                    assignment=frozenset(
+                        TopicPartition(topic.topic_name, number)
+                        for topic in each.assignment.topic_partitions
+                        for number in topic.partitions
+                    ),
+                )
+                for each in found.members
+            ),
+            coordinator=coordinator,
+        )
+
+    async def _ask(
+        self,
+        group_id: str,
+        request: Message,
+        answer: type[M],
+        codes: Callable[[M], Iterable[int]],
+    ) -> M:
+        """Ask the group's coordinator, wherever it is by now; `codes` are those of an answer."""
+
+        async def attempt() -> M:
+            node_id = await self._cluster.coordinator(group_id)
+            response = await self._cluster.call(node_id, request, answer)
+            for code in codes(response):
+                if code in PASSING:
+                    raise error_for(code, f"group {group_id!r}")
+            return response
+
+        return await self._cluster.retrying(attempt)
+
+
+def _fetch_codes(response: wire.OffsetFetchResponse) -> Iterator[int]:
+    found = response.groups[0] if response.groups else response
+    yield found.error_code
+    for topic in found.topics:
+        yield from (each.error_code for each in topic.partitions)
+
+
+def _member(member: wire.DescribedGroupMember, protocol_type: str) -> GroupMemberDescription:
+    """What members of another kind than consumers were given can't be read."""
+    assigned: frozenset[TopicPartition] = frozenset()
+    if protocol_type == CONSUMER and member.member_assignment:
+        try:
+            read = codec.decode_versioned(wire.ConsumerProtocolAssignment, member.member_assignment)
+        except CorruptData as corrupt:
+            raise CorruptData(f"the part of member {member.member_id}: {corrupt}") from corrupt
+        assigned = frozenset(
+            TopicPartition(topic.topic, number)
+            for topic in read.assigned_partitions
+            for number in topic.partitions
+        )
+    return GroupMemberDescription(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        assignment=assigned,
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        numbers.setdefault(topic, []).append(partition)
+    return numbers
+
+
+TRANSACTION_KEY_TYPE = 1
+NOT_FILTERED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A line about a transactional id."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    """Kafka's word for it: Empty, Ongoing, PrepareCommit, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id with its transaction."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int | None
+    """When its transaction began, in ms since 1970; None if there is none."""
+    partitions: frozenset[TopicPartition]
+    """Where it has written."""
+    coordinator: int
+    """The broker that coordinates it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """A producer as the leader of a partition knows it."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int | None
+    """Where its open transaction begins in this partition; None if there is none."""
+
+
+class TransactionAdmin(AdminArea):
+    """Looks after transactions."""
+
+    async def list_transactions(
+        self,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        open_for_ms: int | None = None,
+    ) -> list[TransactionListing]:
+        """Transactional ids, by name: all, or those that every filter lets through.
+
+        Args:
+            states: Kafka's words, such as `Ongoing`.
+            producer_ids: whose they are.
+            open_for_ms: those with a transaction that is older.
+
+        Raises:
+            LogError: there is no such state.
+        """
+        request = ListTransactionsRequest(
+            state_filters=list(states),
+            producer_id_filters=list(producer_ids),
+            duration_filter=NOT_FILTERED if open_for_ms is None else open_for_ms,
+        )
+
+        async def attempt() -> list[TransactionListing]:
+            found: list[TransactionListing] = []
+            for node_id in await self._cluster.nodes():
+                response = await self._cluster.call(node_id, request, ListTransactionsResponse)
+                check(f"transactions of broker {node_id}", response.error_code)
+                found += (
+                    TransactionListing(
+                        each.transactional_id, each.producer_id, each.transaction_state
+                    )
+                    for each in response.transaction_states
+                )
+            return sorted(found, key=lambda each: each.transactional_id)
+
+        return await self._cluster.retrying(attempt)
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> list[TransactionDescription]:
+        """These transactional ids, each from its own coordinator.
+
+        Raises:
+            LogError: TRANSACTIONAL_ID_NOT_FOUND, there is no such id.
+        """
+        return [await self._described(name) for name in transactional_ids]
+
+    async def _described(self, name: str) -> TransactionDescription:
+        async def attempt() -> TransactionDescription:
+            node_id = await self._cluster.coordinator(name, key_type=TRANSACTION_KEY_TYPE)
+            request = DescribeTransactionsRequest(transactional_ids=[name])
+            response = await self._cluster.call(node_id, request, DescribeTransactionsResponse)
+            (found,) = response.transaction_states
+            check(f"transactional id {name!r}", found.error_code)
+            start_ms = found.transaction_start_time_ms
+            return TransactionDescription(
+                transactional_id=name,
+                state=found.transaction_state,
+                producer_id=found.producer_id,
+                producer_epoch=found.producer_epoch,
+                timeout_ms=found.transaction_timeout_ms,
+                start_ms=None if start_ms < 0 else start_ms,
+                partitions=frozenset(
+                    TopicPartition(topic.topic, number)
+                    for topic in found.topics
+                    for number in topic.partitions
+                ),
+                coordinator=node_id,
+            )
+
+        return await self._cluster.retrying(attempt)
+
+    async def describe_producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """Who writes to partitions, as their leaders know it.
+
+        Raises:
+            UnknownTopicOrPartition: a partition does not exist.
+        """
+
+        async def attempt() -> dict[TopicPartition, list[ProducerDescription]]:
+            found: dict[TopicPartition, list[ProducerDescription]] = {}
+            wanted = dict.fromkeys(partitions, 0)
+            for leader, here in (await by_leader(self._cluster, wanted)).items():
+                request = DescribeProducersRequest(
+                    topics=[
+                        DescribeProducersTopic(name=name, partition_indexes=[partition])
+                        for name, partition in here
+                    ]
+                )
+                response = await self._cluster.call(leader, request, DescribeProducersResponse)
+                found |= _producers(response)
+            return found
+
+        return await self._cluster.retrying(attempt)
+
+    async def abort_transaction(
+        self, partition: TopicPartition, producer: ProducerDescription
+    ) -> None:
+        """End the open transaction of a producer in one partition; its records are aborted.
+
+        For one that its coordinator has forgotten: what a living producer is about to commit is
+        taken from it.
+
+        Raises:
+            LogError: the producer has gone on since it was described.
+        """
+        marker = WritableTxnMarker(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            transaction_result=False,
+            coordinator_epoch=max(producer.coordinator_epoch, 0),
+            topics=[
+                WritableTxnMarkerTopic(
+                    name=partition.topic, partition_indexes=[partition.partition]
+                )
+            ],
+        )
+
+        async def attempt() -> None:
+            for leader in await by_leader(self._cluster, {partition: 0}):
+                request = WriteTxnMarkersRequest(markers=[marker])
+                response = await self._cluster.call(leader, request, WriteTxnMarkersResponse)
+                topics = [topic for each in response.markers for topic in each.topics]
+                for result in [result for topic in topics for result in topic.partitions]:
+                    where = f"{partition.topic}-{partition.partition}"
+                    check(f"abort the transaction in {where}", result.error_code)
+
+        await self._cluster.retrying(attempt)
+
+
+def _producers(
+    response: DescribeProducersResponse,
+) -> dict[TopicPartition, list[ProducerDescription]]:
+    found: dict[TopicPartition, list[ProducerDescription]] = {}
+    for topic in response.topics:
+        for each in topic.partitions:
+            place = TopicPartition(topic.name, each.partition_index)
+            check(
+                f"producers of {topic.name}-{place.partition}", each.error_code, each.error_message
+            )
+            found[place] = [_producer(state) for state in each.active_producers]
+    return found
+
+
+def _producer(state: DescribedProducer) -> ProducerDescription:
+    start = state.current_txn_start_offset
+    return ProducerDescription(
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        last_sequence=state.last_sequence,
+        last_timestamp_ms=state.last_timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        transaction_start_offset=None if start < 0 else start,
+    )

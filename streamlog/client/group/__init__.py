@@ -1,0 +1,1 @@
+"""A member of a consumer group: the protocols, its coordinator, its committed offsets."""

@@ -1,0 +1,510 @@
+"""GroupSession: the I/O of a group member.
+
+It carries out what the member's state machine decides (`classic_protocol`, `consumer_protocol`),
+finds the coordinator, sends heartbeats, and commits and fetches the group's offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias, TypeVar
+from uuid import uuid4
+
+from streamlog import repeated
+from streamlog.assignors import Assignor
+from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
+from streamlog.client.group.classic_protocol import (
+    Action,
+    CountPartitions,
+    GroupMember,
+    GroupSettings,
+    Heartbeat,
+    Join,
+    Leave,
+    MemberPhase,
+    Sync,
+    WaitForGroup,
+)
+from streamlog.client.group.consumer_protocol import Action as ConsumerAction
+from streamlog.client.group.consumer_protocol import ConsumerMember, NameTopics, Tell
+from streamlog.client.offset_metadata import GroupMetadata, OffsetAndMetadata
+from streamlog.errors import (
+    ConnectionLost,
+    RebalanceInProgress,
+    RequestTimedOut,
+    StreamlogError,
+    UnknownMember,
+)
+from streamlog.protocol.api_table import api_of
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages import classic_groups as wire
+from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
+from streamlog.protocol.schema import Message
+from streamlog.record import TopicPartition
+
+M = TypeVar("M", bound=Message)
+
+
+class CoordinatorLookup:
+    """Where one group is coordinated."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self.group_id = group_id
+        self._cluster = cluster
+        self._node_id: int | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has been found."""
+        return self._node_id is not None
+
+    async def find(self) -> None:
+        """Look it up.
+
+        Raises:
+            LogError: retriable while there is none.
+        """
+        self._node_id = await self._cluster.coordinator(self.group_id)
+
+    def forget(self) -> None:
+        """It is another by now: look it up before the next request."""
+        self._node_id = None
+
+    async def ask(self, request: Message, answer: type[M]) -> M:
+        """Ask it, wherever it is.
+
+        Raises:
+            ConnectionLost, RequestTimedOut: retriable; it is looked up again then.
+        """
+        if self._node_id is None:
+            await self.find()
+        try:
+            return await self.call(request, answer)
+        except (ConnectionLost, RequestTimedOut):
+            self.forget()
+            raise
+
+    async def call(
+        self,
+        request: Message,
+        answer: type[M],
+        *,
+        lane: Lane = Lane.GROUP,
+        timeout_ms: int | None = None,
+    ) -> M:
+        """Ask it where it was last found.
+
+        Raises:
+            ConnectionLost, RequestTimedOut: it does not answer.
+        """
+        if self._node_id is None:
+            raise ConnectionLost(f"the coordinator of group {self.group_id} was lost")
+        return await self._cluster.call(
+            self._node_id, request, answer, lane=lane, timeout_ms=timeout_ms
+        )
+
+
+# The rebalance waits for the owner, so the owner must not wait for the rebalance; and a topic that
+# was read and is not there any more does not come back while it is waited for.
+_FINAL = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+class CommittedOffsets:
+    """The committed offsets of one group."""
+
+    def __init__(self, coordinator: CoordinatorLookup) -> None:
+        self._coordinator = coordinator
+
+    async def store(
+        self, places: Mapping[TopicPartition, OffsetAndMetadata], by: GroupMetadata
+    ) -> None:
+        """Store the next offset to read of these partitions.
+
+        Raises:
+            RebalanceInProgress: the group is between two assignments; the partitions may be
+                another member's next.
+            UnknownMember: the group has given up on this consumer and on what it had.
+        """
+        request = wire.OffsetCommitRequest(
+            group_id=by.group_id,
+            generation_id_or_member_epoch=by.generation_id,
+            member_id=by.member_id,
+            group_instance_id=by.instance_id,
+            topics=[
+                wire.OffsetCommitRequestTopic(
+                    name=name,
+                    partitions=[
+                        wire.OffsetCommitRequestPartition(
+                            partition_index=number,
+                            committed_offset=place.offset,
+                            committed_leader_epoch=place.leader_epoch,
+                            committed_metadata=place.metadata,
+                        )
+                        for number in numbers
+                        for place in [places[TopicPartition(name, number)]]
+                    ],
+                )
+                for name, numbers in _by_topic(places).items()
+            ],
+        )
+        response = await self._coordinator.ask(request, wire.OffsetCommitResponse)
+        for topic in response.topics:
+            for each in topic.partitions:
+                self._check(each.error_code, f"commit of {topic.name}-{each.partition_index}")
+
+    async def fetch(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What is stored, None where nothing is."""
+        numbers = _by_topic(partitions)
+        group_id = self._coordinator.group_id
+        request = wire.OffsetFetchRequest(
+            group_id=group_id,
+            # What a transaction has sent may be about to count: its owner's successor waits for
+            # that, or it would read again what the transaction has written about (KIP-447).
+            require_stable=True,
+            topics=[
+                wire.OffsetFetchRequestTopic(name=name, partition_indexes=many)
+                for name, many in numbers.items()
+            ],
+            groups=[
+                wire.OffsetFetchRequestGroup(
+                    group_id=group_id,
+                    topics=[
+                        wire.OffsetFetchRequestTopics(name=name, partition_indexes=many)
+                        for name, many in numbers.items()
+                    ],
+                )
+            ],
+        )
+        response = await self._coordinator.ask(request, wire.OffsetFetchResponse)
+        found = response.groups[0] if response.groups else response
+        self._check(found.error_code, "committed offsets")
+        committed: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
+        for topic in found.topics:
+            for each in topic.partitions:
+                self._check(each.error_code, f"offset of {topic.name}-{each.partition_index}")
+                if each.committed_offset >= 0:
+                    partition = TopicPartition(topic.name, each.partition_index)
+                    committed[partition] = OffsetAndMetadata(
+                        each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                    )
+        return committed
+
+    def _check(self, error_code: int, where: str) -> None:
+        if not error_code:
+            return
+        if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
+            self._coordinator.forget()
+        error = error_for(error_code, f"{where} in group {self._coordinator.group_id}")
+        if error_code in _FINAL:
+            error.retriable = False
+        elif error_code == ErrorCode.STALE_MEMBER_EPOCH:
+            error.retriable = True  # The next heartbeat brings the new one.
+        raise error
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        numbers.setdefault(topic, []).append(partition)
+    return numbers
+
+
+JOIN_MARGIN_MS = 5_000
+"""How much longer than the rebalance timeout the coordinator may take to answer a join."""
+LEAVE_TIMEOUT_MS = 2_000
+"""Leaving is a courtesy: the others notice anyway, by the session timeout."""
+
+log = repeated.logger(__name__)
+Member: TypeAlias = GroupMember | ConsumerMember
+
+
+class GroupSession:
+    """One consumer's dealings with the coordinator of its group."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: GroupSettings,
+        assignor: Assignor,
+        *,
+        tell: Callable[[], None],
+    ) -> None:
+        """Tell the owner by `tell` that its assignment is about to change."""
+        self.member: Member | None = None
+        """None while the owner assigns partitions itself."""
+        self._cluster = cluster
+        self._settings = settings
+        self._assignor = assignor
+        self._tell = tell
+        self._coordinator = CoordinatorLookup(cluster, settings.group_id)
+        self._offsets = CommittedOffsets(self._coordinator)
+        self._look = asyncio.Event()
+        self._troubled_since_ms: int | None = None
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Become a member, or one that wants other topics."""
+        if self.member is None:
+            self.member = self._new_member(topics)
+        else:
+            self.member.on_subscription(topics)
+        self._look.set()
+
+    def on_request(self) -> None:
+        """The owner asks for a round."""
+        if self.member is not None:
+            self.member.on_request()
+        self._look.set()
+
+    @contextmanager
+    def staying(self) -> Iterator[bool]:
+        """Stay in this generation; whether the group is in one, and takes commits."""
+        member = self.member
+        if not isinstance(member, GroupMember):
+            yield self.may_commit()
+            return
+        member.is_held = True
+        try:
+            yield member.may_commit and member.is_known
+        finally:
+            member.is_held = False
+            self._look.set()
+
+    def on_counts(self, partitions: Mapping[str, int]) -> None:
+        """So many partitions the group's topics have now."""
+        if self.member is not None:
+            self.member.on_counts(partitions)
+        self._look.set()
+
+    def on_poll(self, *, waits: bool) -> None:
+        """The owner polls, and may take so long until the next time; or it `waits` in a poll."""
+        if self.member is None:
+            return
+        was_away = self.member.phase is MemberPhase.AWAY
+        self.member.on_poll(self._cluster.clock.now_ms(), waits=waits)
+        if was_away:
+            self._look.set()
+
+    def on_assigned(self) -> frozenset[TopicPartition]:
+        """The owner takes over its part; returned is what is new of it."""
+        if self.member is None:
+            return frozenset()
+        added = self.member.on_assigned(self._cluster.clock.now_ms())
+        self._look.set()
+        return added
+
+    def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """The owner is done with these."""
+        if self.member is not None:
+            self.member.on_revoked(partitions, self._cluster.clock.now_ms())
+        self._look.set()
+
+    def may_read(self) -> bool:
+        """Whether what is assigned is surely still this member's."""
+        member = self.member
+        return member is None or member.is_current(self._cluster.clock.now_ms())
+
+    def may_commit(self) -> bool:
+        """Whether the group takes commits now: not while it is between two generations."""
+        member = self.member
+        return member is None or member.may_commit
+
+    async def run(self) -> None:
+        """Be a member whenever the owner subscribes, for ever.
+
+        Raises:
+            StreamlogError: the group can't be joined, or nobody answers for too long.
+        """
+        while True:
+            member = self.member
+            if member is None:
+                self._look.clear()
+                await self._look.wait()
+                continue
+            try:
+                await self._step(member)
+            except StreamlogError as error:
+                self._on_error(member, error)
+                await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+            if member.phase is MemberPhase.REVOKING or member.offered is not None:
+                self._tell()
+
+    async def commit(
+        self, places: Mapping[TopicPartition, OffsetAndMetadata], generation: int | None
+    ) -> None:
+        """Store the next offset to read of these partitions, read in this generation; once.
+
+        Raises:
+            RebalanceInProgress: the group is between two assignments; the partitions may be
+                another member's next.
+            UnknownMember: the group has given up on this consumer and on what it had.
+        """
+        if not places:
+            return
+        member = self.member
+        if member is not None and not member.absence and not self.may_commit():
+            raise RebalanceInProgress(
+                f"{member} can't commit now: its group is being assigned anew", retriable=False
+            )
+        known = None if member is None else member.generation_id
+        if known != generation and (member is None or not places.keys() <= member.assignment):
+            # It was tried for so long that they may be another's by now.
+            raise RebalanceInProgress(
+                f"group {self._settings.group_id}: what was read in generation {generation} can't "
+                "be committed any more, partitions have been assigned anew since",
+                retriable=False,
+            )
+        await self._offsets.store(places, self.metadata())
+
+    def metadata(self) -> GroupMetadata:
+        """By what the group knows this consumer.
+
+        Raises:
+            UnknownMember: the group has given up on it, or does not know it yet.
+        """
+        member = self.member
+        if member is None:
+            return GroupMetadata(group_id=self._settings.group_id)
+        if member.absence or not member.is_known or member.is_lost:
+            # Without a member it would be taken for one that assigns itself, and not be checked.
+            reason = member.absence or "its group does not count on it"
+            raise UnknownMember(f"{member} can't commit: {reason}")
+        return GroupMetadata(
+            group_id=self._settings.group_id,
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            instance_id=self._settings.instance_id,
+        )
+
+    async def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed, None where it has not."""
+        return await self._cluster.retrying(lambda: self._offsets.fetch(partitions))
+
+    async def leave(self, *, for_good: bool = False) -> None:
+        """Tell the group that this consumer is done; it is no error if nobody hears it."""
+        request = None if self.member is None else self.member.leave(for_good=for_good)
+        await self._leave(request)
+
+    async def unsubscribe(self) -> None:
+        """Leave; the owner may subscribe again."""
+        await self.leave()
+        self.member = None
+        self._look.set()
+
+    def _new_member(self, topics: Sequence[str]) -> Member:
+        if self._settings.protocol == "consumer":
+            return ConsumerMember(self._settings, topics, member_id=str(uuid4()))
+        return GroupMember(self._settings, self._assignor, topics)
+
+    async def _leave(self, request: Message | None) -> None:
+        if request is None or not self._coordinator.is_known:
+            return
+        try:
+            await self._coordinator.call(
+                request,
+                api_of(type(request)).response,
+                # Not behind a join that waits for the others.
+                lane=Lane.MAIN,
+                timeout_ms=LEAVE_TIMEOUT_MS,
+            )
+        except StreamlogError as error:
+            log.info("could not leave group %s: %s", self._settings.group_id, error)
+
+    async def _step(self, member: Member) -> None:
+        """Do what is due."""
+        if member.coordinator_lost or not self._coordinator.is_known:
+            await self._coordinator.find()
+            member.on_coordinator_found()
+        self._look.clear()
+        now_ms = self._cluster.clock.now_ms()
+        was_current = member.is_current(now_ms)
+        action = (
+            await self._classic_step(member, member.next(now_ms))
+            if isinstance(member, GroupMember)
+            else await self._consumer_step(member, member.next(now_ms))
+        )
+        match action:
+            case Leave(request):
+                log.warning("group %s: left it: %s", self._settings.group_id, member.absence)
+                await self._leave(request)
+            case WaitForGroup(until_ms):
+                await self._wait(None if until_ms is None else until_ms - now_ms)
+        if not was_current and member.is_current(self._cluster.clock.now_ms()):
+            self._tell()
+
+    async def _classic_step(
+        self, member: GroupMember, action: Action
+    ) -> Leave | WaitForGroup | None:
+        """Carry it out, if it is of this protocol."""
+        clock = self._cluster.clock
+        match action:
+            case Join(request):
+                patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
+                joined = await self._call(request, wire.JoinGroupResponse, patience_ms)
+                member.on_join(joined, clock.now_ms())
+            case CountPartitions(topics):
+                found = await self._cluster.survey(topics)
+                counts = {name: len(topic.leaders) for name, topic in found.items()}
+                member.on_partitions(counts, clock.now_ms())
+                if member.phase is MemberPhase.SYNCING and (missing := member.missing(counts)):
+                    told = ", ".join(sorted(missing))
+                    log.warning("group %s: there is no topic %s", self._settings.group_id, told)
+            case Sync(request):
+                patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
+                synced = await self._call(request, wire.SyncGroupResponse, patience_ms)
+                member.on_sync(synced, clock.now_ms())
+            case Heartbeat(request):
+                beaten = await self._call(request, wire.HeartbeatResponse)
+                member.on_heartbeat(beaten, clock.now_ms())
+            case Leave() | WaitForGroup():
+                return action
+        return None
+
+    async def _consumer_step(
+        self, member: ConsumerMember, action: ConsumerAction
+    ) -> Leave | WaitForGroup | None:
+        """Likewise."""
+        clock = self._cluster.clock
+        match action:
+            case Tell(request):
+                told = await self._call(request, ConsumerGroupHeartbeatResponse)
+                member.on_heartbeat(told, clock.now_ms())
+            case NameTopics():
+                found = await self._cluster.survey(member.topics)
+                names = {topic.topic_id: name for name, topic in found.items()}
+                member.on_names(names, clock.now_ms())
+            case Leave() | WaitForGroup():
+                return action
+        return None
+
+    async def _wait(self, for_ms: float | None) -> None:
+        try:
+            async with asyncio.timeout(None if for_ms is None else max(for_ms, 0) / 1000):
+                await self._look.wait()
+        except TimeoutError:
+            return
+
+    def _on_error(self, member: Member, error: StreamlogError) -> None:
+        now_ms = self._cluster.clock.now_ms()
+        if self._troubled_since_ms is None:
+            self._troubled_since_ms = now_ms
+            log.warning("group %s: will try again: %s", self._settings.group_id, error)
+        if not error.retriable or now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:
+            raise error
+        member.on_coordinator_lost(now_ms)
+
+    async def _call(self, request: Message, answer: type[M], timeout_ms: int | None = None) -> M:
+        response = await self._coordinator.call(request, answer, timeout_ms=timeout_ms)
+        if self._troubled_since_ms is not None:
+            lasted_s = (self._cluster.clock.now_ms() - self._troubled_since_ms) / 1000
+            log.warning(
+                "group %s: its coordinator is reachable again after %.1f s",
+                self._settings.group_id, lasted_s,
+            )  # fmt: skip
+            self._troubled_since_ms = None
+        return response

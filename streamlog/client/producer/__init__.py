@@ -1,0 +1,544 @@
+"""Producer: writes records to a log.
+
+The owner's side: chooses a partition, waits for room, hands over to the accumulator. The sender
+does the rest in the background. By default every record is written exactly once and in order per
+partition whatever is lost on the way (KIP-98), for as long as the delivery timeout allows; with
+`idempotent=False` a retry may write it twice, and to keep the order only one request per partition
+is under way. With a `transactional_id` everything is written in transactions, see `transactions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import TracebackType
+from typing import Final, Literal, Self, TypeAlias, TypedDict
+
+from streamlog import repeated
+from streamlog.client.background_task import Background
+from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
+from streamlog.client.producer.accumulator import (
+    Accumulator,
+    AppendedRecord,
+    BatchLimits,
+    Fields,
+    Headers,
+    StickyPartitions,
+    partition_of_key,
+    record_bytes,
+)
+from streamlog.client.producer.refused_records import RefusedRecord
+from streamlog.client.producer.sender import BulkReceipt, Receipt, RecordMetadata, Sender
+from streamlog.client.producer.transaction_machine import TransactionMachine, TransactionSettings
+from streamlog.client.producer.transaction_session import Transaction, TransactionSession
+from streamlog.errors import (
+    ConfigError,
+    ConnectionLost,
+    StreamlogError,
+    UnknownTopicOrPartition,
+    UsageError,
+)
+from streamlog.random_source import Random
+from streamlog.record import TopicPartition
+from streamlog.records.compression import Compression
+from streamlog.records.packed_records import PackedRecords
+from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
+from streamlog.records.record_columns import FieldColumns
+
+Acks: TypeAlias = Literal["all", 0, 1]
+
+IN_FLIGHT_MAX: Final = 5
+"""Of this many batches per producer and partition a broker remembers what it has (KIP-98)."""
+KEYS_CACHED: Final = 8_192
+RETRY_BACKOFF_MS: Final = 50
+RETRY_BACKOFF_MS_MAX: Final = 1_000
+BULK_SLICE_RECORDS: Final = 10_000
+"""A bulk takes room in slices, so that it may be larger than the buffer."""
+
+_ACKS: Final = {"all": -1, 1: 1, 0: 0}
+_POSITIVE: Final = ("batch_bytes", "buffer_bytes", "request_timeout_ms", "transaction_timeout_ms")
+
+log = repeated.logger(__name__)
+
+
+class ProducerOptions(TypedDict, total=False):
+    """`ProducerSettings` as keywords."""
+
+    acks: Acks
+    linger_ms: int
+    batch_bytes: int
+    buffer_bytes: int
+    compression: str
+    idempotent: bool | None
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    max_in_flight: int
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """Settings of a producer."""
+
+    acks: Acks = "all"
+    """Who has to have a record before it counts: all in-sync replicas, the leader, nobody."""
+    linger_ms: int = 5
+    """How long a record waits for others to share a batch with."""
+    batch_bytes: int = 256 * 1024
+    """A batch is sent at this size without waiting; less than the topic's max.message.bytes."""
+    buffer_bytes: int = 64 * 1024 * 1024
+    """`send` waits while this much is not acknowledged."""
+    compression: str = "none"
+    """none, gzip, snappy, lz4 or zstd."""
+    idempotent: bool | None = None
+    """Write each record once whatever is sent again; None: if `acks` is "all"."""
+    delivery_timeout_ms: int = 120_000
+    """After this a record that is not acknowledged has failed."""
+    request_timeout_ms: int = 30_000
+    max_in_flight: int = IN_FLIGHT_MAX
+    """Requests on their way to one broker at the same time."""
+    transactional_id: str | None = None
+    """Write in transactions, and shut out any older producer with the same name (KIP-98)."""
+    transaction_timeout_ms: int = 60_000
+    """A transaction that is open for longer is aborted by its coordinator, and this producer shut
+    out; at most the broker's transaction.max.timeout.ms."""
+    seed: int | None = None
+    """Of the partition that records without a key begin with; None: another one each time."""
+
+    def __post_init__(self) -> None:
+        if self.acks not in _ACKS:
+            raise ConfigError(f"acks is {self.acks!r}: it can be 'all', 1 or 0")
+        if self.idempotent and self.acks != "all":
+            raise ConfigError(f"idempotent needs acks='all', not {self.acks!r}")
+        if self.transactional_id is not None and not self.transactional_id:
+            raise ConfigError("transactional_id is empty: name the producer, or leave it out")
+        if self.transactional_id and not self.is_idempotent:
+            raise ConfigError("transactions need acks='all' and an idempotent producer")
+        if not 1 <= self.max_in_flight <= IN_FLIGHT_MAX:
+            raise ConfigError(f"max_in_flight is {self.max_in_flight}: 1 to {IN_FLIGHT_MAX}")
+        if self.linger_ms < 0:
+            raise ConfigError(f"linger_ms is {self.linger_ms}: it can't be negative")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it has to be positive")
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            raise ConfigError(
+                f"delivery_timeout_ms is {self.delivery_timeout_ms}: it has to be at least "
+                f"linger_ms + request_timeout_ms ({self.linger_ms} + {self.request_timeout_ms})"
+            )
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether batches carry sequence numbers."""
+        return self.acks == "all" if self.idempotent is None else self.idempotent
+
+
+class Producer:
+    """Writes records. Use it in an `async with` block; leaving the block flushes.
+
+    Example:
+        async with log.producer() as producer:
+            delivery = await producer.send("orders", b"...", key=b"42")
+            print((await delivery).offset)
+    """
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._accumulator: Accumulator[Receipt] = Accumulator(
+            BatchLimits(
+                linger_ms=settings.linger_ms,
+                batch_bytes=settings.batch_bytes,
+                delivery_timeout_ms=settings.delivery_timeout_ms,
+                retry_backoff_ms=RETRY_BACKOFF_MS,
+                retry_backoff_ms_max=RETRY_BACKOFF_MS_MAX,
+                in_flight_max=settings.max_in_flight,
+                codec=Compression.parse(settings.compression),
+                idempotent=settings.is_idempotent,
+                transactional=settings.transactional_id is not None,
+            )
+        )
+        self._background = Background(self._on_death)
+        transactions = _transactions(settings)
+        self._session: TransactionSession | None = None
+        self._sender = Sender(
+            cluster,
+            self._accumulator,
+            self._background,
+            acks=_ACKS[settings.acks],
+            in_flight_max=settings.max_in_flight,
+            request_timeout_ms=settings.request_timeout_ms,
+            transactions=transactions,
+            tell=self._on_transaction,
+        )
+        if transactions is not None:
+            self._session = TransactionSession(
+                cluster, transactions, self._accumulator, tell=self._sender.look
+            )
+        self._sticky = StickyPartitions(Random(settings.seed))
+        self._partitioners: dict[str, Partitioner] = {}
+        self._partition_of_key = lru_cache(KEYS_CACHED)(partition_of_key)
+        self._room = asyncio.Lock()
+        self._dead: Exception | None = None
+        self._is_open = False
+
+    async def __aenter__(self) -> Self:
+        await self._background.open()
+        self._background.start(self._sender.run())
+        self._is_open = True
+        if self._session is not None:
+            self._background.start(self._session.run())
+            try:
+                await self._session.opened()
+            except BaseException:
+                await self._stop()
+                raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            await self.close()
+        else:
+            await self._stop()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Hand over a record; wait only for room in the buffer.
+
+        Args:
+            topic: where to.
+            value: None marks the key as deleted in a compacted topic.
+            key: records with the same key go to the same partition.
+            timestamp_ms: since the epoch; by default now.
+            headers: name and value, in order.
+            partition: by default chosen by the key; records without one take turns, batch by batch,
+                from a partition that is drawn.
+
+        Returns:
+            A future of where it was written. It fails with what `flush` raises.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic or partition.
+        """
+        self._check_open()
+        known = self._cluster.known(topic)
+        count = 0 if known is None else len(known.leaders)
+        if count <= (partition or 0):
+            count = await self._count(topic, reaching=partition or 0)
+        chosen = self._choose(topic, key, partition, count)
+        wall_ms = self._cluster.clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        record = (wall_ms, key, value, headers)
+        size_bytes = record_bytes(record)
+        if self._room.locked() or not self._has_room(size_bytes):
+            await self._make_room(size_bytes)
+        if self._session is not None:
+            self._session.check_open()
+        delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        appended = self._accumulator.append(
+            TopicPartition(topic, chosen),
+            record,
+            delivery,
+            size_bytes=size_bytes,
+            now_ms=self._cluster.clock.now_ms(),
+        )
+        if appended is not AppendedRecord.JOINED:
+            self._sender.look()
+            if key is None and partition is None:
+                if appended is AppendedRecord.FILLED:
+                    self._sticky.turn(topic, chosen, count)
+                else:
+                    self._sticky.begin(topic, self._accumulator.newest(topic, chosen))
+        return delivery
+
+    def partition_by(self, partitioners: Mapping[str, Partitioner]) -> None:
+        """Choose the partitions of keys in these topics as their other producers do."""
+        chosen = {**self._partitioners, **partitioners}
+        self._partitioners = {topic: each for topic, each in chosen.items() if each != DEFAULT}
+
+    async def send_many(
+        self, topic: str, partition: int, records: Sequence[Fields]
+    ) -> asyncio.Future[RecordMetadata]:
+        """Hand over many records of one partition at once, in order.
+
+        Args:
+            topic: where to.
+            partition: where to.
+            records: (timestamp_ms, key, value, headers) each.
+
+        Returns:
+            One future for all: where the last one was written. It fails if any of them does.
+
+        Raises:
+            UsageError: there are no records.
+            UnknownTopicOrPartition: there is no such topic or partition.
+        """
+        return await self.send_columns(topic, partition, FieldColumns.of(records))
+
+    async def send_columns(
+        self,
+        topic: str,
+        partition: int,
+        records: FieldColumns,
+        *,
+        refusals: list[RefusedRecord] | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """The same with columns, the shortest way for what is in columns already.
+
+        Which records the broker refuses for what they are is told to `refusals`, if given; then
+        that is no error of the future's.
+
+        Raises:
+            UsageError, UnknownTopicOrPartition: as `send_many`.
+        """
+        if not len(records):
+            raise UsageError("send_many needs at least one record")
+        self._check_open()
+        count = await self._count(topic, reaching=partition)
+        self._check_partition(topic, partition, count)
+        target = TopicPartition(topic, partition)
+        receipt = BulkReceipt(asyncio.get_running_loop().create_future(), refusals)
+        receipt.outstanding = 1  # Not done before the last slice is handed over.
+        for start in range(0, len(records), BULK_SLICE_RECORDS):
+            piece = records.part(start, start + BULK_SLICE_RECORDS)
+            await self._make_room(piece.size_bytes())
+            if self._session is not None:
+                self._session.check_open()
+            receipt.outstanding += self._accumulator.append_many(
+                target, piece, receipt, now_ms=self._cluster.clock.now_ms()
+            )
+            self._sender.look()
+        receipt.handed_over()
+        return receipt.future
+
+    async def send_packed(
+        self,
+        topic: str,
+        partition: int,
+        packs: Sequence[PackedRecords],
+        *,
+        refusals: list[RefusedRecord] | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """The same with records that are packed: each pack is a batch, and not to be added to.
+
+        Raises:
+            UsageError, UnknownTopicOrPartition: as `send_many`.
+        """
+        if not packs or not all(map(len, packs)):
+            raise UsageError("send_packed needs at least one record in each pack")
+        self._check_open()
+        count = await self._count(topic, reaching=partition)
+        self._check_partition(topic, partition, count)
+        receipt = BulkReceipt(asyncio.get_running_loop().create_future(), refusals)
+        receipt.outstanding = 1  # Not done before the last one is handed over.
+        for pack in packs:
+            await self._make_room(pack.size_bytes())
+            if self._session is not None:
+                self._session.check_open()
+            self._accumulator.append_packed(
+                TopicPartition(topic, partition),
+                pack,
+                receipt,
+                now_ms=self._cluster.clock.now_ms(),
+            )
+            receipt.outstanding += 1
+            self._sender.look()
+        receipt.handed_over()
+        return receipt.future
+
+    async def send_atomic(
+        self, topic: str, partition: int, records: Sequence[Fields] | FieldColumns | PackedRecords
+    ) -> RecordMetadata:
+        """Write records in one batch: after a crash all of them are there, or none.
+
+        Records that are packed are not to be added to.
+
+        Returns:
+            Where the last one was written, once it is acknowledged.
+
+        Raises:
+            MessageTooLarge: they do not fit into one batch of the topic.
+            StreamlogError: they could not be delivered.
+        """
+        if not isinstance(records, FieldColumns | PackedRecords):
+            records = FieldColumns.of(records)
+        if not len(records):
+            raise UsageError("send_atomic needs at least one record")
+        self._check_open()
+        count = await self._count(topic, reaching=partition)
+        self._check_partition(topic, partition, count)
+        await self._make_room(records.size_bytes())
+        if self._session is not None:
+            self._session.check_open()
+        delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        self._accumulator.append_atomic(
+            TopicPartition(topic, partition),
+            records,
+            delivery,
+            now_ms=self._cluster.clock.now_ms(),
+        )
+        self._sender.look()
+        return await delivery
+
+    async def flush(self) -> None:
+        """Send without lingering, and wait until every record handed over so far is done.
+
+        Raises:
+            StreamlogError: the first of those that could not be delivered since the last flush.
+        """
+        mark = self._accumulator.close_open()
+        self._sender.look()
+        while not self._accumulator.is_done(mark) and self._dead is None:
+            self._sender.progress.clear()
+            await self._sender.progress.wait()
+        if self._session is not None:
+            self._session.check_whole()
+        failure, self._sender.failure = self._sender.failure, None
+        if failure is not None:
+            raise failure
+
+    def transaction(self) -> Transaction:
+        """A transaction: use it in an `async with` block; all in the block counts, or nothing.
+
+        Consumers with `isolation_level="read_committed"` see its records once the block has ended,
+        and none of them if an error leaves the block. One at a time.
+
+        Example:
+            async with log.producer(transactional_id="billing-1") as producer:
+                async with producer.transaction() as transaction:
+                    await producer.send("bills", b"...")
+                    await transaction.send_offsets({orders: 43}, consumer.group_metadata())
+
+        Raises:
+            UsageError: the producer has no `transactional_id`.
+        """
+        if self._session is None:
+            raise UsageError("transactions need a name for their producer: set transactional_id")
+        self._check_open()
+        return Transaction(self._session)
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+        """
+        return await self._count(topic)
+
+    async def close(self) -> None:
+        """Flush, then stop. What could not be delivered is told by the records' futures."""
+        if not self._is_open:
+            return
+        try:
+            if self._session is None:
+                await self.flush()
+            else:
+                await self._session.abort()  # What somebody has left open.
+        except StreamlogError as error:
+            log.error("closed with records that were not delivered: %s", error)  # noqa: TRY400 - the futures carry the error itself
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            await self._background.close()
+        finally:
+            closed = ConnectionLost("the producer was closed before this record was acknowledged")
+            if self._session is not None:
+                self._session.end(closed)
+            self._sender.fail_all(closed)
+            await self._cluster.close()
+
+    async def _count(self, topic: str, *, reaching: int = 0) -> int:
+        """How many partitions there are; asked anew if `reaching` is not known to be one."""
+        known = self._cluster.known(topic)
+        if known is None or len(known.leaders) <= reaching:
+            self._cluster.forget([topic])  # It may have grown.
+            known = await self._cluster.retrying(lambda: self._cluster.topic(topic))
+        return len(known.leaders)
+
+    def _choose(self, topic: str, key: bytes | None, partition: int | None, count: int) -> int:
+        if partition is not None:
+            self._check_partition(topic, partition, count)
+            return partition
+        if key is not None:
+            own = self._partitioners.get(topic)
+            if own is not None:
+                chosen = partition_by(own, key, count)
+                self._check_partition(topic, chosen, count)
+                return chosen
+            return self._partition_of_key(key, count)
+        return self._sticky.choose(topic, count)
+
+    def _check_partition(self, topic: str, partition: int, count: int) -> None:
+        if not 0 <= partition < count:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} has {count} partitions, so there is no partition {partition}",
+                retriable=False,
+            )
+
+    def _check_open(self) -> None:
+        if self._dead is not None:
+            raise self._dead
+        if not self._is_open:
+            raise UsageError("the producer is not open: use it inside its `async with` block")
+
+    async def _make_room(self, size_bytes: int) -> None:
+        """Wait until so much fits, or the buffer is empty; who came first goes first."""
+        if not self._room.locked() and self._has_room(size_bytes):
+            return
+        async with self._room:
+            while not self._has_room(size_bytes):
+                self._check_open()
+                self._accumulator.close_open()
+                self._sender.look()
+                self._sender.progress.clear()
+                await self._sender.progress.wait()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        used = self._accumulator.used_bytes
+        return used == 0 or used + size_bytes <= self._settings.buffer_bytes
+
+    def _on_death(self, error: Exception) -> None:
+        """The sender has ended: nothing will be delivered any more."""
+        self._dead = error
+        reason = error if isinstance(error, StreamlogError) else ConnectionLost(repr(error))
+        if self._session is not None:
+            self._session.end(reason)
+        self._sender.fail_all(reason)
+
+    def _on_transaction(self) -> None:
+        """The sender has something for the transaction's coordinator."""
+        if self._session is not None:
+            self._session.look()
+
+
+def _transactions(settings: ProducerSettings) -> TransactionMachine | None:
+    if settings.transactional_id is None:
+        return None
+    return TransactionMachine(
+        TransactionSettings(
+            transactional_id=settings.transactional_id,
+            timeout_ms=settings.transaction_timeout_ms,
+            patience_ms=RETRY_TIMEOUT_MS,
+        )
+    )

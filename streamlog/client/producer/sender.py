@@ -1,0 +1,593 @@
+"""Sender: takes batches out of the accumulator to the brokers and reports back.
+
+One loop decides what goes where; each produce request is a task of its own, so that several are
+on their way to a broker at once. A batch is taken only when the connection to its leader is open:
+then requests are written in the order in which they were made, which is what keeps batches of a
+partition in order. Looking up a leader, connecting and asking for a producer id run beside the
+loop, so a broker that is down holds up nobody else's records. What the broker's answer means for
+a batch is the accumulator's business; in transactions, whether a partition may be written to, and
+what a lost batch leads to, is that of `Transactions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
+
+from streamlog import repeated
+from streamlog.client.background_task import Background
+from streamlog.client.cluster import Cluster, Lane
+from streamlog.client.outage import Outage
+from streamlog.client.producer.accumulator import Accumulator, ProducerBatchBuffer, ProducerIdentity
+from streamlog.client.producer.refused_records import RefusedRecord, is_refusal, refusal_of
+from streamlog.client.producer.transaction_machine import TransactionMachine
+from streamlog.errors import (
+    LogError,
+    MessageTooLarge,
+    RecordsRefused,
+    RequestTimedOut,
+    StreamlogError,
+    TransactionAborted,
+    UsageError,
+)
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
+from streamlog.protocol.messages.produce_and_fetch import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from streamlog.record import TopicPartition
+from streamlog.records.packed_records import PackedRecords
+from streamlog.records.record_columns import FieldColumns
+
+REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A produce request takes no further batch beyond this size."""
+TROUBLE_BACKOFF_MS: Final = 100
+"""After a look-up or a connection failed."""
+LEADERLESS_MS: Final = 2_000
+"""A new topic, or one whose leader moves, may be without a leader for a moment: nothing to tell."""
+NO_TRANSACTION_TIMEOUT_MS: Final = 0x7FFFFFFF
+UNKNOWN_OFFSET: Final = -1
+
+NONE_BAD: Final[Mapping[int, StreamlogError]] = MappingProxyType({})
+"""The broker has named no records."""
+
+_OUT_OF_SEQUENCE: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
+
+_LEADERLESS: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+    }
+)
+
+log = repeated.logger(__name__)
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 if the broker was not asked (`acks=0`) or does not remember (a duplicate of long ago)."""
+    timestamp_ms: int
+
+
+class BulkReceipt:
+    """One future for records that travel in several batches; it has the last record's place."""
+
+    def __init__(
+        self, future: asyncio.Future[RecordMetadata], refusals: list[RefusedRecord] | None = None
+    ) -> None:
+        """With `refusals`, these are told of records that are refused, and the future is not."""
+        self.future = future
+        self.refusals = refusals
+        self.outstanding = 0
+        self._last: RecordMetadata | None = None
+        self._error: StreamlogError | None = None
+
+    def settle(self, outcome: RecordMetadata | StreamlogError) -> None:
+        """One of the batches is done."""
+        self.outstanding -= 1
+        if isinstance(outcome, RecordMetadata):
+            self._last = max(self._last or outcome, outcome)
+        else:
+            self._error = self._error or outcome
+        self._finish()
+
+    def refused(self, refusal: RefusedRecord) -> None:
+        """One of the batches is refused; whoever waits looks into the refusals."""
+        if self.refusals is not None:
+            self.refusals.append(refusal)
+        self.settle(RecordMetadata(*refusal.partition, UNKNOWN_OFFSET, -1))
+
+    def handed_over(self) -> None:
+        """All batches are known now."""
+        self.outstanding -= 1
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.outstanding or self.future.done():
+            return
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        elif self._last is not None:
+            self.future.set_result(self._last)
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """A partition that can't be written to just now."""
+
+    error: StreamlogError
+    """The newest."""
+    since_ms: int
+    is_told: bool = False
+
+
+Receipt: TypeAlias = asyncio.Future[RecordMetadata] | BulkReceipt
+
+
+class Sender:
+    """The background half of a producer. `run` is its task."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator[Receipt],
+        background: Background,
+        *,
+        acks: int,
+        in_flight_max: int,
+        request_timeout_ms: int,
+        transactions: TransactionMachine | None = None,
+        tell: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Tell who carries out `transactions` by `tell` that there is something to do for them."""
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._background = background
+        self._transactions = transactions
+        self._tell = tell
+        self._acks = acks
+        self._in_flight_max = in_flight_max
+        self._request_timeout_ms = request_timeout_ms
+        self._look = asyncio.Event()
+        self._in_flight: Counter[int] = Counter()
+        self._errands: set[str] = set()
+        self._trouble: dict[TopicPartition, _Trouble] = {}
+        self._outage: Outage[TopicPartition] = Outage()
+        self.progress = asyncio.Event()
+        """Set whenever a batch is done, for who waits for room or for the end."""
+        self.failure: StreamlogError | None = None
+        """The first record that was not delivered since somebody took note of it."""
+
+    def look(self) -> None:
+        """There is something new to send."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Send for ever."""
+        while True:
+            await asyncio.sleep(0)  # Let requests be written between two rounds.
+            self._look.clear()
+            now_ms = self._cluster.clock.now_ms()
+            next_ms = self._round(now_ms)
+            try:
+                async with asyncio.timeout(None if next_ms is None else (next_ms - now_ms) / 1000):
+                    await self._look.wait()
+            except TimeoutError:
+                continue
+
+    def fail_all(self, error: StreamlogError) -> None:
+        """Nothing will be sent any more: say so to everybody who waits."""
+        for batch in list(self._accumulator.outstanding()):
+            self._settle_failure(batch, error)
+
+    def _round(self, now_ms: int) -> int | None:
+        """Send what is due; returns when something will be."""
+        for batch in self._accumulator.expired(now_ms):
+            self._settle_failure(batch, self._too_late(batch))
+        if self._accumulator.wants_identity():
+            self._run_errand("identity", self._identify)
+        due, next_ms = self._accumulator.ready(now_ms)
+        if self._transactions is not None:
+            due = self._admitted(due, self._transactions)
+        by_leader: dict[int, list[TopicPartition]] = {}
+        unknown: dict[str, None] = {}
+        for partition in due:
+            leader = self._cluster.leader(partition)
+            if leader is None:
+                unknown[partition.topic] = None
+            else:
+                by_leader.setdefault(leader, []).append(partition)
+        for topic in unknown:
+            self._run_errand(f"topic {topic}", partial(self._look_up, topic))
+        for leader, partitions in by_leader.items():
+            if not self._cluster.is_connected(leader, Lane.MAIN):
+                self._run_errand(f"broker {leader}", partial(self._open, leader, partitions))
+            elif self._in_flight[leader] < self._in_flight_max:
+                self._send(leader, partitions)
+        return next_ms
+
+    def _admitted(
+        self, due: list[TopicPartition], transactions: TransactionMachine
+    ) -> list[TopicPartition]:
+        """Those that are in the transaction; the others are to get in, or are given up with it."""
+        if transactions.is_lost:
+            reason = transactions.failure or TransactionAborted("the transaction was aborted")
+            for batch in self._accumulator.withdraw():
+                if batch.partition in transactions.refused:
+                    self._tell_refusal(batch, reason)
+                self._settle_failure(batch, reason)
+            return []
+        if transactions.want(due):
+            self._tell()
+        return [partition for partition in due if transactions.may_write(partition)]
+
+    def _send(self, leader: int, partitions: list[TopicPartition]) -> None:
+        """Make one request of the next batches of these partitions."""
+        batches: list[ProducerBatchBuffer[Receipt]] = []
+        data: list[bytes] = []
+        room = REQUEST_BYTES_MAX
+        for partition in partitions:
+            if room <= 0:
+                break
+            batch = self._accumulator.take(partition)
+            try:
+                encoded = self._accumulator.encoded(batch)
+            except (TypeError, ValueError, OverflowError, StreamlogError) as error:
+                self._refuse(batch, _unencodable(batch, error))
+                continue
+            batches.append(batch)
+            data.append(encoded)
+            room -= len(encoded)
+        self._look.set()  # There may be more than this.
+        if batches:
+            self._in_flight[leader] += 1
+            self._background.start(self._deliver(leader, batches, self._request(batches, data)))
+
+    def _request(
+        self, batches: list[ProducerBatchBuffer[Receipt]], data: list[bytes]
+    ) -> ProduceRequest:
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for batch, encoded in zip(batches, data, strict=True):
+            topics.setdefault(batch.partition.topic, []).append(
+                PartitionProduceData(index=batch.partition.partition, records=encoded)
+            )
+        transactions = self._transactions
+        return ProduceRequest(
+            transactional_id=None if transactions is None else transactions.transactional_id,
+            acks=self._acks,
+            timeout_ms=self._request_timeout_ms,
+            topic_data=[
+                TopicProduceData(name=name, partition_data=many) for name, many in topics.items()
+            ],
+        )
+
+    async def _deliver(
+        self, leader: int, batches: list[ProducerBatchBuffer[Receipt]], request: ProduceRequest
+    ) -> None:
+        try:
+            if self._acks == 0:
+                await self._cluster.send(leader, request)
+                answers: dict[TopicPartition, PartitionProduceResponse] = {}
+            else:
+                response = await self._cluster.call(
+                    leader, request, ProduceResponse, timeout_ms=self._request_timeout_ms
+                )
+                answers = {
+                    TopicPartition(topic.name, each.index): each
+                    for topic in response.responses
+                    for each in topic.partition_responses
+                }
+        except StreamlogError as error:
+            for batch in batches:
+                self._on_error(batch, error)
+        else:
+            for batch in batches:
+                self._on_answer(batch, answers.get(batch.partition))
+        finally:
+            self._in_flight[leader] -= 1
+            self._look.set()
+
+    def _on_answer(
+        self, batch: ProducerBatchBuffer[Receipt], answer: PartitionProduceResponse | None
+    ) -> None:
+        if self._acks == 0:
+            self._settle(batch, UNKNOWN_OFFSET, -1)
+        elif answer is None:
+            self._on_error(batch, RequestTimedOut(f"{_name(batch)} is missing in the answer"))
+        elif answer.error_code == ErrorCode.NONE:
+            self._settle(batch, answer.base_offset, answer.log_append_time_ms)
+        elif answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._settle(batch, UNKNOWN_OFFSET, -1)
+        elif answer.error_code in _OUT_OF_SEQUENCE and self._accumulator.on_out_of_sequence(
+            batch, now_ms=self._cluster.clock.now_ms()
+        ):
+            log.debug("%s: what comes before is missing: will try again", _name(batch))
+        elif answer.error_code == ErrorCode.MESSAGE_TOO_LARGE:
+            self._divide(batch)
+        else:
+            said = f": {answer.error_message}" if answer.error_message else ""
+            error = error_for(answer.error_code, f"write to {_name(batch)}{said}")
+            self._on_error(batch, error, _bad_records(batch, answer))
+
+    def _on_error(
+        self,
+        batch: ProducerBatchBuffer[Receipt],
+        error: StreamlogError,
+        bad: Mapping[int, StreamlogError] = NONE_BAD,
+    ) -> None:
+        """It is not known, or it is known, that the batch was not written."""
+        if not error.retriable:
+            if self._may_send_rest(batch, bad):
+                self._send_rest(batch, bad)
+            else:
+                self._refuse(batch, error, bad)
+            return
+        self._note_trouble(batch, error, "%s: will try again: %s")
+        self._cluster.forget([batch.partition.topic])
+        self._accumulator.on_retriable(batch, now_ms=self._cluster.clock.now_ms())
+
+    def _note_trouble(
+        self, batch: ProducerBatchBuffer[Receipt], error: StreamlogError, said: str
+    ) -> None:
+        """Say it once; not at all while a partition only looks for its (new) leader."""
+        now_ms = self._cluster.clock.now_ms()
+        trouble = self._trouble.setdefault(batch.partition, _Trouble(error, now_ms))
+        trouble.error = error
+        is_moving = isinstance(error, LogError) and error.code in _LEADERLESS
+        if not trouble.is_told and not (is_moving and now_ms - trouble.since_ms < LEADERLESS_MS):
+            trouble.is_told = True
+            self._outage.begin([batch.partition], now_ms)
+            log.warning(said, _name(batch), error)
+
+    def _end_outage(self, partition: TopicPartition) -> None:
+        """A partition takes records again; log it if that was the last one that did not."""
+        lasted_s = self._outage.end([partition], self._cluster.clock.now_ms())
+        if lasted_s is not None:
+            log.warning("writes are accepted again after %.1f s: sending continues", lasted_s)
+
+    def _divide(self, batch: ProducerBatchBuffer[Receipt]) -> None:
+        try:
+            straddling = self._accumulator.on_too_large(batch)
+        except MessageTooLarge as error:
+            self._refuse(batch, error)
+            return
+        for receipt in straddling:
+            if isinstance(receipt, BulkReceipt):
+                receipt.outstanding += 1
+
+    def _may_send_rest(self, batch: ProducerBatchBuffer[Receipt], bad: Collection[int]) -> bool:
+        """Whether the good records of a refused batch can be written without the bad ones.
+
+        Not in a transaction, which is lost, and not where records are written together or a batch
+        may have been written by an attempt before this one.
+        """
+        return (
+            self._transactions is None
+            and 0 < len(bad) < len(batch.records)
+            and not (batch.atomic or batch.attempts)
+            and not any(isinstance(receipt, BulkReceipt) for *_, receipt in batch.receipts)
+        )
+
+    def _send_rest(
+        self, batch: ProducerBatchBuffer[Receipt], bad: Mapping[int, StreamlogError]
+    ) -> None:
+        """Fail the records that the broker has named, and send the others again."""
+        log.warning(
+            "%s: %d of %d records were refused, the others are sent again: %s",
+            _name(batch), len(bad), len(batch.records), next(iter(bad.values())),
+        )  # fmt: skip
+        for at, receipt in self._accumulator.on_bad_records(batch, bad):
+            self.failure = self.failure or bad[at]
+            if not isinstance(receipt, BulkReceipt) and not receipt.done():
+                receipt.set_exception(bad[at])
+        self._on_progress()
+
+    def _refuse(
+        self,
+        batch: ProducerBatchBuffer[Receipt],
+        error: StreamlogError,
+        bad: Mapping[int, StreamlogError] = NONE_BAD,
+    ) -> None:
+        self._accumulator.on_refused(batch)
+        if is_refusal(error):
+            self._tell_refusal(batch, error, bad)
+        self._settle_failure(batch, error, bad)
+
+    def _tell_refusal(
+        self,
+        batch: ProducerBatchBuffer[Receipt],
+        error: StreamlogError,
+        blamed: Collection[int] = (),
+    ) -> None:
+        """Tell those who want to know which records it are; to them it is no error then."""
+        others: list[tuple[int, int, Receipt]] = []
+        for first, last, receipt in batch.receipts:
+            if isinstance(receipt, BulkReceipt) and receipt.refusals is not None:
+                refusal = refusal_of(batch.partition, batch.records, (first, last), error, blamed)
+                receipt.refused(refusal)
+            else:
+                others.append((first, last, receipt))
+        batch.receipts = others
+
+    def _settle(
+        self, batch: ProducerBatchBuffer[Receipt], base_offset: int, append_time_ms: int
+    ) -> None:
+        self._accumulator.on_delivered(batch)
+        if self._trouble.pop(batch.partition, None) is not None:
+            self._end_outage(batch.partition)
+        topic, partition = batch.partition
+        for _, last, receipt in batch.receipts:
+            offset = base_offset + last if base_offset >= 0 else UNKNOWN_OFFSET
+            time_ms = append_time_ms if append_time_ms >= 0 else _time_ms(batch.records, last)
+            metadata = RecordMetadata(topic, partition, offset, time_ms)
+            if isinstance(receipt, BulkReceipt):
+                receipt.settle(metadata)
+            elif not receipt.done():
+                receipt.set_result(metadata)
+        self._on_progress()
+
+    def _settle_failure(
+        self,
+        batch: ProducerBatchBuffer[Receipt],
+        error: StreamlogError,
+        bad: Mapping[int, StreamlogError] = NONE_BAD,
+    ) -> None:
+        """Fail who waits for the records; with `bad`, only those were refused for themselves."""
+        for first, _, receipt in batch.receipts:
+            if isinstance(receipt, BulkReceipt):
+                receipt.settle(error)
+            elif not receipt.done():
+                receipt.set_exception(_own_error(error, bad, first))
+        if self._transactions is None:
+            self.failure = self.failure or (error if batch.receipts else None)
+        else:
+            self._transactions.on_lost(error, is_numbered=batch.base_sequence >= 0)
+            for _, _, receipt in batch.receipts:
+                _mark_as_told(receipt)  # By the transaction.
+        self._on_progress()
+
+    def _on_progress(self) -> None:
+        self.progress.set()
+        if self._transactions is not None:
+            self._tell()
+
+    def _too_late(self, batch: ProducerBatchBuffer[Receipt]) -> StreamlogError:
+        trouble = self._trouble.get(batch.partition)
+        reason = f"; last: {trouble.error}" if trouble is not None else ""
+        return RequestTimedOut(
+            f"{len(batch.records)} records for {_name(batch)} were not acknowledged within the "
+            f"delivery timeout, after {batch.attempts} attempts{reason}"
+        )
+
+    def _run_errand(self, name: str, errand: Callable[[], Awaitable[None]]) -> None:
+        """Start something that the loop must not wait for, unless it runs already."""
+        if name not in self._errands:
+            self._errands.add(name)
+            self._background.start(self._errand(name, errand))
+
+    async def _errand(self, name: str, errand: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await errand()
+        finally:
+            self._errands.discard(name)
+            self._look.set()
+
+    async def _look_up(self, topic: str) -> None:
+        """Find out who leads the partitions of a topic."""
+        try:
+            await self._cluster.refresh([topic])
+        except StreamlogError as error:
+            if not error.retriable:
+                for batch in self._accumulator.withdraw(topic):
+                    self._settle_failure(batch, error)
+            await self._back_off(error, {topic})
+
+    async def _open(self, leader: int, partitions: Collection[TopicPartition]) -> None:
+        try:
+            await self._cluster.transport(leader, Lane.MAIN)
+        except StreamlogError as error:
+            topics = {partition.topic for partition in partitions}
+            self._cluster.forget(topics)
+            await self._back_off(error, topics)
+
+    async def _identify(self) -> None:
+        """Get a producer id."""
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
+        )
+        try:
+            response = await self._cluster.call_any(request, InitProducerIdResponse)
+            if response.error_code:
+                raise error_for(response.error_code, "ask for a producer id")
+        except StreamlogError as error:
+            if isinstance(error, LogError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
+                raise LogError(
+                    f"this broker has no idempotent producers ({error}): "
+                    "set idempotent=False and accept that a retry may write a record twice",
+                    code=ErrorCode.UNSUPPORTED_VERSION,
+                ) from error
+            await self._back_off(error, set())
+            return
+        self._accumulator.on_identity(
+            ProducerIdentity(response.producer_id, response.producer_epoch)
+        )
+
+    async def _back_off(self, error: StreamlogError, topics: Collection[str]) -> None:
+        """Something is down: say it once, wait a little; the delivery timeout bounds it all."""
+        if not error.retriable and not topics:
+            raise error
+        for batch in list(self._accumulator.outstanding()):
+            if topics and batch.partition.topic not in topics:
+                continue
+            self._note_trouble(batch, error, "%s: can't be sent yet: %s")
+        await asyncio.sleep(TROUBLE_BACKOFF_MS / 1000)
+
+
+def _bad_records(
+    batch: ProducerBatchBuffer[Receipt], answer: PartitionProduceResponse
+) -> dict[int, StreamlogError]:
+    """The records that the broker names (KIP-467), by their places, each with its own error."""
+    return {
+        each.batch_index: error_for(
+            answer.error_code,
+            f"write to {_name(batch)}: {each.batch_index_error_message or answer.error_message}",
+        )
+        for each in answer.record_errors
+        if 0 <= each.batch_index < len(batch.records)
+    }
+
+
+def _own_error(error: StreamlogError, bad: Mapping[int, StreamlogError], at: int) -> StreamlogError:
+    """The error of one record of a batch that was refused."""
+    if not bad or at in bad:
+        return bad.get(at, error)
+    return RecordsRefused(
+        f"the record was not written because other records of its batch were refused: {error}"
+    )
+
+
+def _mark_as_told(receipt: Receipt) -> None:
+    """Nobody has to look at the future to hear of its error."""
+    future = receipt.future if isinstance(receipt, BulkReceipt) else receipt
+    if future.done() and not future.cancelled():
+        future.exception()
+
+
+def _time_ms(records: FieldColumns | PackedRecords, at: int) -> int:
+    """Who waits for records that are packed waits for all of them, so for the last."""
+    if isinstance(records, PackedRecords):
+        return records.last_timestamp_ms
+    return records.timestamps[at]
+
+
+def _name(batch: ProducerBatchBuffer[Receipt]) -> str:
+    return f"{batch.partition.topic}-{batch.partition.partition}"
+
+
+def _unencodable(batch: ProducerBatchBuffer[Receipt], error: Exception) -> StreamlogError:
+    if isinstance(error, StreamlogError):
+        return error
+    return UsageError(
+        f"records for {_name(batch)} can't be encoded ({error}): keys and values have to be bytes "
+        "or None, timestamps milliseconds, headers pairs of str and bytes"
+    )

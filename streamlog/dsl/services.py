@@ -1,0 +1,260 @@
+"""Services: what an app does beside its streams: schedules, tasks, web pages and commands.
+
+Rule: this room declares and checks. It imports nothing of the web or the command line, so an app
+without pages needs neither. Workers, the test driver and the command line call what is declared.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
+
+from streamlog.dsl.schedule_times import Clockwork, Crontab, Service, Timer, cron_times
+from streamlog.durations import Dur, duration_ms
+from streamlog.errors import ConfigError, TopologyError
+
+REQUEST = "request"
+"""The parameter of a page that is given the request itself."""
+OWN_PATHS = ("live", "ready", "metrics", "tables", "peer")
+"""What workers answer themselves begins with one of these."""
+
+_PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
+_PATH = re.compile(r"(/[^/{}?#\s]*({\w+(:\w+)?}[^/{}?#\s]*)*)+")
+_COMMAND = re.compile(r"[a-z][a-z0-9-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class WebPage:
+    """What is answered under a path."""
+
+    path: str
+    run: Callable[..., Any]
+    wants: frozenset[str]
+    """The names of its parameters: of the path, and `request`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A function that can be called from the command line."""
+
+    name: str
+    run: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WebAndCommands:
+    """What an app has declared so far."""
+
+    pages: dict[str, WebPage] = field(default_factory=dict)
+    commands: dict[str, Command] = field(default_factory=dict)
+
+    def add_page(self, path: str, fn: Callable[..., Any]) -> None:
+        """Answer with what the function returns.
+
+        Raises:
+            TopologyError: the path or the function's parameters can't be used.
+        """
+        if not _PATH.fullmatch(path):
+            raise TopologyError(
+                f"the path of a page begins with / and has parameters in braces, such as "
+                f"/users/{{name}} or /days/{{day:int}}: {path!r}"
+            )
+        if path.split("/")[1] in OWN_PATHS:
+            raise TopologyError(f"workers answer {path!r} themselves: take another path")
+        if path in self.pages:
+            raise TopologyError(f"there is a page {path!r} already")
+        if not inspect.iscoroutinefunction(fn):
+            raise TopologyError(f"page {path!r} must be `async def`: it shares the worker's loop")
+        wants, given = {*inspect.signature(fn).parameters}, {*_PARAMETER.findall(path)}
+        if given - wants or wants - given - {REQUEST}:
+            raise TopologyError(
+                f"the function of page {path!r} takes ({', '.join(sorted(wants))}), but has to "
+                f"take the path's parameters ({', '.join(sorted(given))}), and `request` if it "
+                "wants to see the request"
+            )
+        self.pages[path] = WebPage(path, fn, frozenset(wants))
+
+    def add_command(self, name: str, fn: Callable[..., Any]) -> None:
+        """Call the function for a command of this name.
+
+        Raises:
+            TopologyError: the name is taken, or none that can be typed.
+        """
+        if not _COMMAND.fullmatch(name):
+            raise TopologyError(
+                f"a command's name is lower-case letters, digits and hyphens, not {name!r}"
+            )
+        if name in self.commands:
+            raise TopologyError(f"there is a command {name!r} already")
+        self.commands[name] = Command(name, fn)
+
+
+TimerFunction = TypeVar("TimerFunction", bound=Callable[[], Awaitable[None]])
+CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None]])
+PageFunction = TypeVar("PageFunction", bound=Callable[..., Awaitable[Any]])
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
+
+
+class AppServices:
+    """The decorators for functions that no record calls."""
+
+    def __init__(self, timezone: str) -> None:
+        self.timezone = timezone
+        """Of crontabs."""
+        self._by_the_clock = Clockwork()
+        self._front = WebAndCommands()
+
+    @property
+    def timers(self) -> tuple[Timer, ...]:
+        """The timers, in the order of their declaration."""
+        return tuple(self._by_the_clock.timers)
+
+    @property
+    def crontabs(self) -> tuple[Crontab, ...]:
+        """The crontabs, in the order of their declaration."""
+        return tuple(self._by_the_clock.crontabs)
+
+    @property
+    def tasks(self) -> tuple[Service, ...]:
+        """What every worker runs once, in the order of declaration."""
+        return tuple(self._by_the_clock.services.values())
+
+    @property
+    def pages(self) -> tuple[WebPage, ...]:
+        """The pages, in the order of declaration."""
+        return tuple(self._front.pages.values())
+
+    @property
+    def commands(self) -> Mapping[str, Command]:
+        """The commands by name."""
+        return MappingProxyType(self._front.commands)
+
+    def timer(
+        self, every: Dur, *, on: Literal["leader", "every_worker"] = "leader"
+    ) -> Callable[[TimerFunction], TimerFunction]:
+        """Call an async function every so often, by the wall clock; a decorator.
+
+        Args:
+            every: the first time one interval after the start. The leader's goes on from its
+                last run, whoever leads: what was missed meanwhile is made up for once.
+            on: one worker of the app, or each of them.
+
+        Raises:
+            ConfigError: the interval is no duration, or 0.
+        """
+        every_ms = duration_ms(every)
+        if not every_ms:
+            raise ConfigError("a timer's interval must be longer than 0 ms")
+        _check_on(on)
+
+        def declare(fn: TimerFunction) -> TimerFunction:
+            self._by_the_clock.timers.append(Timer(fn.__name__, fn, every_ms, on))
+            return fn
+
+        return declare
+
+    def crontab(
+        self,
+        spec: str,
+        *,
+        tz: str | None = None,
+        on: Literal["leader", "every_worker"] = "leader",
+        misfire: Literal["skip", "once", "all"] = "skip",
+    ) -> Callable[[CronFunction], CronFunction]:
+        """Call an async function with the time it is due, as cron does; a decorator.
+
+        Args:
+            spec: minute, hour, day, month and weekday, such as "30 2 * * *".
+            tz: the time zone; the app's by default.
+            on: one worker of the app, or each of them.
+            misfire: which of the runs that were missed are made up for, also those while no
+                worker ran: none that is late by more than a minute ("skip"), the latest
+                ("once"), or all. A run that was interrupted counts as missed for the latter two.
+
+        Raises:
+            ConfigError: the expression or the time zone is not valid.
+        """
+        timezone = tz or self.timezone
+        cron_times(spec, timezone)
+        _check_on(on)
+        if misfire not in {"skip", "once", "all"}:
+            raise ConfigError(f"misfire is 'skip', 'once' or 'all', not {misfire!r}")
+
+        def declare(fn: CronFunction) -> CronFunction:
+            self._by_the_clock.crontabs.append(
+                Crontab(fn.__name__, fn, spec, timezone, on, misfire)
+            )
+            return fn
+
+        return declare
+
+    def task(self, fn: TimerFunction) -> TimerFunction:
+        """Run an async function once in every worker, from when it begins to work; a decorator.
+
+        It may return or go on for ever: when the worker stops it is cancelled. An error that it
+        raises ends the worker.
+
+        Raises:
+            TopologyError: the function is not `async def`, or there is one of that name.
+        """
+        name = fn.__name__
+        _check_async(name, fn)
+        if name in self._by_the_clock.services:
+            raise TopologyError(f"there is a task {name!r} already: give the function another name")
+        self._by_the_clock.services[name] = Service(name, fn)
+        return fn
+
+    def page(self, path: str) -> Callable[[PageFunction], PageFunction]:
+        """Answer a path of the workers' HTTP server (`web=`); a decorator.
+
+        The function is `async`, is given the path's parameters by name, and `request`
+        (Starlette's) if it takes that. It returns text (HTML), a Response of Starlette, or
+        anything that can be written as JSON. Every worker answers; tables are asked with `fetch`
+        and `scan`, wherever the rows are.
+
+        Args:
+            path: such as "/report" or "/users/{name}"; "{day:int}" is a whole number.
+
+        Raises:
+            TopologyError: the path is taken, or the function can't be called with it.
+        """
+
+        def declare(fn: PageFunction) -> PageFunction:
+            self._front.add_page(path, fn)
+            return fn
+
+        return declare
+
+    def command(self, name: str | None = None) -> Callable[[CommandFunction], CommandFunction]:
+        """Make a function a command: `python app.py NAME`, `streamlog -A app NAME`; a decorator.
+
+        Parameters and their annotations are its arguments and options, as with Typer. An async
+        function runs with the app's log open, so that it can `await topic.send(...)`.
+
+        Args:
+            name: by default the function's, with hyphens.
+
+        Raises:
+            TopologyError: the name is taken.
+        """
+
+        def declare(fn: CommandFunction) -> CommandFunction:
+            self._front.add_command(name or fn.__name__.replace("_", "-"), fn)
+            return fn
+
+        return declare
+
+
+def _check_async(name: str, fn: object) -> None:
+    if not inspect.iscoroutinefunction(fn):
+        raise TopologyError(f"task {name!r} must be `async def` and take no arguments")
+
+
+def _check_on(on: str) -> None:
+    if on not in {"leader", "every_worker"}:
+        raise ConfigError(f"on is 'leader' or 'every_worker', not {on!r}")

@@ -1,0 +1,155 @@
+"""Tables that the program writes: how one is declared, and who works on its rows.
+
+Rule of the file: a table belongs to whoever works on its rows, where they are: to one agent, or to
+processors of one task. All others ask, and put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from streamlog.dsl.agent import Agent
+from streamlog.dsl.stream_position import AppBuilder, StreamPosition, TableView
+from streamlog.dsl.table import Table
+from streamlog.dsl.table_references import local_tables, tables_in_code, tables_of_class
+from streamlog.dsl.value_types import Shape
+from streamlog.durations import Dur, duration_ms
+from streamlog.errors import SerdeError, TopologyError
+from streamlog.nodes.process_nodes import Process
+from streamlog.nodes.stream_nodes import Entry, Source
+from streamlog.nodes.table_nodes import AgentTables, WritableTable
+from streamlog.nodes.topic_spec import TopicSpec, check_name
+from streamlog.serdes import Serde, serde_for
+from streamlog.tables.stores.store import StoreSpec
+from streamlog.topology import Topology, TopologyBuilder
+
+K = TypeVar("K")
+"""A key."""
+V = TypeVar("V")
+"""A value."""
+
+
+def writable_table(
+    builder: AppBuilder,
+    name: str,
+    *,
+    key: type[K] | None,
+    value: type[V] | None,
+    default: Callable[[], V] | None,
+    ttl: Dur | None,
+    partitions: int | None,
+) -> Table[K, V]:
+    """Declare one; see `App.table`."""
+    check_name("a table", name)
+    if key is None or value is None:
+        raise TopologyError(
+            f"table {name!r} needs key= and value=, the types of its rows; a table of a topic is "
+            "declared by what app.topic returned, not by a name"
+        )
+    ttl_ms = None if ttl is None else duration_ms(ttl)
+    if ttl_ms == 0:
+        raise TopologyError(f"table {name!r}: a time to live must be longer than 0 ms")
+    if partitions is not None and partitions < 1:
+        raise TopologyError(f"table {name!r} must have 1 partition or more, not {partitions}")
+    topic = check_name("a topic", f"{builder.app_id}-{name}-puts")
+    spec = TopicSpec(
+        topic,
+        _serde(name, "key", key),
+        _serde(name, "value", value),
+        partitions=partitions,
+        compact=True,
+        is_own=True,
+    )
+    builder.add(Source(name=f"{name}-puts", topic=spec))
+    node = WritableTable(
+        name=name, parents=(f"{name}-puts",), puts=spec, store=StoreSpec(name), ttl_ms=ttl_ms
+    )
+    builder.add(node)
+    place = StreamPosition(builder, name, Shape(given=spec.key), Shape(given=spec.value))
+    return Table(TableView(place, name), default=default)
+
+
+def build_topology(builder: AppBuilder, agents: Sequence[Agent[Any, Any]]) -> Topology:
+    """The topology, with agents where the rows are that they work on.
+
+    Raises:
+        TopologyError: rows would belong to several, or a processor's table is declared too late.
+    """
+    used = {agent: _tables_of_agent(agent, builder) for agent in agents}
+    used = {agent: tables for agent, tables in used.items() if tables}
+    _refuse_sharing(builder, used)
+    _refuse_late(builder)
+    if not used:
+        return builder.build()
+    whole = TopologyBuilder(builder.app_id)
+    whole.nodes = dict(builder.nodes)
+    whole.global_tables = builder.global_tables
+    for agent, tables in used.items():
+        source = _source_of(whole, agent.topic.spec)
+        node = AgentTables(
+            name=f"{agent.name}/tables", parents=(source,), agent=agent.name, tables=tables
+        )
+        whole.nodes[node.name] = node
+    return whole.build()
+
+
+def _tables_of_agent(agent: Agent[Any, Any], builder: AppBuilder) -> tuple[str, ...]:
+    who = f"agent {agent.name!r}"
+    return local_tables(who, agent.tables, tables_in_code(agent.fn), builder)
+
+
+def _source_of(builder: TopologyBuilder, spec: TopicSpec) -> str:
+    """Where the task reads the agent's topic: it takes note of the records, and looks at none."""
+    for node in builder.nodes.values():
+        if isinstance(node, Entry) and node.topic.name == spec.name:
+            return node.name
+    node = Source(name=f"{spec.name}-source", topic=replace(spec, timestamp=None))
+    builder.nodes[node.name] = node
+    return node.name
+
+
+def _refuse_sharing(builder: AppBuilder, used: Mapping[Agent[Any, Any], tuple[str, ...]]) -> None:
+    owners: dict[str, str] = {}
+    for agent, tables in used.items():
+        for table in tables:
+            if not isinstance(builder.nodes[table], WritableTable):
+                continue
+            who = f"agent {agent.name!r}"
+            other = owners.setdefault(table, who)
+            if other != who:
+                raise _shared_table_error(table, other, who)
+    for node in builder.nodes.values():
+        for table in node.tables if isinstance(node, Process) else ():
+            if table in owners:
+                raise _shared_table_error(table, owners[table], f"processor {node.name!r}")
+
+
+def _refuse_late(builder: AppBuilder) -> None:
+    """A processor was declared when there was no table yet that its code names."""
+    for node in builder.nodes.values():
+        if not isinstance(node, Process) or node.tables_said or not isinstance(node.make, type):
+            continue
+        who = f"processor {node.name!r}"
+        now = local_tables(who, None, tables_of_class(node.make), builder)
+        for table in set(now) - set(node.tables):
+            raise TopologyError(
+                f"{who} works on the rows of table {table!r}, which was declared after it: declare "
+                "the table before .process(...)"
+            )
+
+
+def _shared_table_error(table: str, first: str, second: str) -> TopologyError:
+    return TopologyError(
+        f"{first} and {second} both work on the rows of table {table!r}: what one has in hand the "
+        "other can't see. Let one of them do it, and the other ask (`await table.fetch(key)`) and "
+        "put (`await table.put(key, value)`); tables=() says that an agent works on none"
+    )
+
+
+def _serde(table: str, what: str, declared: object) -> Serde[Any]:
+    try:
+        return serde_for(declared)
+    except SerdeError as error:
+        raise SerdeError(f"the {what} of table {table!r}: {error}") from error

@@ -1,0 +1,1 @@
+"""Nodes: the steps of a topology, as frozen data."""

@@ -1,0 +1,95 @@
+"""TopicSpec: a topic as an app declares it, and the names that topics can have.
+
+Names of apps, tables and repartitions may become part of a topic's name, so one rule holds for all
+of them: Kafka's. A topic may also choose what happens when its log is not the one that was read
+(`topic_spec`). Not done here: creating topics (`worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from streamlog.durations import When
+from streamlog.errors import ConfigError, TopologyError
+from streamlog.records.partitioners import DEFAULT, Partitioner
+from streamlog.serdes import Serde
+
+SourceLostPolicy: TypeAlias = Literal["fail", "earliest", "latest"]
+SOURCE_LOST: Final = ("fail", "earliest", "latest")
+
+
+def check_source_lost(
+    source_lost: SourceLostPolicy | None, where: str = ""
+) -> SourceLostPolicy | None:
+    """The choice; None: nothing was chosen here.
+
+    Raises:
+        ConfigError: there is no such choice; `where` is said in front.
+    """
+    if source_lost is not None and source_lost not in SOURCE_LOST:
+        raise ConfigError(
+            f"{where}source_lost is {source_lost!r}: it is one of {', '.join(SOURCE_LOST)}"
+        )
+    return source_lost
+
+
+TOPIC_NAME_LENGTH_MAX = 249
+"""Kafka's limit for the name of a topic."""
+SHOWN_ILLEGAL = 5
+"""How many characters that are not allowed an error names."""
+_TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def check_name(what: str, name: str) -> str:
+    """The name, if topics can be named after it.
+
+    Raises:
+        TopologyError: it is empty, too long, or holds characters that Kafka refuses.
+    """
+    illegal = [each for each in dict.fromkeys(name) if each not in _TOPIC_CHARACTERS]
+    if name in {"", ".", ".."} or len(name) > TOPIC_NAME_LENGTH_MAX or illegal:
+        shown = ", ".join(map(repr, illegal[:SHOWN_ILLEGAL]))
+        culprits = f"{shown} is not allowed; " if illegal else ""
+        raise TopologyError(
+            f"{name!r} can't be the name of {what}: {culprits}use 1 to {TOPIC_NAME_LENGTH_MAX} of "
+            "the characters a-z, A-Z, 0-9, '.', '_' and '-'"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic as the app declares it."""
+
+    name: str
+    key: Serde[Any]
+    value: Serde[Any]
+    timestamp: Callable[[Any], When] | None = None
+    """Event time from the value; without it the record's own timestamp counts."""
+    timestamp_ahead_max_ms: int | None = None
+    """How far event time may lie ahead of the clock of whoever reads; None: as far as it likes."""
+    source_lost: SourceLostPolicy | None = None
+    """What a worker does if it is not the log that was read; None leaves it to the app."""
+    partitions: int | None = None
+    """For the creation of the topic; None leaves it to the runner."""
+    partitioner: Partitioner = DEFAULT
+    """Where its keys lie: how its producers, and this app, choose their partitions."""
+    compact: bool = False
+    retention_ms: int | None = None
+    """For the creation of the topic; None leaves it to the log."""
+    message_bytes_max: int | None = None
+    """For the creation of the topic: its `max.message.bytes`; None leaves it to the log."""
+    takes_every_time: bool = False
+    """Its records may have any timestamp, whatever the log asks of others."""
+    internal: bool = False
+    """A repartition topic: written and read by this app only."""
+    is_own: bool = False
+    """What is put into a table comes in here: written and read by this app, and made with as many
+    partitions as what is read with it."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the app makes it, whatever is there, and nobody else writes to it."""
+        return self.internal or self.is_own

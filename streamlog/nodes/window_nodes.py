@@ -1,0 +1,239 @@
+"""Nodes of windowed aggregations: clock, session, sliding and count windows.
+
+A window belongs to a key. The clock makes tumbling and hopping windows. Records make sessions,
+sliding windows and count windows, which are found by key: the earlier records of a key determine
+which windows exist, and which of them a record changes. Those nodes keep a store by key beside the
+rows, which lie in the order in which windows close.
+
+Rule: rows that are emitted when a window closes are a source of their own; rows of updates belong
+to the record that caused them. The name of a store by key has a slash and an at sign, which no
+node has. Not done here: the windows (`windows`) and the fold (`processing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from streamlog.nodes.stream_nodes import Aggregation, Keyed, Node, OldValues
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.serdes import Serde
+from streamlog.tables.stores.store import StoreSpec
+from streamlog.windows.definitions import Counted, Sessions, Sliding, Windows
+from streamlog.windows.emit import FAR_MS, Emit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedAggregate(Node):
+    """One result per key and so many of its records."""
+
+    store: StoreSpec
+    """The open windows of each key."""
+    due: StoreSpec
+    """Those that time out, by when."""
+    key: Serde[Any]
+    aggregation: Aggregation
+    windows: Counted
+    emit: Emit
+    idle_after_ms: int | None = None
+    """A source read to its end and quiet for this long no longer holds stream time back."""
+
+    @property
+    def specs(self) -> tuple[StoreSpec, ...]:
+        """What is open."""
+        return (self.store, self.due)
+
+    @property
+    def table_key(self) -> Serde[Any]:
+        """Of the records."""
+        return self.key
+
+    @property
+    def rows_kept_ms(self) -> int:
+        """A window that is over is gone."""
+        return 0
+
+    @property
+    def needs_equal_keys(self) -> bool:
+        """The records of a key are counted together."""
+        return True
+
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """Windows that time out; those that are full belong to the record that filled them."""
+        times_out = self.windows.timeout_ms is not None and self.emit == Emit.CLOSE
+        return (self.name,) if times_out else ()
+
+    @property
+    def passes_on(self) -> bool:
+        """Windows that are full."""
+        return True
+
+    @property
+    def waits_idle_ms(self) -> int | None:
+        """As given."""
+        return self.idle_after_ms
+
+    @property
+    def detail(self) -> str:
+        """Its windows."""
+        return f"{self.windows.described}, emit {self.emit.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowedRows(Keyed):
+    """One result per key and window."""
+
+    aggregation: Aggregation
+    emit: Emit
+    early: StoreSpec | None = None
+    """Of the rows that wait for the end of an interval, with `Emit.early`."""
+    late: TopicSpec | Callable[[Any], object] | None = None
+    """Where late records go: a topic (as `Late`), a function, or only into the count."""
+    idle_after_ms: int | None = None
+    """A source read to its end and quiet for this long no longer holds windows back."""
+    united: bool = False
+    """It is of several streams, which have one time."""
+
+    @property
+    def specs(self) -> tuple[StoreSpec, ...]:
+        """Its rows, and which of them wait."""
+        return (self.store,) if self.early is None else (self.store, self.early)
+
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """Its rows, unless every update goes on.
+
+        On close, rows come in (end, start, key) order whatever the interleaving of the inputs
+        was: their number is their identity. At commits, it is that of the record that changed the
+        row last, counted here. On update, they belong to the record behind them.
+        """
+        if self.emit == Emit.UPDATE:
+            return ()
+        return (self.name,) if self.early is None else (self.early_feed, self.name)
+
+    @property
+    def early_feed(self) -> str:
+        """The source that early rows are, beside the final ones."""
+        return f"{self.name}/@early"
+
+    @property
+    def waits_idle_ms(self) -> int | None:
+        """As given."""
+        return self.idle_after_ms
+
+    @property
+    def writes(self) -> tuple[TopicSpec, ...]:
+        """Where late records go."""
+        return (self.late,) if isinstance(self.late, TopicSpec) else ()
+
+    @property
+    def old_values(self) -> OldValues:
+        """Its rows; but not which of them have gone on early."""
+        return "kept" if self.early is None else "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowedAggregate(WindowedRows):
+    """Tumbling, hopping and calendar windows."""
+
+    windows: Windows
+
+    @property
+    def rows_kept_ms(self) -> int:
+        """Its retention, which counts from a window's beginning."""
+        return self.windows.retention_ms
+
+    @property
+    def detail(self) -> str:
+        """Its windows."""
+        windows = self.windows
+        return f"{windows.described}, grace {windows.grace_ms} ms, emit {self.emit.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordWindowsAggregate(WindowedRows):
+    """What both have in common."""
+
+    by_key: StoreSpec
+    """What there is of each key."""
+    windows: Sessions | Sliding
+
+    @property
+    def late_after_ms(self) -> int:
+        """A window is closed to records of a source that has passed its end by more than this."""
+        return self.windows.grace_ms
+
+    @property
+    def closes_after_ms(self) -> int:
+        """It is closed for good when stream time has passed its end by more than this."""
+        return self.late_after_ms
+
+    def ends_around(self, at_ms: int) -> tuple[int, int]:
+        """The first and the last end that a window with this time in it may have."""
+        return at_ms, at_ms + self.windows.size_ms
+
+    @property
+    def specs(self) -> tuple[StoreSpec, ...]:
+        """The rows, by (end, start, key), come first."""
+        own = (self.store, self.by_key)
+        return own if self.early is None else (*own, self.early)
+
+    @property
+    def rows_kept_ms(self) -> int:
+        """Its retention; at least until it has closed."""
+        return max(self.windows.retention_ms, self.closes_after_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionAggregate(RecordWindowsAggregate):
+    """One result per key and session."""
+
+    windows: Sessions
+
+    @property
+    def late_after_ms(self) -> int:
+        """A record that joins nothing is late when its session would be closed."""
+        return self.windows.gap_ms + self.windows.grace_ms
+
+    @property
+    def closes_after_ms(self) -> int:
+        """On update a gap more: a record that is not late may still come so close to it.
+
+        What was emitted as final stays as it is.
+        """
+        return self.late_after_ms + (self.windows.gap_ms if self.emit == Emit.UPDATE else 0)
+
+    def ends_around(self, at_ms: int) -> tuple[int, int]:
+        """There is no last one."""
+        return at_ms, FAR_MS
+
+    @property
+    def detail(self) -> str:
+        """Its sessions."""
+        windows, limit = self.windows, ""
+        if windows.max_length_ms is not None:
+            limit = f"up to {windows.max_length_ms} ms long, "
+        return (
+            f"sessions with gaps of {windows.gap_ms} ms, {limit}grace {windows.grace_ms} ms, "
+            f"emit {self.emit.name}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlidingAggregate(RecordWindowsAggregate):
+    """One result per key and sliding window."""
+
+    windows: Sliding
+    value: Serde[Any]
+    """Of the records, which are kept as long as they may be in a new window."""
+
+    @property
+    def detail(self) -> str:
+        """Its windows."""
+        windows = self.windows
+        return (
+            f"sliding windows of {windows.size_ms} ms, grace {windows.grace_ms} ms, "
+            f"emit {self.emit.name}"
+        )

@@ -1,0 +1,471 @@
+"""AsyncMapValuesStep: values by an async function, awaited by the runner.
+
+A commit does not wait for calls: the records whose calls are open are state, kept with the
+checkpoint that has their inputs as taken, and a task that starts again issues them again. A
+result goes on in the round in which it comes, and is of the next checkpoint. Rules of the file:
+
+1. What goes on comes later than what it was made from, and maybe in another order. So the step
+   is a source of its own (`AsyncTimeSource`), whose time stops at the oldest record that is open:
+   no window behind it closes to a record that is under way, and lateness is what it would have been
+   without the detour.
+2. Positions only grow, as tasks downstream drop what comes again (`provenance`). In the order
+   of the partition a record's number is its position. In the others a record may have another
+   turn after a crash: positions that may have been used before are never used again.
+3. An error, or no result in time, is that of the record; a record that is left out by its
+   policy (`failures`) leaves when it would have gone on. To try again is to call again, later.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from streamlog.errors import CorruptData, UsageError
+from streamlog.nodes.stream_nodes import AsyncMapValues, Order
+from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource, processing_error
+from streamlog.processing.error_handling import SKIPPED, DeadLetterRecord
+from streamlog.processing.node_clock import NodeTime
+from streamlog.processing.outbox import CallResult, Collector, TaskCall
+from streamlog.processing.step import Step
+from streamlog.record import Headers
+from streamlog.serdes import Serde
+from streamlog.tables.stores.store import Change, KeyValueStore, prefix_end
+from streamlog.windows.emit import UNKNOWN_MS, Source
+
+OPEN_RECORDS_MAX = 10_000
+"""With so many open calls a task takes no more records. What is at hand is taken whole, on top."""
+OPEN_PER_CALL = 10
+"""The same if few calls may be in flight: so many records for each of them."""
+_POSITIONS = 1 << 24
+"""More than go on between two commits."""
+
+_NUMBER = struct.Struct(">q")
+
+
+class _Row(msgspec.Struct, array_like=True):
+    """A record whose call is open, as it is stored."""
+
+    source: Source
+    time_ms: int
+    watermark_ms: int
+    place: tuple[str, int, int]
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    letter: tuple[bytes | None, bytes | None] | None = None
+    """Key and value as they were read, if they were others."""
+    is_internal: bool = False
+    """They are of a record that only the app writes."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Row).decode
+
+
+class AsyncRecord:
+    """A record whose call is open."""
+
+    __slots__ = ("failed", "is_open", "is_stored", "key", "number", "row", "value")
+
+    def __init__(self, number: int, row: _Row, key: object, value: object) -> None:
+        self.number = number
+        self.row = row
+        self.key = key
+        self.value = value
+        self.is_open = True
+        self.is_stored = False
+        self.failed = 0
+        """How often, since the task was started."""
+
+
+class AsyncTimeSource(TimeSource):
+    """The results: each source upstream as far as it has come without the open calls."""
+
+    def __init__(
+        self, name: str, partition: int, feeds: Sequence[TimeSource], key: Serde[Any]
+    ) -> None:
+        super().__init__((name, partition), key)
+        self._name = name
+        self._feeds = feeds
+        self._open: defaultdict[Source, deque[AsyncRecord]] = defaultdict(deque)
+
+    def source_behind(self, source: Source) -> Source:
+        """What a source upstream is called here: it has another time than upstream."""
+        return f"{self._name}/{source[0]}", source[1]
+
+    def heard_of(self) -> list[tuple[Source, int, int]]:
+        """Its sources with their stream time and for how long they have been quiet."""
+        heard: list[tuple[Source, int, int]] = []
+        for feed in self._feeds:
+            for source, time_ms, quiet_ms in feed.heard_of():
+                oldest = self._oldest(source)
+                if oldest is None:
+                    heard.append((self.source_behind(source), time_ms, quiet_ms))
+                else:
+                    held_ms = min(time_ms, oldest.row.time_ms)
+                    heard.append((self.source_behind(source), held_ms, 0))
+        return heard
+
+    def opened(self, item: AsyncRecord) -> None:
+        """A record of one of its sources is under way."""
+        self._open[item.row.source].append(item)
+
+    def time_of(self, item: AsyncRecord) -> int:
+        """The time of its source that a record carries when it goes on."""
+        oldest = self._oldest(item.row.source)
+        return min(item.row.time_ms, oldest.row.time_ms) if oldest else item.row.time_ms
+
+    def settle(self, oldest: AsyncRecord | None) -> None:
+        """How far all of it has come, whether to its end, and for how long it has been quiet."""
+        time_ms = min((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
+        self.time_ms = time_ms if oldest is None else min(time_ms, oldest.row.watermark_ms)
+        quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+        self.quiet_ms = quiet_ms if oldest is None else 0
+        self.at_end = oldest is None and all(feed.at_end for feed in self._feeds)
+
+    def _oldest(self, source: Source) -> AsyncRecord | None:
+        items = self._open[source]
+        while items and not items[0].is_open:
+            items.popleft()
+        return items[0] if items else None
+
+
+class AsyncMapValuesStep(Step):
+    """Values by an async function."""
+
+    section = "calls"
+
+    def __init__(
+        self,
+        node: AsyncMapValues,
+        store: KeyValueStore,
+        collector: Collector,
+        *,
+        feeds: Sequence[TimeSource],
+        partition: int,
+        owner: int,
+    ) -> None:
+        """`owner` grows with every owner of the task's state."""
+        super().__init__(node.name)
+        self.node_time = NodeTime(feeds)
+        self._feeds = self.node_time.feeds
+        self.feed = AsyncTimeSource(node.name, partition, self._feeds, node.key)
+        """What its results carry."""
+        self._node = node
+        self._store = store
+        self._collector = collector
+        self._owner = owner
+        self._calls: OpenCalls[AsyncRecord] = OpenCalls(node.ordered, node.in_flight_max)
+        self._open_max = min(OPEN_RECORDS_MAX, OPEN_PER_CALL * node.in_flight_max)
+        self._next = 0
+        self._position = owner * _POSITIONS
+        self._fresh: list[AsyncRecord] = []
+        """Not written yet."""
+        self._gone: list[int] = []
+        """Still in the store."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the task should take no more records for now."""
+        return len(self._calls) >= self._open_max
+
+    def process(self, batch: Batch) -> None:
+        """Open a call for each record."""
+        batch = self.node_time.of(batch)
+        origin, node = batch.origin, self._node
+        batch, raw_keys, raw_values = self.serialize_with(batch, node.key, node.value)
+        others_ms = min((f.time_ms for f in self._feeds if f is not origin.feed), default=None)
+        columns = zip(batch.rows, batch.keys, batch.values, batch.timestamps, strict=True)
+        for at, (row, key, value, timestamp_ms) in enumerate(columns):
+            watermark_ms = origin.watermarks[row]
+            record = _Row(
+                origin.feed.source if origin.sources is None else origin.sources[row],
+                origin.times[row],
+                watermark_ms if others_ms is None else min(watermark_ms, others_ms),
+                (origin.topic, origin.partition, origin.offsets[row]),
+                timestamp_ms,
+                raw_keys[at],
+                raw_values[at],
+                [] if origin.headers is None else list(origin.headers[row]),
+                _as_read(origin, row, (raw_keys[at], raw_values[at])),
+                origin.raw_keys is None or origin.sources is not None,
+            )
+            item = AsyncRecord(self._next, record, key, value)
+            self._fresh.append(item)
+            self._add(item)
+        self._begin()
+
+    def resume(self, results: Iterable[CallResult]) -> None:
+        """Take what has come of calls, hand on what may go on, and begin others.
+
+        Raises:
+            ProcessingError: a call has failed.
+            UsageError: a call is not open.
+        """
+        for result in results:
+            try:
+                item = self._calls.item(result.number)
+            except KeyError:
+                text = f"{self.name!r} has no open call {result.number}"
+                raise UsageError(text) from None
+            if result.error is None:
+                self._calls.done(result.number, result.value)
+            elif not self._is_tried_again(item, result.error):
+                self._calls.done(result.number, SKIPPED)
+        ready = self._calls.ready()
+        for item, _ in ready:
+            item.is_open = False
+            if item.is_stored:
+                self._gone.append(item.number)
+        going = [pair for pair in ready if pair[1] is not SKIPPED]
+        for _, run in groupby(going, key=lambda pair: pair[0].row.place[:2]):
+            self._hand_on(list(run))
+        self._begin()
+
+    @property
+    def own_time_sources(self) -> Sequence[TimeSource]:
+        """Everything that it hands on."""
+        return (self.feed,)
+
+    def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
+        """It tells its time as it is, but for open calls."""
+        return [(feed, time_ms) for feed in self._feeds]
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
+        """All records at hand have been taken: note how far the sources have come."""
+        self.feed.settle(self._calls.oldest)
+        return False
+
+    def flush(self) -> None:
+        """Write down which calls are open."""
+        prefix = self._node.store.prefix
+        changes: list[Change] = [(prefix + _NUMBER.pack(number), None) for number in self._gone]
+        for item in self._fresh:
+            if item.is_open:
+                item.is_stored = True
+                changes.append((prefix + _NUMBER.pack(item.number), _encode(item.row)))
+        self._gone.clear()
+        self._fresh.clear()
+        self._store.write(changes)
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside the open calls."""
+        return {"next": self._next, "position": self._position, "owner": self._owner}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave, and open again the calls that are in the store.
+
+        Raises:
+            CorruptData: a record in the store is not readable.
+        """
+        prefix = self._node.store.prefix
+        for key, stored in self._store.range(prefix, prefix_end(prefix)):
+            try:
+                row = _decode(stored)
+            except msgspec.MsgspecError as error:
+                raise CorruptData(f"a record of {self.name!r} is not readable: {error}") from error
+            (number,) = _NUMBER.unpack(key[len(prefix) :])
+            item = AsyncRecord(
+                number,
+                row,
+                None if row.key is None else self._node.key.loads(row.key),
+                None if row.value is None else self._node.value.loads(row.value),
+            )
+            item.is_stored = True
+            self._add(item)
+        self._next = int(data["next"])
+        owners = max(self._owner - int(data["owner"]), 0)
+        self._position = int(data["position"]) + owners * _POSITIONS
+        self._begin()
+
+    def _add(self, item: AsyncRecord) -> None:
+        self._next = item.number + 1
+        self._calls.add(item.number, item.row.key, item)
+        self.feed.opened(item)
+
+    def _begin(self) -> None:
+        for _, item in self._calls.begin():
+            self._call(item)
+
+    def _call(self, item: AsyncRecord, *, delay_ms: int = 0) -> None:
+        node = self._node
+        run = partial(node.fn, item.value)
+        self._collector.call(TaskCall(self.name, item.number, run, node.timeout_ms, delay_ms))
+
+    def _is_tried_again(self, item: AsyncRecord, error: Exception) -> bool:
+        """Whether the policy says so; if not, the record is left out by now, or this raises."""
+        row = item.row
+        if self.failures is None:
+            raise processing_error(self.name, *row.place, error) from error
+        item.failed += 1
+        policies = self.failures.policy.chain
+        delays_ms = [policy.backoff_ms for policy in policies for _ in range(policy.times)]
+        if item.failed <= len(delays_ms):
+            self._call(item, delay_ms=delays_ms[item.failed - 1])
+            return True
+        topic, partition, offset = row.place
+        key, value = (row.key, row.value) if row.letter is None else row.letter
+        letter = DeadLetterRecord(
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            timestamp_ms=row.timestamp_ms,
+            key=key,
+            value=value,
+            headers=tuple(row.headers),
+            node=self.name,
+            error=error,
+            attempt=item.failed,
+            is_internal=row.is_internal,
+        )
+        self.failures.give_up(letter)
+        return False
+
+    def _hand_on(self, run: Sequence[tuple[AsyncRecord, Any]]) -> None:
+        """Results of records of one partition."""
+        items = [item for item, _ in run]
+        rows = [item.row for item in items]
+        oldest = self._calls.oldest
+        held_ms = None if oldest is None else oldest.row.watermark_ms
+        headers: list[Headers] = [tuple(row.headers) for row in rows]
+        origin = BatchOrigin(
+            self.feed,
+            topic=rows[0].place[0],
+            partition=rows[0].place[1],
+            offsets=[row.place[2] for row in rows],
+            positions=self._positions(items),
+            times=[self.feed.time_of(item) for item in items],
+            watermarks=[
+                row.watermark_ms if held_ms is None else min(row.watermark_ms, held_ms)
+                for row in rows
+            ],
+            sources=[self.feed.source_behind(row.source) for row in rows],
+            raw_keys=[row.key for row in rows],
+            headers=headers if any(headers) else None,
+        )
+        batch = Batch(
+            origin,
+            range(len(rows)),
+            [item.key for item in items],
+            [value for _, value in run],
+            [row.timestamp_ms for row in rows],
+        )
+        batch.values_are_raw = False
+        self.forward(batch)
+
+    def _positions(self, items: Sequence[AsyncRecord]) -> Sequence[int]:
+        if self._node.ordered == "partition":
+            return [item.number for item in items]
+        first, self._position = self._position, self._position + len(items)
+        return range(first, self._position)
+
+
+def _as_read(
+    origin: BatchOrigin, row: int, given: tuple[bytes | None, bytes | None]
+) -> tuple[bytes | None, bytes | None] | None:
+    """Key and value of the record that was read, if they are not what is `given` here."""
+    if origin.raw_keys is None or origin.raw_values is None:
+        return None
+    read = (origin.raw_keys[row], origin.raw_values[row])
+    return None if read == given else read
+
+
+T = TypeVar("T")
+"""What a call was made for."""
+
+
+class _Entry(Generic[T]):
+    """An open call."""
+
+    __slots__ = ("is_done", "item", "lane", "number", "value")
+
+    def __init__(self, number: int, lane: Hashable | None, item: T) -> None:
+        self.number = number
+        self.lane = lane
+        self.item = item
+        self.is_done = False
+        self.value: Any = None
+
+
+class OpenCalls(Generic[T]):
+    """Calls whose results have not gone on yet."""
+
+    def __init__(self, ordered: Order, in_flight_max: int) -> None:
+        self._ordered = ordered
+        self._in_flight_max = in_flight_max
+        self._open: dict[int, _Entry[T]] = {}
+        """All of them, by number; those before have gone on."""
+        self._waiting: deque[_Entry[T]] = deque()
+        self._in_flight = 0
+        self._lanes: dict[Hashable | None, deque[_Entry[T]]] = {}
+        self._ready: list[_Entry[T]] = []
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def oldest(self) -> T | None:
+        """What the first of them was made for."""
+        return next(iter(self._open.values())).item if self._open else None
+
+    def add(self, number: int, lane: Hashable | None, item: T) -> None:
+        """One more call; the numbers grow. None as a lane: it waits for nobody."""
+        entry = self._open[number] = _Entry(number, lane, item)
+        self._waiting.append(entry)
+        if self._queued(entry):
+            self._lanes.setdefault(self._lane(entry), deque()).append(entry)
+
+    def begin(self) -> list[tuple[int, T]]:
+        """Those that may be in flight from now on."""
+        begun: list[tuple[int, T]] = []
+        while self._waiting and self._in_flight < self._in_flight_max:
+            entry = self._waiting.popleft()
+            self._in_flight += 1
+            begun.append((entry.number, entry.item))
+        return begun
+
+    def item(self, number: int) -> T:
+        """What a call was made for.
+
+        Raises:
+            KeyError: it is not open.
+        """
+        return self._open[number].item
+
+    def done(self, number: int, value: object) -> None:
+        """A call that was in flight has a result."""
+        entry = self._open[number]
+        entry.is_done, entry.value = True, value
+        self._in_flight -= 1
+        if not self._queued(entry):
+            self._go_on(entry)
+            return
+        lane = self._lane(entry)
+        queue = self._lanes[lane]
+        while queue and queue[0].is_done:
+            self._go_on(queue.popleft())
+        if not queue:
+            del self._lanes[lane]
+
+    def ready(self) -> list[tuple[T, Any]]:
+        """What may go on now, with its result, by ascending number; it is no longer open."""
+        ready, self._ready = self._ready, []
+        ready.sort(key=lambda entry: entry.number)
+        return [(entry.item, entry.value) for entry in ready]
+
+    def _go_on(self, entry: _Entry[T]) -> None:
+        del self._open[entry.number]
+        self._ready.append(entry)
+
+    def _queued(self, entry: _Entry[T]) -> bool:
+        return self._ordered == "partition" or (self._ordered == "key" and entry.lane is not None)
+
+    def _lane(self, entry: _Entry[T]) -> Hashable | None:
+        return entry.lane if self._ordered == "key" else None

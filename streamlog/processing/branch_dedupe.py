@@ -1,0 +1,103 @@
+"""The steps that choose which records go on, and where: split and its branches, dedupe.
+
+Rule of the file: the user's functions are called once per record, before anything is handed on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamlog.nodes.stream_nodes import Branch, Dedupe, Split
+from streamlog.processing.column_batch import Batch
+from streamlog.processing.step import Step
+from streamlog.tables.stores.store import KeyValueStore, NamedStore
+from streamlog.tables.stores.ttl_queue import ExpiringStore
+from streamlog.windows.emit import UNKNOWN_MS
+
+_LENGTH = struct.Struct(">i")
+NO_KEY = -1
+"""In place of the length of a key."""
+
+
+class SplitStep(Step):
+    """Chooses a branch for each record."""
+
+    def __init__(self, node: Split) -> None:
+        super().__init__(node.name)
+        self._branches = tuple(node.branches.items())
+        self.chosen: Sequence[str | None] = ()
+        """For each record of the batch in hand; None: no branch wants it."""
+
+    def process(self, batch: Batch) -> None:
+        """Call the functions with key and value, in order, until one is true."""
+        batch, self.chosen = self.applied(batch, self._choose, batch.keys, batch.values)
+        self.forward(batch)
+
+    def _choose(self, key: object, value: object) -> str | None:
+        for branch, fn in self._branches:
+            if fn(key, value):
+                return branch
+        return None
+
+
+class BranchStep(Step):
+    """The records of one branch."""
+
+    def __init__(self, node: Branch, split: SplitStep) -> None:
+        super().__init__(node.name)
+        self._branch = node.branch
+        self._split = split
+
+    def process(self, batch: Batch) -> None:
+        """Hand on what was chosen for this branch."""
+        self.forward(batch.where([branch == self._branch for branch in self._split.chosen]))
+
+
+class DedupeStep(Step):
+    """Records that have no twin before them.
+
+    How late it is is the largest timestamp that a record has had here. A key and identity that
+    go on are remembered with that time, and go on again once it has moved on by `within`: so what
+    is remembered is bounded, and a late twin is found as long as it does not come later than that.
+    """
+
+    section = "dedupes"
+
+    def __init__(self, node: Dedupe, store: KeyValueStore) -> None:
+        super().__init__(node.name)
+        self._node = node
+        self._seen = ExpiringStore(NamedStore(store, node.store), ttl_ms=node.within_ms)
+        self._time_ms = UNKNOWN_MS
+
+    def process(self, batch: Batch) -> None:
+        """Hand on what is new."""
+        batch, keys = self.serialize_keys(batch, self._node.key)
+        batch, identities = self.applied(batch, self._identity, keys, batch.values)
+        columns = zip(identities, batch.timestamps, strict=True)
+        kept = [self._is_new(each, time) for each, time in columns]
+        self.forward(batch if all(kept) else batch.where(kept))
+
+    def to_data(self) -> dict[str, object]:
+        """How late it is."""
+        return {"time_ms": self._time_ms}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        self._time_ms = int(data["time_ms"])
+
+    def _identity(self, key: bytes | None, value: object) -> bytes:
+        found = self._node.by(value)
+        identity = b"" if found is None else b"\1" + self._node.identity.dumps(found)
+        if key is None:
+            return _LENGTH.pack(NO_KEY) + identity
+        return _LENGTH.pack(len(key)) + key + identity
+
+    def _is_new(self, identity: bytes, time_ms: int) -> bool:
+        self._time_ms = max(self._time_ms, time_ms)
+        self._seen.advance(self._time_ms)
+        if self._seen.get(identity) is not None:
+            return False
+        self._seen.put(identity, b"", self._time_ms)
+        return True

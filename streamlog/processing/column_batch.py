@@ -1,0 +1,544 @@
+"""Batch: records on their way through the steps of a task, as columns.
+
+A batch is a run of records that one input gave in the order of the task. Steps work on whole
+columns, in loops that run in C where that is exact, and produce new columns. What they do not touch
+(offsets, stream times, raw bytes, headers) stays in the `BatchOrigin`, and `rows` maps each record
+to its entry there. Serdes convert whole columns where they can. Rule of the module: columns are
+never changed in place. An error always belongs to one record, and `failure` adds its coordinates; a
+`sys.exit` in a user's function is an error of the record like any other. Not done here: what
+becomes of a record that fails (`error_handling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from itertools import compress
+from typing import Any, Protocol, TypeVar, cast
+
+from streamlog.durations import moment
+from streamlog.errors import ProcessingError, StreamlogError
+from streamlog.processing.provenance import identity
+from streamlog.record import Headers, Record, Windowed
+from streamlog.records.record_columns import all_of_type, called, has_none, suffixed
+from streamlog.serdes import (
+    BytesSerde,
+    IntSerde,
+    JsonSerde,
+    PackedSerde,
+    Serde,
+    StrSerde,
+    WindowedSerde,
+    span_of,
+)
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
+
+
+def exit_failure(stop: BaseException) -> Exception:
+    """The failure of a function that tried to end the process."""
+    failure = RuntimeError(
+        f"{_location(stop)} raised {stop!r}, and a function can't end its worker: raise an error to"
+        " fail, or return"
+    )
+    failure.__cause__ = stop
+    return failure
+
+
+def _location(stop: BaseException) -> str:
+    """The function that raised it, and where."""
+    at = stop.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None:
+        return "the function"
+    code = at.tb_frame.f_code
+    return f"{code.co_qualname} ({code.co_filename}:{at.tb_lineno})"
+
+
+_FAST_READERS = (StrSerde, JsonSerde, PackedSerde)
+_FAST_WRITERS = (StrSerde, IntSerde, JsonSerde, PackedSerde)
+
+
+def deserialize_column(serde: Serde[Any], column: Sequence[bytes | None]) -> list[Any]:
+    """`loads` of each entry.
+
+    Raises:
+        Exception: one of them does not fit.
+    """
+    if type(serde) is BytesSerde:
+        return list(column)
+    # By the class itself: one that is derived from it may read otherwise.
+    decode: Callable[[Any], Any] = serde.decode if type(serde) in _FAST_READERS else serde.loads  # type: ignore[attr-defined]
+    return called(decode, column)
+
+
+def serialize_column(serde: Serde[Any], column: Sequence[Any]) -> list[bytes | None]:
+    """`dumps` of each entry.
+
+    Raises:
+        Exception: one of them does not fit.
+    """
+    # A value of another type might be written as well, but is to be refused.
+    if type(serde) in _FAST_WRITERS and all_of_type(column, serde.exact):  # type: ignore[attr-defined]
+        found = called(serde.encode, column)  # type: ignore[attr-defined]
+        if type(serde) is not JsonSerde or serde.is_exact(found):
+            return found
+    return called(serde.dumps, column)
+
+
+T = TypeVar("T")
+"""An entry of a column."""
+
+
+class TimeSource:
+    """What records of a task come from, and whose stream time they carry.
+
+    An input partition, or a windowed aggregation that emits on close. `time_ms` is how far
+    event time has come in all of it; `quiet_ms` for how long nothing has come from it; `at_end`
+    whether everything that is there has been taken.
+    """
+
+    def __init__(
+        self, source: Source, key: Serde[Any] | None = None, value: Serde[Any] | None = None
+    ) -> None:
+        """`key` and `value` are what its raw bytes were read with, if it has any."""
+        self.source = source
+        self.identity = identity(source)
+        self.provenance = self.identity
+        """What goes into the headers of records that a repartition topic gets of it."""
+        self.key = key
+        self.value = value
+        self.time_ms = UNKNOWN_MS
+        self.marked_ms = UNKNOWN_MS
+        """To where time marks of the log have told it to have come; of inputs."""
+        self.turn_ms = UNKNOWN_MS
+        """What is to come has its turn no earlier than this, behind a repartition."""
+        self.quiet_ms = 0
+        self.at_end = False
+
+    @property
+    def come_ms(self) -> int:
+        """How far time has come in it, for a node that takes several feeds as one."""
+        return max(self.turn_ms, self.time_ms)
+
+    def heard_of(self) -> list[tuple[Source, int, int]]:
+        """Its sources with their stream time and for how long they have been quiet."""
+        return [(self.source, self.time_ms, self.quiet_ms)]
+
+    def held_ms(self, idle_after_ms: int | None) -> int:  # noqa: ARG002 - of those that merge
+        """The time of a source of it that was read to its end and may hold others back.
+
+        Beyond what `time_ms` and the records' stream times say; without those quiet for so long.
+        """
+        return FAR_MS
+
+
+class BatchOrigin:
+    """Where the records of a batch came from: columns with an entry per record taken in."""
+
+    __slots__ = (
+        "feed",
+        "headers",
+        "moments",
+        "offsets",
+        "partition",
+        "positions",
+        "raw_keys",
+        "raw_values",
+        "sources",
+        "stamp",
+        "times",
+        "topic",
+        "turns",
+        "watermarks",
+    )
+
+    def __init__(
+        self,
+        feed: TimeSource,
+        *,
+        topic: str,
+        partition: int,
+        offsets: Sequence[int],
+        positions: Sequence[int],
+        times: Sequence[int],
+        watermarks: Sequence[int],
+        turns: Sequence[int] | None = None,
+        moments: Sequence[int] | None = None,
+        sources: Sequence[Source] | None = None,
+        raw_keys: Sequence[bytes | None] | None = None,
+        raw_values: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+        stamp: Callable[[int], bytes] | None = None,
+    ) -> None:
+        self.feed = feed
+        self.topic = topic
+        self.partition = partition
+        self.offsets = offsets
+        """Offsets of the records, for messages."""
+        self.positions = positions
+        """What identifies a record within its feed; offsets, or numbers of rows."""
+        self.times = times
+        """Stream time of each record's own source, the record included."""
+        self.watermarks = watermarks
+        """Stream time of the whole feed at each record, which what is made of it carries on."""
+        self.turns = watermarks if turns is None else turns
+        """By which what is made of each record is ordered behind a repartition (`merged`)."""
+        self.moments = self.turns if moments is None else moments
+        """How far time has come at each record for a node that takes several feeds as one."""
+        self.sources = sources
+        """Each record's own source; None: all are the feed's."""
+        self.raw_keys = raw_keys
+        self.raw_values = raw_values
+        self.headers = headers
+        """None: no record has any."""
+        self.stamp = stamp
+        """What identifies the record of a row in the source upstream that it came from, if that
+        is not the feed."""
+
+    @classmethod
+    def of_rows(
+        cls,
+        feed: TimeSource,
+        numbers: Sequence[int],
+        times: Sequence[int],
+        *,
+        raw_keys: Sequence[bytes | None] | None = None,
+        raw_values: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] = (),
+    ) -> BatchOrigin:
+        """Of rows that are a source of their own, with numbers for offsets."""
+        topic, partition = feed.source
+        return cls(
+            feed,
+            topic=topic,
+            partition=partition,
+            offsets=numbers,
+            positions=numbers,
+            times=times,
+            watermarks=times,
+            raw_keys=raw_keys,
+            raw_values=raw_values,
+            headers=headers if any(headers) else None,
+        )
+
+    def at_node(self, feed: TimeSource, times: Sequence[int]) -> BatchOrigin:
+        """The same records with the times that they have at one node (`node_time`)."""
+        return BatchOrigin(
+            feed,
+            topic=self.topic,
+            partition=self.partition,
+            offsets=self.offsets,
+            positions=self.positions,
+            times=times,
+            watermarks=times,
+            turns=self.turns,
+            moments=times,
+            sources=self.sources,
+            raw_keys=self.raw_keys,
+            raw_values=self.raw_values,
+            headers=self.headers,
+            stamp=self.stamp,
+        )
+
+    def place(self, row: int) -> bytes:
+        """What identifies a record, the same whenever and by whomever it is processed."""
+        if self.stamp is not None:
+            return self.stamp(row)
+        return b"%d " % self.positions[row] + self.feed.identity
+
+
+class WindowedKeys:
+    """The keys of windowed results, not made before somebody asks for them.
+
+    Most are written as they are: the bytes of the key, then those of the window.
+    """
+
+    __slots__ = ("_key", "_raws", "_windows")
+
+    def __init__(self, key: Serde[Any], raws: list[bytes], windows: Sequence[RowSpan]) -> None:
+        """`key` is what the raw keys were written with; `windows` has each one's window."""
+        self._key = key
+        self._raws = raws
+        self._windows = windows
+
+    def where(self, selected: Sequence[object]) -> WindowedKeys:
+        """Those for which `selected` is true."""
+        raws, windows = compress(self._raws, selected), compress(self._windows, selected)
+        return WindowedKeys(self._key, list(raws), list(windows))
+
+    def objects(self) -> list[Windowed[Any]]:
+        """As the user sees them."""
+        keys = deserialize_column(self._key, self._raws)
+        pairs = zip(keys, self._windows, strict=True)
+        return [Windowed(key, window.start, window.end) for key, window in pairs]
+
+    def written_by(self, serde: Serde[Any]) -> list[bytes] | None:
+        """As bytes, if that takes no objects with this serde."""
+        if type(serde) is not WindowedSerde or serde.layout is None:
+            return None
+        layout = serde.layout
+        if serde.key_serde is self._key:
+            return suffixed(self._raws, self._windows, layout.of)
+        try:
+            raws = serialize_column(serde.key_serde, deserialize_column(self._key, self._raws))
+            return suffixed(
+                cast("list[bytes]", raws), self._windows, lambda span: layout.dumps(*span_of(span))
+            )
+        except Exception:  # noqa: BLE001 - a serde of the user: who writes the objects tells which
+            return None
+
+
+class RawKeys:
+    """Keys as bytes that can be read, and are not before somebody asks for them."""
+
+    __slots__ = ("_key", "_raws")
+
+    def __init__(self, key: Serde[Any], raws: Sequence[bytes | None]) -> None:
+        self._key = key
+        self._raws = raws
+
+    def part(self, run: slice) -> RawKeys:
+        """Those of a run."""
+        return RawKeys(self._key, self._raws[run])
+
+    def where(self, selected: Sequence[object]) -> RawKeys:
+        """Those for which `selected` is true."""
+        return RawKeys(self._key, list(compress(self._raws, selected)))
+
+    def objects(self) -> list[Any]:
+        """As the user sees them."""
+        return deserialize_column(self._key, self._raws)
+
+    def written_by(self, serde: Serde[Any]) -> Sequence[bytes | None] | None:
+        """As bytes, if that takes no objects with this serde."""
+        return self._raws if serde is self._key else None
+
+
+class RowSpan(Protocol):
+    """A window's start and end, and both as bytes (`windowed_bytes`)."""
+
+    @property
+    def start(self) -> datetime:
+        """Where it begins."""
+
+    @property
+    def end(self) -> datetime:
+        """Where it ends."""
+
+    @property
+    def suffix(self) -> bytes:
+        """Both as bytes."""
+
+
+class Batch:
+    """Records with a key, a value and a timestamp each.
+
+    `rows` is a range only if it stands for all entries of the origin, in order.
+    """
+
+    __slots__ = (
+        "_keys",
+        "_unmade",
+        "keys_are_raw",
+        "old_values",
+        "origin",
+        "rows",
+        "timestamps",
+        "values",
+        "values_are_raw",
+    )
+
+    def __init__(
+        self,
+        origin: BatchOrigin,
+        rows: Sequence[int],
+        keys: Sequence[Any] | WindowedKeys | RawKeys,
+        values: Sequence[Any],
+        timestamps: Sequence[int],
+    ) -> None:
+        self.origin = origin
+        self.rows = rows
+        self._unmade: WindowedKeys | RawKeys | None = None
+        self._keys: Sequence[Any] | None = None
+        if isinstance(keys, WindowedKeys | RawKeys):
+            self._unmade = keys
+        else:
+            self._keys = keys
+        self.values = values
+        self.timestamps = timestamps
+        self.keys_are_raw = True
+        """Keys are as they came in, so their bytes are those of the origin."""
+        self.values_are_raw = True
+        self.old_values: Sequence[Any] | None = None
+        """Of changes of a table: the value that each one replaces, None if there was none.
+
+        Only where somebody downstream needs them (`Subtopology.tells_old_values`). Along one edge
+        they are a chain: what a change replaces is what the last one of its key handed on.
+        """
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def keys(self) -> Sequence[Any]:
+        """The keys."""
+        if self._keys is None:
+            self._keys = () if self._unmade is None else self._unmade.objects()
+        return self._keys
+
+    @property
+    def has_null_keys(self) -> bool:
+        """Whether a record has no key."""
+        return not isinstance(self._unmade, WindowedKeys) and has_none(self.keys)
+
+    def with_values(self, values: Sequence[Any]) -> Batch:
+        """The same records with other values."""
+        batch = Batch(self.origin, self.rows, self._unmade or self.keys, values, self.timestamps)
+        batch._keys = self._keys
+        batch.keys_are_raw = self.keys_are_raw
+        batch.values_are_raw = False
+        return batch
+
+    def with_keys(self, keys: Sequence[Any]) -> Batch:
+        """The same records with other keys."""
+        batch = Batch(self.origin, self.rows, keys, self.values, self.timestamps)
+        batch.keys_are_raw = False
+        batch.values_are_raw = self.values_are_raw
+        return batch
+
+    def with_origin(self, origin: BatchOrigin) -> Batch:
+        """The same records with another account of where they come from."""
+        batch = self.with_old_values(self.old_values)
+        batch.origin = origin
+        return batch
+
+    def with_old_values(self, old_values: Sequence[Any] | None) -> Batch:
+        """The same changes of a table, with what they replace."""
+        keys = self._unmade or self.keys
+        batch = Batch(self.origin, self.rows, keys, self.values, self.timestamps)
+        batch._keys = self._keys
+        batch.keys_are_raw = self.keys_are_raw
+        batch.values_are_raw = self.values_are_raw
+        batch.old_values = old_values
+        return batch
+
+    def where(self, kept: Iterable[object]) -> Batch:
+        """The records for which `kept` is true."""
+        selected = list(kept)
+        unmade, keys = self._unmade, self._keys
+        kept_keys = None if keys is None else list(compress(keys, selected))
+        batch = Batch(
+            self.origin,
+            list(compress(self.rows, selected)),
+            kept_keys or () if unmade is None else unmade.where(selected),
+            list(compress(self.values, selected)),
+            list(compress(self.timestamps, selected)),
+        )
+        batch._keys = kept_keys
+        batch.keys_are_raw = self.keys_are_raw
+        batch.values_are_raw = self.values_are_raw
+        if self.old_values is not None:
+            batch.old_values = list(compress(self.old_values, selected))
+        return batch
+
+    def of_origin(self, column: Sequence[T]) -> Sequence[T]:
+        """A column of the origin, with the entries of these records."""
+        if isinstance(self.rows, range):
+            return column
+        return [column[row] for row in self.rows]
+
+    def raw_keys(self, serde: Serde[Any], node: str) -> Sequence[bytes | None]:
+        """The keys as bytes; those that came in if they are still the same."""
+        raw = self.origin.raw_keys
+        if self.keys_are_raw and raw is not None and self.origin.feed.key is serde:
+            return self.of_origin(raw)
+        written = None if self._unmade is None else self._unmade.written_by(serde)
+        return self.encoded(self.keys, serde, node) if written is None else written
+
+    def raw_values(self, serde: Serde[Any], node: str) -> Sequence[bytes | None]:
+        """The values as bytes; those that came in if they are still the same."""
+        raw = self.origin.raw_values
+        if self.values_are_raw and raw is not None and self.origin.feed.value is serde:
+            return self.of_origin(raw)
+        return self.encoded(self.values, serde, node)
+
+    def encoded(
+        self, column: Sequence[Any], serde: Serde[Any], node: str
+    ) -> Sequence[bytes | None]:
+        """The column as bytes; None stays None."""
+        try:
+            return serialize_column(serde, column)
+        except Exception:  # noqa: BLE001 - a serde of the user: found and raised again below
+            # Which one was it, and why? Again one by one.
+            dumps = serde.dumps
+            return self.applied(node, lambda item: None if item is None else dumps(item), column)
+
+    def applied(self, node: str, fn: Callable[..., T], *columns: Sequence[Any]) -> list[T]:
+        """What the user's function gives for each record.
+
+        Raises:
+            ProcessingError: it raised; with the coordinates of the record.
+        """
+        results, error = map_until_error(fn, *columns)
+        if error is not None:
+            raise self.failure(node, len(results), error) from error
+        return results
+
+    def failure(self, node: str, at: int, error: Exception) -> ProcessingError:
+        """The error of the record at this place in the batch, to be raised."""
+        origin = self.origin
+        return processing_error(
+            node, origin.topic, origin.partition, origin.offsets[self.rows[at]], error
+        )
+
+    def records(self) -> list[Record[Any, Any]]:
+        """The records as the user sees them."""
+        return [self.record(at) for at in range(len(self.rows))]
+
+    def record(self, at: int) -> Record[Any, Any]:
+        """One of the records as the user sees it."""
+        origin, row = self.origin, self.rows[at]
+        return Record(
+            self.keys[at],
+            self.values[at],
+            moment(self.timestamps[at]),
+            origin.headers[row] if origin.headers is not None else (),
+            origin.topic,
+            origin.partition,
+            origin.offsets[row],
+        )
+
+
+def map_until_error(
+    fn: Callable[..., T], *columns: Sequence[Any]
+) -> tuple[list[T], Exception | None]:
+    """What the user's function gives for each entry, up to the error that stopped it, if any."""
+    results: list[T] = []
+    try:
+        # `extend` keeps what came before an error: its length tells where that was.
+        results.extend(map(fn, *columns))
+    except Exception as error:  # noqa: BLE001 - the user's code: the caller adds coordinates
+        return results, error
+    except SystemExit as stop:
+        return results, exit_failure(stop)
+    if len(results) < len(columns[0]):
+        # Only a StopIteration out of the function ends `map` early.
+        return results, RuntimeError("the function raised StopIteration")
+    return results, None
+
+
+def processing_error(
+    node: str, topic: str, partition: int, offset: int, error: Exception
+) -> ProcessingError:
+    """An error at one record, with the record's coordinates and the node."""
+    if isinstance(error, ProcessingError):
+        return error
+    cause = str(error) if isinstance(error, StreamlogError) else f"{type(error).__name__}: {error}"
+    return ProcessingError(
+        f"{node!r} failed at offset {offset} of {topic}-{partition}: {cause}",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        node=node,
+    )

@@ -1,0 +1,328 @@
+"""JoinBuffer and DueRows: records that wait in a join, by key and time, and by when they are due.
+
+`JoinBuffer` keeps one side of a stream join in buckets of time, so that a search for partners
+touches two or three buckets and expired records leave as one range. `DueRows` keeps waiting records
+in the order (due, rank, key, number), the first of them in memory and the others in the store.
+Records in use are objects; `flush` writes the new ones. Rules of the module: which records are
+found follows from the time that is passed in and from nothing else; the order of due rows is that
+of their keys, however much time passes at once. Not done here: what becomes of the records.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from streamlog.processing.tables.aggregate import ROW_BYTES, ROWS_BYTES_MAX, STATE_TIMES
+from streamlog.record import Headers
+from streamlog.serdes import Serde
+from streamlog.tables.stores.store import NamedStore, escape_key, time_at, time_bytes, unescape_key
+from streamlog.windows.emit import FAR_MS
+
+PAGE_ROWS = 1_000
+"""Read from the store at once."""
+STALE_KEYS_MAX = 1_000
+"""More places of records that have left, and than there are others, are sorted out."""
+
+_TIME_BYTES = 8
+_NUMBER = struct.Struct(">Q")
+
+
+class DueRow(NamedTuple):
+    """A record that waits."""
+
+    due_ms: int
+    rank: int
+    key: bytes
+    number: int
+    value: bytes
+    headers: Headers
+
+
+class _Data(msgspec.Struct, array_like=True):
+    value: bytes
+    headers: list[tuple[str, bytes | None]] = []
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Data).decode
+
+
+def due_row_key(due_ms: int, rank: int, key: bytes, number: int) -> bytes:
+    """Where a record is among the others, which is its key in the store; `rank` is a byte."""
+    return time_bytes(due_ms) + bytes((rank,)) + escape_key(key) + _NUMBER.pack(number)
+
+
+class DueRows:
+    """The records that wait."""
+
+    def __init__(self, store: NamedStore, *, bytes_max: int = ROWS_BYTES_MAX) -> None:
+        """Up to `bytes_max` of them are held in memory after a flush, by estimate."""
+        self._store = store
+        self._bytes_max = bytes_max
+        self._order: list[bytes] = []
+        """A heap of places; some are of records that have left."""
+        self._data: dict[bytes, bytes] = {}
+        self._fresh: set[bytes] = set()
+        """Places of those that are not in the store."""
+        self._beyond: bytes | None = None
+        """Places from here on are in the store alone; None: there are none."""
+        self._bytes = 0
+
+    def add(self, place: bytes, value: bytes, headers: Headers) -> None:
+        """A record that waits; no other one has the same place."""
+        data = _encode(_Data(value, list(headers)))
+        if self._beyond is not None and place >= self._beyond:
+            self._store.put(place, data)
+            return
+        self._hold(place, data)
+        self._fresh.add(place)
+
+    def discard(self, place: bytes) -> None:
+        """It does not wait any more, if it did."""
+        if self._beyond is not None and place >= self._beyond:
+            if self._store.get(place) is not None:
+                self._store.delete(place)
+        elif place in self._data:
+            self._forget(place)
+
+    @property
+    def next_ms(self) -> int | None:
+        """Nobody is due before this time; None: nobody waits."""
+        first = self._order[0] if self._order else self._beyond
+        return None if first is None else time_at(first)
+
+    def due(self, before_ms: int) -> Iterator[DueRow]:
+        """Those that are due before this time, in order; they do not wait any more."""
+        end = time_bytes(before_ms)
+        while (first := self._first()) is not None and first < end:
+            heappop(self._order)
+            if first in self._data:
+                yield _read(first, self._forget(first))
+
+    def flush(self) -> None:
+        """Write those that are new; hold no more of them than is allowed."""
+        for place in self._fresh:
+            self._store.put(place, self._data[place])
+        self._fresh.clear()
+        if len(self._order) > 2 * len(self._data) + STALE_KEYS_MAX:
+            self._order = list(self._data)
+            heapify(self._order)
+        if self._bytes > self._bytes_max:
+            self._evict()
+
+    def load(self) -> None:
+        """The records are in the store."""
+        self._beyond = b""
+        self._page()
+
+    def rewrite(self, place_of_row: Callable[[DueRow], bytes]) -> None:
+        """Give all that are in the store another place; to be followed by `load`."""
+        rows = [(place_of_row(_read(place, data)), data) for place, data in self._store.range()]
+        self._store.delete_range()
+        for place, data in rows:
+            self._store.put(place, data)
+
+    def _first(self) -> bytes | None:
+        """The first place, in memory; None: nobody waits."""
+        if not self._order:
+            self._page()
+        return self._order[0] if self._order else None
+
+    def _page(self) -> None:
+        """The next ones from the store."""
+        if self._beyond is None:
+            return
+        rows = list(islice(self._store.range(self._beyond), PAGE_ROWS + 1))
+        for place, data in rows[:PAGE_ROWS]:
+            self._hold(place, data)
+        self._beyond = rows[PAGE_ROWS][0] if len(rows) > PAGE_ROWS else None
+
+    def _evict(self) -> None:
+        """All are in the store: hold on to the first page only."""
+        order = sorted(self._data)
+        if len(order) > PAGE_ROWS:
+            self._beyond = order[PAGE_ROWS]
+        held = {place: self._data[place] for place in order[:PAGE_ROWS]}
+        self._order, self._data, self._bytes = [], {}, 0
+        for place, data in held.items():
+            self._hold(place, data)
+
+    def _hold(self, place: bytes, data: bytes) -> None:
+        self._data[place] = data
+        self._bytes += ROW_BYTES + len(place) + len(data)
+        heappush(self._order, place)
+
+    def _forget(self, place: bytes) -> bytes:
+        data = self._data.pop(place)
+        self._bytes -= ROW_BYTES + len(place) + len(data)
+        if place in self._fresh:
+            self._fresh.remove(place)
+        else:
+            self._store.delete(place)
+        return data
+
+
+def _read(place: bytes, data: bytes) -> DueRow:
+    row = _decode(data)
+    key, end = unescape_key(place[_TIME_BYTES + 1 :])
+    (number,) = _NUMBER.unpack_from(place, _TIME_BYTES + 1 + end)
+    return DueRow(time_at(place), place[_TIME_BYTES], key, number, row.value, tuple(row.headers))
+
+
+JoinEntry: TypeAlias = tuple[int, int, Any]
+"""Timestamp, number, and value of a record; no two of a join have the same number."""
+
+_FAR = 1 << 63
+"""Above every number."""
+
+
+class _Bucket:
+    """The records of one stretch of time."""
+
+    __slots__ = ("bytes", "fresh", "is_whole", "rows")
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self.bytes = 0
+        """In memory, by estimate."""
+        self.rows: dict[bytes, list[JoinEntry]] = {}
+        self.is_whole = is_whole
+        """Whether a key that is not in `rows` has none; otherwise the store has to be asked."""
+        self.fresh: list[tuple[bytes, int, int, bytes]] = []
+        """Key, timestamp, number and value of those that are not in the store yet."""
+
+
+class JoinBuffer:
+    """The records of one side."""
+
+    def __init__(
+        self,
+        store: NamedStore,
+        value: Serde[Any],
+        *,
+        keep_ms: int,
+        bytes_max: int = ROWS_BYTES_MAX,
+    ) -> None:
+        """Records are kept until stream time is more than `keep_ms` beyond them.
+
+        Up to `bytes_max` of them are held as objects after a flush, by estimate.
+        """
+        self._store = store
+        self._value = value
+        self._keep_ms = keep_ms
+        self._bytes_max = bytes_max
+        self.bucket_ms = max(keep_ms // 2, 1)
+        self._buckets: dict[int, _Bucket] = {}
+        self.over_ms = FAR_MS
+        """Nothing is over before stream time is beyond this."""
+
+    def add(self, key: bytes, timestamp_ms: int, number: int, value: Any, data: bytes) -> None:  # noqa: ANN401 - the stream's values
+        """Keep a record; `data` is its value as bytes."""
+        at = timestamp_ms // self.bucket_ms
+        bucket = self._buckets.get(at)
+        if bucket is None:
+            bucket = self._buckets[at] = _Bucket(is_whole=True)
+            self._set_gate()
+        insort(self._rows(at, bucket, key), (timestamp_ms, number, value))
+        bucket.fresh.append((key, timestamp_ms, number, data))
+        bucket.bytes += ROW_BYTES + len(key) + (1 + STATE_TIMES) * len(data)
+
+    def find(self, key: bytes, from_ms: int, to_ms: int) -> list[JoinEntry]:
+        """The records of a key in [from, to], by timestamp, those of one time as they came."""
+        found: list[JoinEntry] = []
+        for at in range(from_ms // self.bucket_ms, to_ms // self.bucket_ms + 1):
+            bucket = self._buckets.get(at)
+            if bucket is None:
+                continue
+            rows = self._rows(at, bucket, key) if not bucket.is_whole else bucket.rows.get(key)
+            if rows:
+                low = bisect_left(rows, (from_ms,))
+                high = bisect_right(rows, (to_ms, _FAR))
+                found += rows[low:high]
+        return found
+
+    def expire(self, now_ms: int) -> None:
+        """Stream time is `now_ms`: remove what is over."""
+        if now_ms <= self.over_ms:
+            return
+        over = [at for at in self._buckets if self._over_ms(at) < now_ms]
+        for at in over:
+            del self._buckets[at]
+            self._store.delete_range(self._head(at), self._head(at + 1))
+        self._set_gate()
+
+    def flush(self) -> None:
+        """Write new records into the store; if they are many, do without their objects."""
+        for at, bucket in self._buckets.items():
+            for key, timestamp_ms, number, data in bucket.fresh:
+                self._store.put(self._row_key(at, key, timestamp_ms, number), data)
+            bucket.fresh = []
+        if sum(bucket.bytes for bucket in self._buckets.values()) > self._bytes_max:
+            for bucket in self._buckets.values():
+                bucket.is_whole = bucket.is_whole and not bucket.rows
+                bucket.rows.clear()
+                bucket.bytes = 0
+
+    def load(self, bucket_ms: int) -> None:
+        """The records are in the store, with buckets of this size."""
+        if bucket_ms != self.bucket_ms:
+            self._rewrite()
+        low = b""
+        while (found := next(self._store.range(low), None)) is not None:
+            at = time_at(found[0]) // self.bucket_ms
+            self._buckets[at] = _Bucket(is_whole=False)
+            low = self._head(at + 1)
+        self._set_gate()
+
+    def _rewrite(self) -> None:
+        """Put all records into the buckets that they are in now."""
+        rows = list(self._stored())
+        self._store.delete_range()
+        for key, timestamp_ms, number, data in rows:
+            at = timestamp_ms // self.bucket_ms
+            self._store.put(self._row_key(at, key, timestamp_ms, number), data)
+
+    def _stored(self) -> Iterator[tuple[bytes, int, int, bytes]]:
+        for row, data in self._store.range():
+            key, end = unescape_key(row[_TIME_BYTES:])
+            place = _TIME_BYTES + end
+            (number,) = _NUMBER.unpack_from(row, place + _TIME_BYTES)
+            yield key, time_at(row, place), number, data
+
+    def _rows(self, at: int, bucket: _Bucket, key: bytes) -> list[JoinEntry]:
+        """The records of a key in a bucket, in memory from now on."""
+        rows = bucket.rows.get(key)
+        if rows is None:
+            rows = bucket.rows[key] = [] if bucket.is_whole else self._read(at, bucket, key)
+        return rows
+
+    def _read(self, at: int, bucket: _Bucket, key: bytes) -> list[JoinEntry]:
+        head = self._head(at) + escape_key(key)
+        loads = self._value.loads
+        rows: list[JoinEntry] = []
+        bucket.bytes += ROW_BYTES + len(key)
+        for row, data in self._store.range(head, head + b"\xff" * (2 * _TIME_BYTES + 1)):
+            (number,) = _NUMBER.unpack_from(row, len(head) + _TIME_BYTES)
+            rows.append((time_at(row, len(head)), number, loads(data)))
+            bucket.bytes += ROW_BYTES + STATE_TIMES * len(data)
+        return rows
+
+    def _head(self, at: int) -> bytes:
+        return time_bytes(at * self.bucket_ms)
+
+    def _row_key(self, at: int, key: bytes, timestamp_ms: int, number: int) -> bytes:
+        return self._head(at) + escape_key(key) + time_bytes(timestamp_ms) + _NUMBER.pack(number)
+
+    def _over_ms(self, at: int) -> int:
+        """When stream time is beyond this, the last record that a bucket can have is over."""
+        return (at + 1) * self.bucket_ms - 1 + self._keep_ms
+
+    def _set_gate(self) -> None:
+        first = min(self._buckets, default=None)
+        self.over_ms = FAR_MS if first is None else self._over_ms(first)

@@ -1,0 +1,1 @@
+"""Steps that keep tables: aggregations, suppression, tables that the program writes."""

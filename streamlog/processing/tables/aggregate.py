@@ -1,0 +1,384 @@
+"""AggregateStep: one running result per key, and every change forwarded.
+
+The states of keys in use are objects in a write-back cache; `flush` writes the changed ones into
+the task's transaction, once per checkpoint and not once per record. Rule of the module: a state is
+folded in the order of the records and nothing else reads it in between; `Aggregation.result`, which
+is forwarded, is the aggregation's own copy. As in Kafka Streams, records without key or value are
+dropped, and a result has the largest timestamp of its records. `LastRecords` finds the record that
+changed a row last, for the error of a row that cannot be stored, at no cost per record. Not done
+here: windows (`processing/windows`), rows that expire (`ttl_aggregate`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from streamlog.errors import ProcessingError, SerdeError
+from streamlog.nodes.stream_nodes import Aggregate, Aggregation, WholeNumbers
+from streamlog.nodes.window_nodes import CountedAggregate, RecordWindowsAggregate, WindowedAggregate
+from streamlog.processing.column_batch import Batch, processing_error
+from streamlog.processing.outbox import Collector
+from streamlog.processing.step import Step
+from streamlog.records.record_columns import has_none, total_bytes
+from streamlog.serdes import Serde
+from streamlog.tables.folds.folding import Row, write_down, write_down_dirty, written
+from streamlog.tables.stores.store import Changes, KeyValueStore, prefix_end
+
+NOTED_BATCHES_MAX = 32
+"""Of older ones only the first offset is kept, by partition."""
+
+
+class _Noted(NamedTuple):
+    """The records of a batch."""
+
+    topic: str
+    partition: int
+    offsets: Sequence[int]
+    rows: Sequence[int]
+    """Of the offsets."""
+    raws: Sequence[bytes | None]
+
+
+class LastRecords:
+    """The records since the last flush of one node, by the keys of their rows."""
+
+    __slots__ = ("_first", "_node", "_noted")
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._noted: deque[_Noted] = deque(maxlen=NOTED_BATCHES_MAX)
+        self._first: dict[tuple[str, int], int] = {}
+
+    def note(self, batch: Batch, raws: Sequence[bytes | None]) -> None:
+        """These records are folded, into rows with these keys."""
+        origin, rows = batch.origin, batch.rows
+        if rows:
+            self._first.setdefault((origin.topic, origin.partition), origin.offsets[rows[0]])
+            self._noted.append(_Noted(origin.topic, origin.partition, origin.offsets, rows, raws))
+
+    def clear(self) -> None:
+        """All rows are stored."""
+        self._noted.clear()
+        self._first.clear()
+
+    def failure(self, raw: bytes, error: Exception) -> ProcessingError:
+        """The error of a row that can't be stored, to be raised."""
+        reason = SerdeError(f"can't store its state for key {raw!r}: {error}")
+        for noted in reversed(self._noted):
+            for at in range(len(noted.raws) - 1, -1, -1):
+                if noted.raws[at] == raw:
+                    offset = noted.offsets[noted.rows[at]]
+                    return processing_error(
+                        self._node, noted.topic, noted.partition, offset, reason
+                    )
+        for (topic, partition), offset in self._first.items():
+            reason = SerdeError(f"{reason}; its record is at this offset or behind it")
+            return processing_error(self._node, topic, partition, offset, reason)
+        return ProcessingError(f"{self._node!r} {reason}", node=self._node)
+
+
+ROWS_BYTES_MAX = 64 * 1024 * 1024
+"""States that one step keeps as objects after a flush, by estimate. Beyond, all are dropped."""
+ROW_BYTES = 400
+"""What a row costs beyond its key and state: objects' heads, and a slot in a dict."""
+STATE_TIMES = 8
+"""How many times as much a state takes as an object as it does written down."""
+KEY_TIMES = 2
+"""A row is known by its own key, and keeps the one that it has in the store."""
+SAMPLE = 16
+"""One in so many is looked at for its size."""
+
+IMMUTABLE_TYPES = frozenset({int, float, str, bytes, bool})
+"""States of these types can't be changed in place."""
+
+_TIMESTAMP = struct.Struct(">q")
+_ABSENT: Any = object()
+"""In place of a result: there is no row, and was none."""
+
+
+class RowFormat:
+    """A row as bytes: the timestamp in 8 bytes, then the state."""
+
+    def __init__(self, node: str, aggregation: Aggregation) -> None:
+        self._node = node
+        self._initial = aggregation.initial
+        self._state = aggregation.state
+        self._last = None if _are_numbers(aggregation) else LastRecords(node)
+        pack = getattr(self._state, "pack", None)
+        self._packs = pack is not None
+        """States are written as MessagePack."""
+        self._dumps: Callable[[Any], bytes] = pack or self._state.dumps
+
+    def dumps(self, row: Row) -> bytes:
+        """The row as bytes.
+
+        Raises:
+            ProcessingError: the user's function left a state that can't be written.
+        """
+        try:
+            return _TIMESTAMP.pack(row.timestamp_ms) + self._state.dumps(row.state)
+        except Exception as error:  # noqa: BLE001 - a serde of the user's type
+            caught = error
+        last = self._last or LastRecords(self._node)
+        raise last.failure(row.raw, caught) from caught
+
+    def note(self, batch: Batch, raws: Sequence[bytes | None]) -> None:
+        """These records are folded: the error of a row that can't be stored names the last one."""
+        if self._last is not None:
+            self._last.note(batch, raws)
+
+    def stored(self) -> None:
+        """All rows are stored."""
+        if self._last is not None:
+            self._last.clear()
+
+    def dumps_all(self, rows: list[Row]) -> list[bytes]:
+        """The rows as bytes.
+
+        Raises:
+            ProcessingError: as `dumps`.
+        """
+        try:
+            return written(rows, self._dumps)
+        except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
+            return [self.dumps(row) for row in rows]
+
+    def write_down(
+        self, rows: list[Row], head: bytes, keys: list[bytes], values: list[bytes | None]
+    ) -> None:
+        """Add the rows to columns of changes; see `folding.write_down`.
+
+        Raises:
+            ProcessingError: as `dumps`.
+        """
+        done = len(values)
+        try:
+            write_down(rows, head, self._dumps, keys, values, packs=self._packs)
+        except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
+            self._write_each(rows[len(values) - done :], head, keys, values)
+
+    def write_down_dirty(
+        self, rows: dict[bytes, Row], head: bytes, keys: list[bytes], values: list[bytes | None]
+    ) -> None:
+        """As `write_down`, those of all rows that are dirty; see `folding.write_down_dirty`."""
+        try:
+            write_down_dirty(rows, head, self._dumps, keys, values, packs=self._packs)
+        except Exception:  # noqa: BLE001 - as above
+            left = [row for row in rows.values() if row.dirty]
+            self._write_each(left, head, keys, values)
+
+    def _write_each(
+        self, rows: list[Row], head: bytes, keys: list[bytes], values: list[bytes | None]
+    ) -> None:
+        for row in rows:
+            values.append(self.dumps(row))
+            row.key = head + row.raw
+            keys.append(row.key)
+            row.dirty = False
+
+    def loads(self, data: bytes | None, raw: bytes = b"") -> Row:
+        """The row of a key in the bytes; a new one if there are none."""
+        if data is None:
+            return Row(self._initial(), -1, raw)
+        state = self._state.loads(data[_TIMESTAMP.size :])
+        return Row(state, _TIMESTAMP.unpack_from(data)[0], raw)
+
+
+def _are_numbers(aggregation: Aggregation) -> bool:
+    """Whether states are whole numbers, which can always be stored."""
+    return isinstance(aggregation.numbers, WholeNumbers)
+
+
+class RowSizes:
+    """What rows take in memory, judged by some of those that were written down."""
+
+    __slots__ = ("_bytes", "_rows")
+
+    def __init__(self) -> None:
+        self._bytes = self._rows = 0
+
+    def add(self, keys: Sequence[bytes], values: Sequence[bytes | None], start: int = 0) -> None:
+        """These were written down, from `start` on."""
+        keys, values = keys[start::SAMPLE], values[start::SAMPLE]
+        self._rows += len(keys)
+        self._bytes += KEY_TIMES * total_bytes(keys) + STATE_TIMES * total_bytes(values)
+
+    def bytes_of(self, count: int) -> int:
+        """What so many rows take."""
+        return count * (ROW_BYTES + self._bytes // max(self._rows, 1))
+
+
+def without_nulls(
+    step: Step, batch: Batch, key: Serde[Any], collector: Collector
+) -> tuple[Batch, Sequence[bytes]]:
+    """The records that have a key and a value, with their keys as bytes; the others counted."""
+    batch, raw_keys = step.serialize_keys(batch, key)
+    if not has_none(raw_keys) and not has_none(batch.values):
+        return batch, cast("Sequence[bytes]", raw_keys)
+    kept = [
+        raw is not None and value is not None
+        for raw, value in zip(raw_keys, batch.values, strict=True)
+    ]
+    keyless = sum(raw is None for raw in raw_keys)
+    collector.drop(step.name, "null key", keyless)
+    collector.drop(step.name, "null value", kept.count(False) - keyless)
+    return batch.where(kept), [
+        raw for raw, keep in zip(raw_keys, kept, strict=True) if raw is not None and keep
+    ]
+
+
+def guard_state(
+    node: Aggregate | WindowedAggregate | RecordWindowsAggregate | CountedAggregate,
+) -> Aggregation:
+    """The node's aggregation; one that changes no state if it fails, where that matters.
+
+    A function may have changed the state in place before it raised, or leave one that can't be
+    stored or shown. Where the record is to be left out, it works on a copy that counts if all
+    that went well.
+    """
+    aggregation, serde = node.aggregation, node.aggregation.state
+    if node.on_error is None or node.on_error.action == "fail":
+        return aggregation
+
+    def copied(state: Any) -> Any:  # noqa: ANN401 - a state
+        if state is None or type(state) in IMMUTABLE_TYPES:
+            return state
+        return serde.loads(serde.dumps(state))
+
+    def add(state: Any, value: Any) -> Any:  # noqa: ANN401 - the stream's values
+        state = aggregation.add(copied(state), value)
+        serde.dumps(state)
+        aggregation.result(state)
+        return state
+
+    def merge(state: Any, later: Any) -> Any:  # noqa: ANN401 - states
+        merges = aggregation.merge
+        return state if merges is None else merges(copied(state), copied(later))
+
+    return replace(aggregation, add=add, merge=merge)
+
+
+class AggregateStep(Step):
+    """One running result per key. A row whose state becomes None is not there any more."""
+
+    def __init__(
+        self,
+        node: Aggregate,
+        store: KeyValueStore,
+        collector: Collector,
+        *,
+        sends_old_values: bool = False,
+    ) -> None:
+        super().__init__(node.name)
+        self._tells_old_values = sends_old_values
+        self._aggregation = guard_state(node)
+        self._format = RowFormat(node.name, node.aggregation)
+        self._key: Serde[Any] = node.key
+        self._prefix = node.store.prefix
+        self._store = store
+        self._collector = collector
+        self._rows: dict[bytes, Row] = {}
+        self._dirty: list[Row] = []
+        self._has_absent = False
+        """A record was folded into nothing where nothing was: there is no change to be told."""
+        self._sizes = RowSizes()
+
+    def process(self, batch: Batch) -> None:
+        """Fold each record into its key's state and hand on the new result."""
+        batch, raw_keys = without_nulls(self, batch, self._key, self._collector)
+        old_values: list[object] | None = [] if self._tells_old_values else None
+        fold = self._fold if old_values is None else partial(self._fold_noting, old_values)
+        self._format.note(batch, raw_keys)
+        batch, folded = self.applied(batch, fold, raw_keys, batch.values, batch.timestamps)
+        results = Batch(
+            batch.origin,
+            batch.rows,
+            batch.keys,
+            [result for result, _ in folded],
+            [timestamp_ms for _, timestamp_ms in folded],
+        )
+        results.keys_are_raw = batch.keys_are_raw
+        results.values_are_raw = False
+        results.old_values = old_values
+        if self._has_absent:
+            self._has_absent = False
+            results = results.where([value is not _ABSENT for value in results.values])
+        self.forward(results)
+
+    def _fold_noting(
+        self, old_values: list[object], raw: bytes, value: object, timestamp_ms: int
+    ) -> tuple[Any, int]:
+        """Fold, and note what the new result replaces."""
+        old_value = self.lookup(raw)
+        folded = self._fold(raw, value, timestamp_ms)
+        old_values.append(old_value)  # Not before: it may have failed.
+        return folded
+
+    def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[Any, int]:
+        row = self._rows.get(raw)
+        if row is None:
+            data = self._store.get(self._prefix + raw)
+            row, is_there = self._format.loads(data, raw), data is not None
+            row.state = self._aggregation.add(row.state, value)
+            self._rows[raw] = row  # Not before: it may have failed on the first record of a key.
+        else:
+            is_there = row.state is not None
+            state = row.state if is_there else self._aggregation.initial()
+            row.state = self._aggregation.add(state, value)
+            row.timestamp_ms = row.timestamp_ms if is_there else -1
+        row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
+        if not row.dirty:
+            row.dirty = True
+            self._dirty.append(row)
+        if row.state is None and not is_there:
+            self._has_absent = True
+            return _ABSENT, row.timestamp_ms
+        return self._aggregation.result(row.state), row.timestamp_ms
+
+    def flush(self) -> None:
+        """Write changed states into the store, and remove rows that are gone."""
+        if any(row.state is None for row in self._dirty):
+            self._remove([row for row in self._dirty if row.state is None])
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        self._format.write_down(self._dirty, self._prefix, keys, values)
+        self._dirty = []
+        self._format.stored()
+        self._store.write(Changes(keys, values))
+        self._sizes.add(keys, values)
+        if self._sizes.bytes_of(len(self._rows)) > ROWS_BYTES_MAX:
+            self._rows.clear()
+
+    def _remove(self, gone: Sequence[Row]) -> None:
+        self._dirty = [row for row in self._dirty if row.state is not None]
+        for row in gone:
+            row.dirty = False
+            self._rows.pop(row.raw, None)
+            self._store.delete(self._prefix + row.raw)
+
+    def lookup(self, raw: bytes) -> object:
+        """The result for a key; None if there is none."""
+        row = self._rows.get(raw)
+        if row is None:
+            data = self._store.get(self._prefix + raw)
+            if data is None:
+                return None
+            row = self._rows[raw] = self._format.loads(data, raw)
+        result: object = self._aggregation.result(row.state)
+        return result
+
+    def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
+        """The result for each key."""
+        return [None if raw is None else self.lookup(raw) for raw in raws]
+
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """All keys with their results, by the bytes of the key."""
+        self.flush()
+        for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
+            row = self._format.loads(data)
+            yield self._key.loads(key[len(self._prefix) :]), self._aggregation.result(row.state)

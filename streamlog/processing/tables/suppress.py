@@ -1,0 +1,398 @@
+"""Changes of tables held back: until windows close, for a time, or while there is room.
+
+What is held back is in memory, and in the store as of the last commit. Rules of the file, which are
+those of Kafka Streams (KIP-328):
+
+1. Time is the largest timestamp of the changes that have come, but no later than the stream time of
+   all sources behind them. For final rows a time mark of the log counts as well, and what is idle
+   (`idle_after`); never that records came from which no change was made, nor that none come now.
+2. A change replaces the one of its row that is held back, and leaves it its place in the queue.
+3. Rows go on by (window's end, start, key), others by (timestamp of the first change, key).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from streamlog.durations import when_ms
+from streamlog.errors import CorruptData, ProcessingError, SerdeError
+from streamlog.nodes.table_nodes import Suppress, SuppressUntilClosed, SuppressWithin
+from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource, processing_error
+from streamlog.processing.inputs.record_queue import Input
+from streamlog.processing.node_clock import NodeTime
+from streamlog.processing.node_time import NodeTimeSource
+from streamlog.processing.outbox import Collector
+from streamlog.processing.step import Step
+from streamlog.record import Windowed
+from streamlog.tables.stores.store import Change, KeyValueStore, prefix_end
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    """A change that is held back, as it is in the store under its key."""
+
+    place: tuple[int, int]
+    timestamp_ms: int
+    value: bytes | None
+    old_value: bytes | None
+    is_new: bool = False
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Stored).decode
+
+
+class SuppressedRow:
+    """A change that is held back."""
+
+    __slots__ = ("is_new", "key", "old_value", "place", "raw", "source", "timestamp_ms", "value")
+
+    def __init__(self, raw: bytes, key: object, place: tuple[int, int]) -> None:
+        self.raw = raw
+        self.key = key
+        self.place = place
+        """By which the queue is in order, then by the key."""
+        self.timestamp_ms = UNKNOWN_MS
+        self.value: Any = None
+        self.old_value: Any = None
+        """What has gone on before, if somebody needs that."""
+        self.is_new = False
+        """Nothing has gone on before, as is known."""
+        self.source: tuple[str, int, int] | None = None
+        """Topic, partition and offset of its record; None of one that was stored before."""
+
+
+class SuppressStep(Step):
+    """Holds changes back; what they wait for is for kinds to say."""
+
+    section = "suppressed"
+
+    def __init__(
+        self,
+        node: Suppress,
+        store: KeyValueStore,
+        collector: Collector,
+    ) -> None:
+        super().__init__(node.name)
+        self._key, self._value = node.key, node.value
+        self._prefix = node.store.prefix
+        self._store = store
+        self._collector = collector
+        self._held: dict[bytes, SuppressedRow] = {}
+        self._queue: list[tuple[tuple[int, int], bytes]] = []
+        self._changed: set[bytes] = set()
+        self._time_ms = UNKNOWN_MS
+
+    @abstractmethod
+    def _place(self, key: Any, timestamp_ms: int) -> tuple[int, int]:  # noqa: ANN401 - the table's
+        """Where a row that is not held back yet has its place in the queue."""
+
+    def _hold(self, batch: Batch, at: int, raw: bytes) -> None:
+        held = self._held.get(raw)
+        if held is None:
+            key = batch.keys[at]
+            held = SuppressedRow(raw, key, self._place(key, batch.timestamps[at]))
+            if batch.old_values is not None:
+                held.old_value = batch.old_values[at]
+                held.is_new = held.old_value is None
+            self._held[raw] = held
+            insort(self._queue, (held.place, raw))
+        held.value, held.timestamp_ms = batch.values[at], batch.timestamps[at]
+        origin = batch.origin
+        held.source = (origin.topic, origin.partition, origin.offsets[batch.rows[at]])
+        self._changed.add(raw)
+
+    def _pass(self, batch: Batch, at: int) -> None:
+        """Time goes on with a change."""
+        watermark_ms = batch.origin.watermarks[batch.rows[at]]
+        self._time_ms = max(self._time_ms, min(batch.timestamps[at], watermark_ms))
+
+    def _keyed(self, batch: Batch) -> tuple[Batch, list[bytes]]:
+        """The changes that have a key and can be stored, with their keys as bytes."""
+        if self.failures is not None:
+            # Left out now or never: when they are stored, their record has been handed on.
+            batch, _ = self.serialize_values(batch, self._value)
+        if batch.has_null_keys:
+            kept = [key is not None for key in batch.keys]
+            self._collector.drop(self.name, "null key", kept.count(False))
+            batch = batch.where(kept)
+        return batch, [raw or b"" for raw in batch.raw_keys(self._key, self.name)]
+
+    def _release(self, count: int) -> list[SuppressedRow]:
+        """The first of the queue."""
+        released = [self._held.pop(raw) for _, raw in self._queue[:count]]
+        del self._queue[:count]
+        self._changed.update(held.raw for held in released)
+        return released
+
+    def flush(self) -> None:
+        """Write down what is held back now, and remove what is no more."""
+        changes: list[Change] = []
+        for raw in sorted(self._changed):
+            held = self._held.get(raw)
+            changes.append((self._prefix + raw, None if held is None else self._stored(held)))
+        self._changed.clear()
+        self._store.write(changes)
+
+    def _stored(self, held: SuppressedRow) -> bytes:
+        try:
+            value, old_value = self._dumped(held.value), self._dumped(held.old_value)
+        except Exception as error:  # noqa: BLE001 - a serde of the user's
+            caught = error
+        else:
+            row = _Stored(held.place, held.timestamp_ms, value, old_value, held.is_new)
+            return _encode(row)
+        reason = SerdeError(f"it can't store its row of key {held.raw!r}: {caught}")
+        if held.source is None:
+            raise ProcessingError(f"{self.name!r}: {reason}", node=self.name) from caught
+        raise processing_error(self.name, *held.source, reason) from caught
+
+    def _dumped(self, value: Any) -> bytes | None:  # noqa: ANN401 - the table's
+        return None if value is None else self._value.dumps(value)
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside what is held back."""
+        return {"time_ms": self._time_ms}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave, and what is in the store.
+
+        Raises:
+            CorruptData: that is not readable.
+        """
+        self._time_ms = int(data["time_ms"])
+        loads = self._value.loads
+        for stored, row in self._store.range(self._prefix, prefix_end(self._prefix)):
+            raw = stored[len(self._prefix) :]
+            try:
+                found = _decode(row)
+            except msgspec.MsgspecError as error:
+                raise CorruptData(f"a row of {self.name!r} is not readable: {error}") from error
+            held = self._held[raw] = SuppressedRow(raw, self._key.loads(raw), found.place)
+            held.timestamp_ms, held.is_new = found.timestamp_ms, found.is_new
+            held.value = None if found.value is None else loads(found.value)
+            held.old_value = None if found.old_value is None else loads(found.old_value)
+        self._queue = sorted((held.place, raw) for raw, held in self._held.items())
+
+
+class SuppressWithinStep(SuppressStep):
+    """Holds changes back for a time, or while there is room."""
+
+    def __init__(self, node: SuppressWithin, store: KeyValueStore, collector: Collector) -> None:
+        super().__init__(node, store, collector)
+        self._node = node
+
+    def process(self, batch: Batch) -> None:
+        """Hold the changes back, and hand on those whose time is over or that have no room."""
+        batch, raws = self._keyed(batch)
+        ats: list[int] = []
+        going: list[SuppressedRow] = []
+        for at, raw in enumerate(raws):
+            self._hold(batch, at, raw)
+            self._pass(batch, at)
+            released = self._release(self._due())
+            going += released
+            ats += [at] * len(released)
+        rows = [batch.rows[at] for at in ats]
+        results = _batch_of(batch.origin, rows, going)
+        if batch.old_values is not None:
+            results.old_values = [held.old_value for held in going]
+            changes = [held.value is not None or not held.is_new for held in going]
+            results = results if all(changes) else results.where(changes)
+        self.forward(results)
+
+    def _place(self, key: Any, timestamp_ms: int) -> tuple[int, int]:  # noqa: ANN401, ARG002 - of those with windows
+        return timestamp_ms, 0
+
+    def _due(self) -> int:
+        within_ms, records_max = self._node.within_ms, self._node.records_max
+        due = 0 if records_max is None else max(len(self._queue) - records_max, 0)
+        if within_ms is None:
+            return due
+        return max(due, _before(self._queue, self._time_ms - within_ms + 1))
+
+
+class SuppressUntilClosedStep(SuppressStep):
+    """Hands on each row of a windowed table once, when it is final."""
+
+    def __init__(
+        self,
+        node: SuppressUntilClosed,
+        store: KeyValueStore,
+        collector: Collector,
+        *,
+        feeds: Sequence[TimeSource],
+        marked_by: Sequence[Collection[Input]],
+        partition: int,
+        sends_old_values: bool,
+    ) -> None:
+        """`marked_by`: for each feed the inputs whose time marks are news of it."""
+        super().__init__(node, store, collector)
+        self._node = node
+        self.node_time = NodeTime(feeds)
+        self._feeds = self.node_time.feeds
+        self._tells_old_values = sends_old_values
+        self._marked_by = dict(zip(self._feeds, marked_by, strict=True))
+        self._told_ms = dict.fromkeys(self._feeds, UNKNOWN_MS)
+        """To where each has come, by the changes that are made of it and by time marks."""
+        self._others_ms = FAR_MS
+        """Of feeds beside that of the changes in hand, to where the slowest has come."""
+        self._marked_ms = {each: each.marked_ms for inputs in marked_by for each in inputs}
+        """Inputs to whose marks this has listened."""
+        self._sequence = 0
+        # A session that grows backwards must not depend on who has looked before.
+        self._timed_by = 0 if node.are_sessions else 1
+        self.feed = TimeSource((node.name, partition))
+        """What final rows carry."""
+
+    @property
+    def own_time_sources(self) -> Sequence[TimeSource]:
+        """The final rows."""
+        return (self.feed,)
+
+    def process(self, batch: Batch) -> None:
+        """Hold the rows back, and hand on those of windows that have closed."""
+        batch, raws = self._keyed(batch)
+        batch = self.node_time.of(batch)
+        own = batch.origin.feed
+        self._others_ms = FAR_MS
+        if not self._node.united:
+            others = (feed.time_ms for feed in self._feeds if feed is not own)
+            self._others_ms = min(others, default=FAR_MS)
+        for at, raw in enumerate(raws):
+            if batch.values[at] is not None:
+                self._hold(batch, at, raw)
+            elif raw in self._held:
+                self._forget(self._held[raw])
+            self._pass(batch, at)
+            self._close()
+
+    def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
+        """When the first row is final."""
+        if not self._queue:
+            return ()
+        (end_ms, _), _ = self._queue[0]
+        return self._marks_for(end_ms + self._node.closes_after_ms)
+
+    def ends_at(self, due_ms: int) -> int:
+        """A row is final when stream time has passed its window's end by the grace."""
+        return due_ms - self._node.closes_after_ms
+
+    def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
+        """When every row of a window that begins before `time_ms` is final."""
+        return self._marks_for(time_ms + self._node.closes_after_ms + self._node.size_ms)
+
+    def _pass(self, batch: Batch, at: int) -> None:
+        """Time goes on with a change, as far as all others have come; see `_told_ms`, too."""
+        origin = batch.origin
+        time_ms = min(batch.timestamps[at], origin.watermarks[batch.rows[at]])
+        if time_ms > self._told_ms.get(origin.feed, FAR_MS):
+            self._told_ms[origin.feed] = time_ms
+        self._time_ms = max(self._time_ms, min(time_ms, self._others_ms))
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - event time only
+        """All records at hand have been taken: let marks take effect, and what is idle."""
+        feeds = self._feeds
+        self.feed.quiet_ms = min((feed.quiet_ms for feed in feeds), default=0)
+        self.feed.at_end = all(feed.at_end for feed in feeds)
+        for feed, inputs in self._marked_by.items():
+            if isinstance(feed, NodeTimeSource) or feed in inputs:
+                marked_ms = min(feed.marked_ms, feed.time_ms)
+                self._told_ms[feed] = max(self._told_ms[feed], marked_ms)
+            elif any(each.marked_ms > self._marked_ms[each] for each in inputs):
+                self._told_ms[feed] = max(self._told_ms[feed], feed.time_ms)
+        for each in self._marked_ms:
+            self._marked_ms[each] = each.marked_ms
+        told_ms = max(min(self._told_ms.values(), default=UNKNOWN_MS), self._idle_ms())
+        is_news = told_ms > self._time_ms
+        if is_news:
+            self._time_ms = told_ms
+            self._close()
+        self._publish_time()
+        return is_news
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside what is held back."""
+        marked = [[*feed.source, time_ms] for feed, time_ms in self._told_ms.items()]
+        data = {"sequence": self._sequence, "feed_ms": self.feed.time_ms, "marked": marked}
+        return {**super().to_data(), **data}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        super().load(data)
+        self._sequence = int(data["sequence"])
+        self.feed.time_ms = int(data["feed_ms"])
+        marked = {(name, number): time_ms for name, number, time_ms in data.get("marked", ())}
+        for feed in self._told_ms:
+            self._told_ms[feed] = marked.get(feed.source, UNKNOWN_MS)
+        self._marked_ms = {each: each.marked_ms for each in self._marked_ms}
+
+    def _marks_for(self, time_ms: int) -> list[tuple[TimeSource, int]]:
+        """Who has to be marked until this time is certain."""
+        if not all(self._marked_by.values()):
+            return []  # No mark could make a difference.
+        told = self._told_ms.items()
+        # Records of which nothing was made may have gone further: the next mark will do.
+        return [(feed, max(time_ms, feed.time_ms + 1)) for feed, ms in told if ms < time_ms]
+
+    def _idle_ms(self) -> int:
+        """How far sources have come, if none of them is waited for any more."""
+        idle_after_ms = self._node.idle_after_ms
+        if idle_after_ms is None or self.feed.quiet_ms < idle_after_ms:
+            return UNKNOWN_MS
+        return max((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
+
+    def _place(self, key: Windowed[Any], timestamp_ms: int) -> tuple[int, int]:  # noqa: ARG002 - of those without windows
+        return when_ms(key.end), when_ms(key.start)
+
+    def _forget(self, held: SuppressedRow) -> None:
+        """The row is gone before it was final."""
+        del self._held[held.raw]
+        del self._queue[bisect_left(self._queue, (held.place, held.raw))]
+        self._changed.add(held.raw)
+
+    def _close(self) -> None:
+        closed_ms = self._time_ms - self._node.closes_after_ms
+        going = self._release(_before(self._queue, closed_ms + 1))
+        if going:
+            times = [max(self.feed.time_ms, held.place[self._timed_by]) for held in going]
+            results = _batch_of(self._origin(times), range(len(going)), going)
+            if self._tells_old_values:
+                results.old_values = [None] * len(going)
+            self.forward(results)
+
+    def _publish_time(self) -> None:
+        """No window that is still to come begins before this; of sessions none ends before."""
+        size_ms = self._node.size_ms
+        is_first_least = size_ms or self._node.are_sessions
+        first = self._queue[:1] if is_first_least else self._queue
+        times = [place[self._timed_by] for place, _ in first]
+        to_come_ms = min([self._time_ms - self._node.closes_after_ms - size_ms, *times])
+        self.feed.time_ms = max(self.feed.time_ms, to_come_ms)
+
+    def _origin(self, times: Sequence[int]) -> BatchOrigin:
+        first, self._sequence = self._sequence, self._sequence + len(times)
+        numbers = range(first, self._sequence)
+        return BatchOrigin.of_rows(self.feed, numbers, times)
+
+
+def _before(queue: Sequence[tuple[tuple[int, int], bytes]], time_ms: int) -> int:
+    """How many of the queue have their place before a time."""
+    return bisect_left(queue, ((time_ms, UNKNOWN_MS), b""))
+
+
+def _batch_of(origin: BatchOrigin, rows: Sequence[int], going: Sequence[SuppressedRow]) -> Batch:
+    results = Batch(
+        origin,
+        rows,
+        [held.key for held in going],
+        [held.value for held in going],
+        [held.timestamp_ms for held in going],
+    )
+    results.keys_are_raw = results.values_are_raw = False
+    return results

@@ -1,0 +1,261 @@
+"""Aggregations without windows: rows that are over, and changes that wait for a commit.
+
+`TtlAggregateStep` deletes a row when stream time is its time to live past its newest record,
+before the record that moves time there is folded, so nothing depends on batches. `AtCommitsStep`
+hands on the newest change of each row when a commit is made. Rule of the file: each row has one
+due in the store, which is not after the time at which it is over; one that comes too early is put
+off, so a row costs one write for each time that it lives through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from streamlog.nodes.table_nodes import AtCommits, ExpiringAggregate
+from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource
+from streamlog.processing.node_clock import NodeTime
+from streamlog.processing.node_time import InputClock
+from streamlog.processing.step import Step, StepContext, without_void_deletions
+from streamlog.processing.tables.aggregate import AggregateStep, without_nulls
+from streamlog.tables.folds.folding import Row
+from streamlog.tables.stores.store import NamedStore
+from streamlog.tables.stores.ttl_queue import TtlQueue
+from streamlog.windows.emit import UNKNOWN_MS
+
+
+class TtlAggregateStep(AggregateStep):
+    """One running result per key, as long as records of the key come."""
+
+    section = "expiring"
+
+    def __init__(self, node: ExpiringAggregate, context: StepContext) -> None:
+        super().__init__(
+            node, context.store, context.collector, sends_old_values=context.sends_old_values
+        )
+        self.feed = TimeSource((node.name, context.partition))
+        """What deletions carry."""
+        self._ttl_ms = node.ttl_ms
+        self.node_time = NodeTime(context.feeds)
+        self._feeds = self.node_time.feeds
+        self._clock = InputClock(self._feeds, None)
+        self._dues = TtlQueue()
+        self._due_rows = NamedStore(context.store, node.dues)
+        self._next = 0
+
+    @property
+    def own_time_sources(self) -> Sequence[TimeSource]:
+        """The deletions."""
+        return (self.feed,)
+
+    def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
+        """When the next row may be over."""
+        due_ms = self._dues.next_ms(self._due_rows)
+        return () if due_ms is None else [(feed, due_ms) for feed in self._feeds]
+
+    def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
+        """It tells the time of its records."""
+        return [(feed, time_ms) for feed in self._feeds]
+
+    def process(self, batch: Batch) -> None:
+        """Fold each record, after the rows are gone that are over by its time."""
+        batch, raws = without_nulls(self, batch, self._key, self._collector)
+        batch = self.node_time.of(batch)
+        first = 0
+        for at, raw in enumerate(raws):
+            self._clock.move_before(batch.origin, batch.rows[at])
+            now_ms = self._clock.now_ms
+            is_late = batch.timestamps[at] + self._ttl_ms <= now_ms
+            if is_late or self._dues.may_be_due(now_ms):
+                super().process(_slice(batch, first, at))
+                first = at
+                self._expire()
+            if is_late and self.lookup(raw) is None:
+                late_by_ms = now_ms - self._ttl_ms - batch.timestamps[at]
+                self._collector.drop(self.name, "late", late_by_ms=late_by_ms)
+                first = at + 1
+        super().process(_slice(batch, first, len(raws)))
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
+        """All records at hand have been taken: rows may be over; whether some were."""
+        self._clock.settle()
+        has_expired = self._expire()
+        self.feed.time_ms = max(self.feed.time_ms, self._clock.now_ms)
+        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+        self.feed.at_end = all(feed.at_end for feed in self._feeds)
+        return has_expired
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside the rows."""
+        return {"clock": self._clock.to_data(), "next": self._next}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        self._clock.load(data["clock"])
+        self._next = int(data["next"])
+        self.feed.time_ms = self._clock.now_ms
+
+    def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[Any, int]:
+        is_new = raw not in self._rows and self._store.get(self._prefix + raw) is None
+        folded = super()._fold(raw, value, timestamp_ms)
+        if is_new:
+            self._dues.move(self._due_rows, raw, None, folded[1] + self._ttl_ms)
+        return folded
+
+    def _expire(self) -> bool:
+        """Delete the rows that are over by now; whether there were any."""
+        now_ms = self._clock.now_ms
+        gone: list[tuple[bytes, int, object]] = []
+        while due := self._dues.take(self._due_rows, now_ms):
+            for raw in due:
+                row = self._row(raw)
+                if row.state is None:
+                    self._forget(raw)  # It has gone before.
+                    continue
+                over_ms = row.timestamp_ms + self._ttl_ms
+                if over_ms > now_ms:
+                    self._dues.move(self._due_rows, raw, None, over_ms)
+                    continue
+                gone.append((raw, over_ms, self._aggregation.result(row.state)))
+                self._forget(raw)
+        if gone:
+            self._tell(sorted(gone, key=lambda each: each[1]))
+        return bool(gone)
+
+    def _tell(self, gone: Sequence[tuple[bytes, int, object]]) -> None:
+        raws, times, olds = zip(*gone, strict=True)
+        numbers = range(self._next, self._next + len(gone))
+        self._next = numbers.stop
+        watermarks = [max(self.feed.time_ms, time_ms) for time_ms in times]
+        keys = [self._key.loads(raw) for raw in raws]
+        batch = Batch(
+            BatchOrigin.of_rows(self.feed, numbers, watermarks),
+            range(len(gone)),
+            keys,
+            [None] * len(gone),
+            times,
+        )
+        batch.keys_are_raw = batch.values_are_raw = False
+        if self._tells_old_values:
+            batch.old_values = olds
+        self.forward(batch)
+
+    def _row(self, raw: bytes) -> Any:  # noqa: ANN401 - a row of `folding`
+        row = self._rows.get(raw)
+        if row is None:
+            data = self._store.get(self._prefix + raw)
+            row = Row(None, UNKNOWN_MS, raw) if data is None else self._format.loads(data, raw)
+        return row
+
+    def _forget(self, raw: bytes) -> None:
+        row = self._rows.pop(raw, None)
+        if row is not None and row.dirty:
+            self._dirty = [each for each in self._dirty if each is not row]
+        self._store.delete(self._prefix + raw)
+
+
+class _Waiting(NamedTuple):
+    """The newest change of a row."""
+
+    number: int
+    key: object
+    value: object
+    old: object
+    """What the first change since the last commit replaced."""
+    timestamp_ms: int
+    time_ms: int
+
+
+class AtCommitsStep(Step):
+    """Changes that wait for a commit."""
+
+    section = "at commits"
+
+    def __init__(self, node: AtCommits, context: StepContext) -> None:
+        super().__init__(node.name)
+        self.feed = TimeSource((node.name, context.partition))
+        """What goes on at commits."""
+        self._key = node.key
+        self.node_time = NodeTime(context.feeds)
+        self._feeds = self.node_time.feeds
+        self._knows_old_values = node.deletes or context.sends_old_values
+        self._clock = InputClock(self._feeds, None)
+        self._waiting: dict[bytes | None, _Waiting] = {}
+        self._number = 0
+        self._time_ms = UNKNOWN_MS
+
+    @property
+    def own_time_sources(self) -> Sequence[TimeSource]:
+        """What goes on at commits."""
+        return (self.feed,)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a row has changed since the last commit."""
+        return bool(self._waiting)
+
+    def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
+        """It tells its time as it is, but for what waits."""
+        return [(feed, time_ms) for feed in self._feeds]
+
+    def process(self, batch: Batch) -> None:
+        """Keep the newest change of each row."""
+        batch = self.node_time.of(batch)
+        waiting, origin = self._waiting, batch.origin
+        olds = batch.old_values or [None] * len(batch)
+        columns = (batch.rows, batch.raw_keys(self._key, self.name), batch.keys, batch.values)
+        for row, raw, key, value, old, timestamp_ms in zip(
+            *columns, olds, batch.timestamps, strict=True
+        ):
+            self._number += 1
+            self._time_ms = max(self._time_ms, origin.watermarks[row])
+            before = waiting.pop(raw, None)
+            waiting[raw] = _Waiting(
+                self._number,
+                key,
+                value,
+                old if before is None else before.old,
+                timestamp_ms,
+                self._time_ms,
+            )
+
+    def emit(self) -> None:
+        """Hand on what has changed since the last commit, in the order of the last changes."""
+        rows, self._waiting = [*self._waiting.values()], {}
+        if not rows:
+            return
+        numbers, keys, values, olds, timestamps, times = zip(*rows, strict=True)
+        origin = BatchOrigin.of_rows(self.feed, numbers, times)
+        batch = Batch(origin, range(len(rows)), keys, values, timestamps)
+        batch.keys_are_raw = batch.values_are_raw = False
+        if self._knows_old_values:
+            batch.old_values = olds
+        self.forward(without_void_deletions(batch))
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
+        """All records at hand have been taken: time goes on if nothing waits."""
+        self._clock.settle()
+        waits = self.has_waiting
+        if not waits:
+            self.feed.time_ms = max(self.feed.time_ms, self._time_ms, self._clock.now_ms)
+        quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+        self.feed.quiet_ms = 0 if waits else quiet_ms
+        self.feed.at_end = all(feed.at_end for feed in self._feeds) and not waits
+        return False
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know."""
+        return {"clock": self._clock.to_data(), "number": self._number, "time_ms": self._time_ms}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        self._clock.load(data["clock"])
+        self._number, self._time_ms = int(data["number"]), int(data["time_ms"])
+        self.feed.time_ms = max(self._time_ms, self._clock.now_ms)
+
+
+def _slice(batch: Batch, first: int, until: int) -> Batch:
+    """The records from one up to another."""
+    if first == 0 and until == len(batch):
+        return batch
+    return batch.where([first <= at < until for at in range(len(batch))])

@@ -1,0 +1,309 @@
+"""What a task changes in the progress that it finds: eras, replaced logs, stream times.
+
+An app's `Era` counts how often it gave up state with the user's consent. Each checkpoint stores the
+era in which it was written: a task of a later era removes the state that was given up since, and a
+task of an earlier era belongs to a replaced program and refuses to start. An input whose log was
+replaced restarts at another offset and keeps its state and stream times. One record with a
+timestamp in the far future advances the stream time of every task that it reaches, and stream time
+never goes back: `lower_stream_times` caps the stored times at one moment. Rules of the module:
+
+1. Within an era no state is removed.
+2. `latest_times` and `lower_stream_times` walk the same fields, so what is shown is what is reset.
+   A time that was behind another stays behind it.
+3. Numbers that identify rows behind a repartition topic are not times and never go back.
+
+Pure. Not done here: asking the user, and reading and writing the progress (the worker's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from streamlog.errors import CorruptData, TopologyError
+from streamlog.processing.provenance import (
+    BUSY_MS,
+    MARK,
+    PROVENANCE,
+    mark_sent_ms,
+    unpack_mark,
+    unpack_record,
+)
+from streamlog.record import Headers
+from streamlog.tables.state.changelog import SourceLog, TaskProgress
+from streamlog.tables.stores.store import KeyValueStore, StoreSpec, prefix_end
+from streamlog.topology import Subtopology
+from streamlog.windows.emit import UNKNOWN_MS
+
+ERA_SECTION = "era"
+"""Of the progress."""
+INPUTS_SECTION = "inputs"
+"""The section of what is known of the inputs; in others, names are those of nodes."""
+NODE_TIMES_SECTION = "reached"
+"""The section of how far time has come by what has reached each node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """How often an app has let go of state, and which stores were given up in which era."""
+
+    number: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """What is to become of the state that a task has found."""
+
+    lost: tuple[str, ...]
+    """Stores whose rows are to be removed."""
+    progress: TaskProgress
+    """What is left of it."""
+
+    def clear(self, store: KeyValueStore) -> None:
+        """Remove the rows that nobody can use any more."""
+        for name in self.lost:
+            prefix = StoreSpec(name).prefix
+            store.delete_range(prefix, prefix_end(prefix))
+
+
+def check_inheritance(sub: Subtopology, progress: TaskProgress, era: Era) -> Inheritance:
+    """What to do with the state that was found.
+
+    Raises:
+        TopologyError: a newer program has taken over, or the state is another topology's.
+        CorruptData: the progress is not readable.
+    """
+    found = progress.sections.get(ERA_SECTION, 0)
+    if not isinstance(found, int):
+        raise CorruptData(f"the progress of a task of {sub.app_id!r} has the era {found!r}")
+    if found > era.number:
+        raise TopologyError(
+            f"a newer version of app {sub.app_id!r} has let go of state that this one works on: "
+            "stop this worker, or start it again to see what has changed"
+        )
+    foreign = {topic for topic, _ in progress.offsets if topic not in sub.topics}
+    if found == era.number:
+        _refuse_foreign(foreign, sub)
+        return Inheritance((), progress)
+    lost = tuple(name for name, given_up in era.lost.items() if given_up > found)
+    return Inheritance(lost, _keep(progress, foreign, {*lost}))
+
+
+def _keep(progress: TaskProgress, foreign: set[str], lost: set[str]) -> TaskProgress:
+    """Without the inputs that are not read any more, and without what belongs to lost stores."""
+    sections: dict[str, object] = dict(progress.sections)
+    for name, section in sections.items():
+        gone = foreign if name == INPUTS_SECTION else lost
+        if isinstance(section, Mapping):
+            sections[name] = {key: data for key, data in section.items() if key not in gone}
+    offsets = {at: next_ for at, next_ in progress.offsets.items() if at[0] not in foreign}
+    logs = {at: log for at, log in progress.logs.items() if at in offsets}
+    return TaskProgress(offsets=offsets, logs=logs, sections=sections)
+
+
+def _refuse_foreign(foreign: set[str], sub: Subtopology) -> None:
+    if foreign:
+        raise TopologyError(
+            f"the state of sub-topology {sub.number} of app {sub.app_id!r} was made by another "
+            f"topology: it has read {', '.join(sorted(foreign))}, which the task does not read "
+            "now. Streams were added or removed before this one; give the app a new id, or delete "
+            "its changelog topics and its state directory to start afresh"
+        )
+
+
+_RESUME_FIELD: Final = 6
+"""Where a row of a merged source has the offset before which all was heard (`merged`)."""
+
+
+class InputRestart(NamedTuple):
+    """Where an input goes on."""
+
+    offset: int
+    log: SourceLog
+
+
+def restart_inputs(
+    progress: TaskProgress, restarts: Mapping[tuple[str, int], InputRestart]
+) -> TaskProgress:
+    """The progress of a task whose inputs go on in other logs."""
+    sections: dict[str, Any] = dict(progress.sections)
+    inputs = dict(sections.get(INPUTS_SECTION, {}))
+    for (topic, _), restart in restarts.items():
+        data = inputs.get(topic)
+        if data is not None and "sequence" in data:
+            rows = [
+                [
+                    *row[:_RESUME_FIELD],
+                    min(row[_RESUME_FIELD], restart.offset),
+                    *row[_RESUME_FIELD + 1 : 8],
+                ]
+                for row in data["sources"]
+            ]
+            inputs[topic] = {**data, "sources": rows}
+    return TaskProgress(
+        offsets={**progress.offsets, **{at: each.offset for at, each in restarts.items()}},
+        logs={**progress.logs, **{at: each.log for at, each in restarts.items()}},
+        sections={**sections, INPUTS_SECTION: inputs} if INPUTS_SECTION in sections else sections,
+    )
+
+
+TIME_FIELDS: Final = frozenset(
+    ("time_ms", "marked_ms", "told_ms", "now_ms", "turn_ms", "reached_ms", "feed_ms")
+)
+CLOCK_FIELDS: Final = frozenset(("stream", "clock", "early"))
+"""Fields of a node that hold fields like these themselves."""
+
+TimeChange: TypeAlias = Callable[[str, int], int]
+"""The new time in place of a stored one; the text names the source, "" for all of them."""
+STREAM_ROW_FIELDS: Final = 4
+"""A source of a `StreamTime`: topic, partition, time, idle. Repartition topics store more."""
+ROW_TIMES: Final = (4, 7)
+"""Where a source of a repartition topic has its time, and the time of its turn, if it has one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StoredTime:
+    """The latest stream time that is stored for a node and a source."""
+
+    node: str
+    """Of the topology; for an input its topic."""
+    source: str
+    """Topic and partition; "" if the time is that of all sources together."""
+    time_ms: int
+
+
+def latest_times(progress: TaskProgress, *, after_ms: int) -> list[StoredTime]:
+    """The latest time per node and source, of those later than `after_ms`."""
+    found: dict[tuple[str, str], int] = {}
+    for section, parts in progress.sections.items():
+        for name, data in _parts(parts):
+
+            def note(source: str, time_ms: int, name: str = name) -> int:
+                if time_ms > after_ms:
+                    found[name, source] = max(found.get((name, source), UNKNOWN_MS), time_ms)
+                return time_ms
+
+            _walk(section, data, note)
+    return sorted(StoredTime(node, source, ms) for (node, source), ms in found.items())
+
+
+def lower_stream_times(progress: TaskProgress, to_ms: int) -> TaskProgress:
+    """The same progress with no time later than `to_ms`."""
+
+    def cap(_source: str, time_ms: int) -> int:
+        return min(time_ms, to_ms)
+
+    sections: dict[str, object] = dict(progress.sections)
+    for section, parts in progress.sections.items():
+        if isinstance(parts, Mapping):
+            capped = {name: _walk(section, data, cap) for name, data in parts.items()}
+            sections[section] = {name: _reschedule(data, to_ms) for name, data in capped.items()}
+    return replace(progress, sections=sections)
+
+
+def latest_header_ms(headers: Headers) -> int:
+    """The latest time that a record or time mark of a repartition topic tells of its source.
+
+    Raises:
+        CorruptData: a header is not readable.
+    """
+    latest_ms = mark_sent_ms(headers) if headers else UNKNOWN_MS
+    for name, data in headers:
+        if data is not None and name == PROVENANCE:
+            latest_ms = max(latest_ms, *unpack_record(data)[:2])
+        elif data is not None and name == MARK:
+            latest_ms = max(latest_ms, *unpack_mark(data)[0][:2])
+    return latest_ms
+
+
+def is_mark(headers: Headers) -> bool:
+    """Whether these are the headers of a time mark of a repartition topic."""
+    return any(name == MARK for name, _ in headers)
+
+
+def skip_time_marks(progress: TaskProgress, place: tuple[str, int], end: int) -> TaskProgress:
+    """The same progress behind time marks that it has not taken yet, up to `end`.
+
+    No source counts as read to its end any more: the tasks upstream mark it again when they start.
+    """
+    topic, _ = place
+    inputs: dict[str, Any] = dict(_parts(progress.sections.get(INPUTS_SECTION)))
+    if topic in inputs:
+        rows = [_skip_row(row, end) for row in inputs[topic]["sources"]]
+        inputs[topic] = {**inputs[topic], "sources": rows}
+    logs = dict(progress.logs)
+    if place in logs:
+        # The leader epoch is that of the old offset: unknown for the new one.
+        logs[place] = logs[place]._replace(leader_epoch=SourceLog().leader_epoch)
+    return replace(
+        progress,
+        offsets={**progress.offsets, place: end},
+        logs=logs,
+        sections={**progress.sections, INPUTS_SECTION: inputs},
+    )
+
+
+def _skip_row(row: list[Any], end: int) -> list[Any]:
+    """The row of a source of a repartition topic that goes on at an offset."""
+    known, merge = row[:5], row[6:8]
+    if not merge:
+        return [*known, 0]  # Not merged: for how long it has been quiet is counted anew.
+    resume, turn_ms = merge
+    return [*known, BUSY_MS, max(resume, end), turn_ms]
+
+
+def _parts(parts: object) -> list[tuple[str, Any]]:
+    """The nodes or inputs of a section; the era, which is a number, has none."""
+    return [*parts.items()] if isinstance(parts, Mapping) else []
+
+
+def _walk(section: str, data: Any, change: TimeChange) -> Any:  # noqa: ANN401 - JSON
+    """The data of a node or an input with its times changed."""
+    if section != NODE_TIMES_SECTION:
+        return {name: _field(name, value, change) for name, value in data.items()}
+    # Per topic: the time, that of the marks, and a duration.
+    return {
+        topic: [change(topic, time_ms), change(topic, marked_ms), *rest]
+        for topic, (time_ms, marked_ms, *rest) in data.items()
+    }
+
+
+def _field(name: str, value: Any, change: TimeChange) -> Any:  # noqa: ANN401 - JSON
+    if name in TIME_FIELDS:
+        return change("", value)
+    if name in CLOCK_FIELDS:
+        return {inner: _field(inner, each, change) for inner, each in value.items()}
+    if name == "marked":
+        return [[topic, number, change(f"{topic}-{number}", ms)] for topic, number, ms in value]
+    if name == "sources":
+        return [_row(row, change) for row in value]
+    return value
+
+
+def _row(row: list[Any], change: TimeChange) -> list[Any]:
+    """The row of a source with its times changed."""
+    topic, number, *_ = row
+    places = (2,) if len(row) == STREAM_ROW_FIELDS else ROW_TIMES
+    return [
+        change(f"{topic}-{number}", value) if at in places else value
+        for at, value in enumerate(row)
+    ]
+
+
+def _reschedule(data: Any, to_ms: int) -> Any:  # noqa: ANN401 - JSON
+    """The data of a node with what is due next by stream time no further away than before."""
+    if not isinstance(data, Mapping):
+        return data
+    changed = dict(data)
+    if "next_ms" in data and data["next_ms"] > to_ms:
+        changed["next_ms"] = UNKNOWN_MS  # The next record begins its interval.
+    if "early" in data:
+        changed["early"] = _reschedule(data["early"], to_ms)
+    if "clocks" in data:
+        event = data["clocks"]["event"]
+        # The next multiple of the interval behind `to_ms`: `Alarms.load` rounds up.
+        nexts = {method: min(at_ms, to_ms + 1) for method, at_ms in event["nexts"].items()}
+        changed["clocks"] = {**data["clocks"], "event": {**event, "nexts": nexts}}
+    return changed

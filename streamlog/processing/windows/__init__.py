@@ -1,0 +1,1 @@
+"""Steps over windows: folding, closing, emission, sessions, sliding and count windows."""

@@ -1,0 +1,372 @@
+"""CountedStep: windows of so many records of a key, and what they come to.
+
+A window that is full goes on with the record that filled it; one that times out is a source of its
+own. Rules of the file: records count in the order of the task; stream time moves before the record
+that moves it is counted, so a window that is over by then does not have it; what is open is kept
+per key, and in the order in which it times out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from streamlog.durations import moment
+from streamlog.nodes.window_nodes import CountedAggregate
+from streamlog.processing.column_batch import (
+    Batch,
+    BatchOrigin,
+    TimeSource,
+    WindowedKeys,
+    exit_failure,
+)
+from streamlog.processing.error_handling import SkippedRecord
+from streamlog.processing.node_clock import NodeTime
+from streamlog.processing.node_time import InputClock
+from streamlog.processing.step import Step, StepContext
+from streamlog.processing.tables.aggregate import (
+    ROW_BYTES,
+    ROWS_BYTES_MAX,
+    LastRecords,
+    guard_state,
+    without_nulls,
+)
+from streamlog.record import Windowed
+from streamlog.serdes import windowed_bytes
+from streamlog.tables.stores.store import NamedStore, escape_key, time_at, time_bytes, unescape_key
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit
+from streamlog.windows.window_assigner import window_of
+
+
+class StoredCountWindow(msgspec.Struct, array_like=True):
+    """An open window, as it is written down."""
+
+    number: int
+    """Of the record of its key that began it."""
+    records: int
+    first_ms: int
+    last_ms: int
+    opened_ms: int
+    state: bytes
+
+
+class OpenCountWindow:
+    """An open window, and the key of what comes of it."""
+
+    __slots__ = ("first_ms", "last_ms", "number", "opened_ms", "records", "state")
+
+    def __init__(self, number: int, opened_ms: int, state: object) -> None:
+        self.number = number
+        self.records = 0
+        self.first_ms = FAR_MS
+        self.last_ms = UNKNOWN_MS
+        self.opened_ms = opened_ms
+        self.state = state
+
+    @property
+    def start(self) -> datetime:
+        """The time of its earliest record."""
+        return moment(self.first_ms)
+
+    @property
+    def end(self) -> datetime:
+        """The time of its latest record."""
+        return moment(self.last_ms)
+
+    @property
+    def suffix(self) -> bytes:
+        """Start and end as `windowed_bytes` has them behind a key."""
+        return windowed_bytes(b"", self.first_ms, self.last_ms)
+
+    def copy(self) -> OpenCountWindow:
+        """As it is now: it goes on."""
+        found = OpenCountWindow(self.number, self.opened_ms, None)
+        found.first_ms, found.last_ms = self.first_ms, self.last_ms
+        return found
+
+
+class CountKeyWindows:
+    """What is open of a key, and how many of its records have been counted meanwhile."""
+
+    __slots__ = ("open", "seen")
+
+    def __init__(self, seen: int = 0) -> None:
+        self.seen = seen
+        self.open: list[OpenCountWindow] = []
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[int, list[StoredCountWindow]]).decode
+
+
+def read_open_windows(node: CountedAggregate, data: bytes) -> Iterator[tuple[int, int, Any]]:
+    """What is open of a key, as stored: times of its first and last record, and the result."""
+    _, stored = _decode(data)
+    for each in stored:
+        state = node.aggregation.state.loads(each.state)
+        yield each.first_ms, each.last_ms, node.aggregation.result(state)
+
+
+class _Results:
+    """What goes on, in columns."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.raws: list[bytes] = []
+        self.windows: list[OpenCountWindow] = []
+        self.values: list[Any] = []
+
+    def add(self, place: int, raw: bytes, window: OpenCountWindow, value: object) -> None:
+        """One more; `place` is where its origin has what it belongs to."""
+        self.places.append(place)
+        self.raws.append(raw)
+        self.windows.append(window.copy())
+        self.values.append(value)
+
+
+class CountWindowsStep(Step):
+    """One result per key and so many of its records."""
+
+    section = "windows"
+
+    def __init__(self, node: CountedAggregate, context: StepContext) -> None:
+        super().__init__(node.name)
+        self.feed = TimeSource((node.name, context.partition))
+        """What windows that time out carry."""
+        self._node = node
+        self.node_time = NodeTime(context.feeds)
+        self._feeds = self.node_time.feeds
+        self._collector = context.collector
+        self._timeout_ms = node.windows.timeout_ms
+        self._aggregation = guard_state(node)
+        self._store = NamedStore(context.store, node.store)
+        self._due = NamedStore(context.store, node.due)
+        self._clock = InputClock(self._feeds, node.idle_after_ms)
+        self._keys: dict[bytes, CountKeyWindows] = {}
+        self._dirty: set[bytes] = set()
+        self._next_due_ms = FAR_MS
+        self._sequence = 0
+        self._last = LastRecords(node.name)
+        self._written_bytes = self._written_keys = 0
+
+    @property
+    def own_time_sources(self) -> Sequence[TimeSource]:
+        """Windows that time out."""
+        return () if self._timeout_ms is None else (self.feed,)
+
+    def process(self, batch: Batch) -> None:
+        """Count each record into the windows of its key, hand on those that are full."""
+        batch, raws = without_nulls(self, batch, self._node.key, self._collector)
+        self._last.note(batch, raws)
+        batch = self.node_time.of(batch)
+        results, origin = _Results(), batch.origin
+        for at, raw in enumerate(raws):
+            if self._timeout_ms is not None:
+                self._clock.move_before(origin, batch.rows[at])
+                if self._next_due_ms <= self._clock.now_ms:
+                    results = self._hand_on(batch, results)
+                    self._time_out()
+            self._take(batch, at, raw, results)
+        self._hand_on(batch, results)
+
+    def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
+        """When the next window times out, if its row goes on then."""
+        if self._next_due_ms == FAR_MS or self._node.emit != Emit.CLOSE:
+            return ()
+        return [(feed, self._next_due_ms) for feed in self._feeds]
+
+    def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
+        """When every window that was opened before `time_ms` is full or has timed out."""
+        return [(feed, time_ms + (self._timeout_ms or 0)) for feed in self._feeds]
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
+        """All records at hand have been taken: let windows time out."""
+        self._clock.settle()
+        self._time_out()
+        if self._timeout_ms is not None:
+            # One that times out later was opened later than this.
+            time_ms = self._clock.now_ms - self._timeout_ms
+            self.feed.time_ms = max(self.feed.time_ms, time_ms)
+        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+        self.feed.at_end = all(feed.at_end for feed in self._feeds)
+        return False
+
+    def flush(self) -> None:
+        """Write what has changed."""
+        for raw in sorted(self._dirty):
+            key = self._keys[raw]
+            if not key.open:
+                self._store.delete(raw)
+                del self._keys[raw]
+                continue
+            data = _encode((key.seen, [self._stored(raw, window) for window in key.open]))
+            self._store.put(raw, data)
+            self._written_bytes += len(raw) + len(data)
+            self._written_keys += 1
+        self._dirty.clear()
+        self._last.clear()
+        mean_bytes = ROW_BYTES + 8 * self._written_bytes // max(self._written_keys, 1)
+        if len(self._keys) * mean_bytes > ROWS_BYTES_MAX:
+            self._keys.clear()
+
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """The windows that are open, by the bytes of the key."""
+        self.flush()
+        for raw, data in self._store.range():
+            key = self._node.key.loads(raw)
+            for first_ms, last_ms, result in read_open_windows(self._node, data):
+                yield Windowed(key, moment(first_ms), moment(last_ms)), result
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside what is open."""
+        return {"clock": self._clock.to_data(), "sequence": self._sequence}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        self._clock.load(data["clock"])
+        self._sequence = int(data["sequence"])
+        self._look_ahead()
+
+    def _take(self, batch: Batch, at: int, raw: bytes, results: _Results) -> None:
+        work = partial(self._counted, raw, batch.values[at], batch.timestamps[at])
+        if self.failures is not None:
+            found = self.failures.attempt_record(batch, at, work)
+        else:
+            try:
+                found = work()
+            except Exception as error:
+                raise batch.failure(self.name, at, error) from error
+            except SystemExit as stop:
+                raise batch.failure(self.name, at, exit_failure(stop)) from stop
+        if not isinstance(found, SkippedRecord):
+            for window, value in found:
+                results.add(at, raw, window, value)
+
+    def _counted(
+        self, raw: bytes, value: object, timestamp_ms: int
+    ) -> list[tuple[OpenCountWindow, Any]]:
+        """Count the record; the windows that go on, and their results.
+
+        Nothing has changed if the user's function raises.
+        """
+        window_of(timestamp_ms, 1)  # Refuses times before 1970,
+        moment(timestamp_ms)  # and those that no calendar has.
+        spec, aggregation, key = self._node.windows, self._aggregation, self._key(raw)
+        begun = [] if key.seen % spec.step else [self._begun(key.seen, timestamp_ms)]
+        windows = [*key.open, *begun]
+        states = [aggregation.add(window.state, value) for window in windows]
+        goes_on = self._node.emit == Emit.UPDATE
+        found: list[tuple[OpenCountWindow, Any]] = []
+        for window, state in zip(windows, states, strict=True):
+            window.state = state
+            window.records += 1
+            window.first_ms = min(window.first_ms, timestamp_ms)
+            window.last_ms = max(window.last_ms, timestamp_ms)
+            if goes_on or window.records == spec.records:
+                found.append((window, aggregation.result(state)))
+        for window in begun:
+            self._expect(raw, window)
+        self._keep(raw, key, windows)
+        key.seen = (key.seen + 1) if key.open else 0
+        return found
+
+    def _begun(self, number: int, timestamp_ms: int) -> OpenCountWindow:
+        opened_ms = max(timestamp_ms, self._clock.now_ms)
+        return OpenCountWindow(number, opened_ms, self._aggregation.initial())
+
+    def _keep(self, raw: bytes, key: CountKeyWindows, windows: Sequence[OpenCountWindow]) -> None:
+        """Of these, the ones that are not full."""
+        full = self._node.windows.records
+        key.open = [window for window in windows if window.records < full]
+        self._keys[raw] = key
+        self._dirty.add(raw)
+        for window in windows:
+            if window.records >= full and self._timeout_ms is not None:
+                self._due.delete(self._place(raw, window))
+
+    def _expect(self, raw: bytes, window: OpenCountWindow) -> None:
+        """It may time out."""
+        if self._timeout_ms is not None:
+            self._due.put(self._place(raw, window), b"")
+            self._next_due_ms = min(self._next_due_ms, window.opened_ms + self._timeout_ms)
+
+    def _place(self, raw: bytes, window: OpenCountWindow) -> bytes:
+        due_ms = window.opened_ms + (self._timeout_ms or 0)
+        return time_bytes(due_ms) + escape_key(raw) + window.number.to_bytes(8, "big")
+
+    def _time_out(self) -> None:
+        """Hand on the windows that are over by now, by when that was."""
+        now_ms = self._clock.now_ms
+        if self._timeout_ms is None or self._next_due_ms > now_ms:
+            return
+        results = _Results()
+        times: list[int] = []
+        low, high = time_bytes(self._next_due_ms), time_bytes(now_ms + 1)
+        for place, _ in list(self._due.range(low, high)):
+            raw, end = unescape_key(place[8:])
+            key = self._key(raw)
+            number = int.from_bytes(place[8 + end :], "big")
+            (window,) = [each for each in key.open if each.number == number]
+            if self._node.emit == Emit.CLOSE:
+                results.add(len(times), raw, window, self._aggregation.result(window.state))
+                times.append(max(time_at(place) - self._timeout_ms, self.feed.time_ms))
+            key.open.remove(window)
+            key.seen = key.seen if key.open else 0
+            self._keys[raw] = key
+            self._dirty.add(raw)
+            self._due.delete(place)
+        self._look_ahead(low)
+        first, self._sequence = self._sequence, self._sequence + len(times)
+        numbers = range(first, self._sequence)
+        origin = BatchOrigin.of_rows(self.feed, numbers, times)
+        self._forward(origin, results.places, results)
+
+    def _look_ahead(self, low: bytes = b"") -> None:
+        found = next(self._due.range(low), None)
+        self._next_due_ms = FAR_MS if found is None else time_at(found[0])
+
+    def _hand_on(self, batch: Batch, results: _Results) -> _Results:
+        self._forward(batch.origin, [batch.rows[at] for at in results.places], results)
+        return _Results()
+
+    def _forward(self, origin: BatchOrigin, rows: list[int], results: _Results) -> None:
+        keys = WindowedKeys(self._node.key, results.raws, results.windows)
+        times = [window.last_ms for window in results.windows]
+        batch = Batch(origin, rows, keys, results.values, times)
+        batch.keys_are_raw = batch.values_are_raw = False
+        self.forward(batch)
+
+    def _key(self, raw: bytes) -> CountKeyWindows:
+        key = self._keys.get(raw)
+        if key is not None:
+            return key
+        data = self._store.get(raw)
+        if data is None:
+            return CountKeyWindows()
+        seen, stored = _decode(data)
+        key = self._keys[raw] = CountKeyWindows(seen)
+        loads = self._node.aggregation.state.loads
+        for each in stored:
+            window = OpenCountWindow(each.number, each.opened_ms, loads(each.state))
+            window.records = each.records
+            window.first_ms, window.last_ms = each.first_ms, each.last_ms
+            key.open.append(window)
+        return key
+
+    def _stored(self, raw: bytes, window: OpenCountWindow) -> StoredCountWindow:
+        try:
+            state = self._node.aggregation.state.dumps(window.state)
+        except Exception as error:
+            raise self._last.failure(raw, error) from error
+        return StoredCountWindow(
+            window.number,
+            window.records,
+            window.first_ms,
+            window.last_ms,
+            window.opened_ms,
+            state,
+        )

@@ -1,0 +1,698 @@
+"""Session and sliding windows: one result per key and window that the key's records make.
+
+Records are processed one by one. `SessionStep` and `SlidingStep` decide which windows of its key a
+record changes; `RecordWindowsStep` keeps time and decides what is late, closed and emitted. A
+record that joins sessions makes one of them: their states are merged, the earliest first, and the
+record is added last, as in Kafka Streams. A sliding window holds the records in its span in the
+order of their arrival; they are kept by key, as a late record may make a window of earlier ones.
+Rules of the module:
+
+1. A window is open to a record until its end is further behind the time of the record's own source
+   than the node waits. So a record's effect depends on records before it, and not on when a window
+   is found to be closed, which happens once per batch.
+2. Final rows come in (end, start, key) order, once, also across restarts; their number identifies
+   them for tasks downstream (`provenance`). Updates belong to the record that caused them.
+3. A function that fails on a record has changed nothing, where the record is to be skipped.
+4. All open sessions of a key are in memory, or none.
+
+Not done here: which sessions a record joins (`streamlog/windows`), open rows and early results
+(`windowed_step`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import msgspec
+
+from streamlog.durations import TIMESTAMP_MS_MAX, moment
+from streamlog.errors import UsageError
+from streamlog.nodes.window_nodes import RecordWindowsAggregate, SessionAggregate, SlidingAggregate
+from streamlog.processing.column_batch import (
+    Batch,
+    BatchOrigin,
+    TimeSource,
+    WindowedKeys,
+    exit_failure,
+)
+from streamlog.processing.error_handling import SkippedRecord
+from streamlog.processing.node_clock import NodeTime
+from streamlog.processing.step import Step, StepContext
+from streamlog.processing.tables.aggregate import (
+    IMMUTABLE_TYPES,
+    ROWS_BYTES_MAX,
+    RowFormat,
+    guard_state,
+    without_nulls,
+)
+from streamlog.processing.windows.windowed_step import (
+    EarlyChanges,
+    LateRecords,
+    OpenRows,
+    OpenWindow,
+    WindowChange,
+    WindowTime,
+)
+from streamlog.record import Windowed
+from streamlog.tables.folds.folding import Row
+from streamlog.tables.stores.store import NamedStore, split_window_key
+from streamlog.tables.stores.timed_stores import SessionStore, WindowStore
+from streamlog.windows.definitions import merge_spans, window_after, window_up_to
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit
+
+T = TypeVar("T")
+"""What is done for a record gives this."""
+
+
+class WindowArrival(NamedTuple):
+    """A record to be taken in."""
+
+    raw: bytes
+    """Its key."""
+    value: Any
+    timestamp_ms: int
+    open_ms: int
+    """Windows that end before this are closed to it."""
+
+
+class _Results:
+    """Rows in the making: columns for the next batch."""
+
+    __slots__ = ("ats", "before", "timestamps", "values", "windows")
+
+    def __init__(self) -> None:
+        self.ats: list[int] = []
+        self.windows: list[OpenWindow] = []
+        self.values: list[Any] = []
+        self.before: list[Any] = []
+        self.timestamps: list[int] = []
+
+    def add(self, at: int, window: OpenWindow, value: object, before: object = None) -> None:
+        """One more; `at` is the place of the record behind it."""
+        self.ats.append(at)
+        self.windows.append(window)
+        self.values.append(value)
+        self.before.append(before)
+        self.timestamps.append(window.row.timestamp_ms)
+
+
+class RecordWindowsStep(Step):
+    """One result per key and window that records have made."""
+
+    section: ClassVar[str] = "windows"
+
+    def __init__(self, node: RecordWindowsAggregate, context: StepContext) -> None:
+        super().__init__(node.name)
+        self._tells_old_values = context.sends_old_values
+        self.feed = TimeSource((node.name, context.partition))
+        """What its results carry, unless they belong to the records behind them."""
+        windows = node.windows
+        self._node = node
+        self.node_time = NodeTime(context.feeds)
+        self._feeds = self.node_time.feeds
+        self._collector = context.collector
+        self._late = LateRecords(node.name, node.late, context.collector)
+        self._aggregation = guard_state(node)
+        self._format = RowFormat(node.name, node.aggregation)
+        kept_ms = windows.retention_ms - windows.size_ms - windows.grace_ms
+        self._rows = OpenRows(context.store, node.store.prefix, self._format, kept_ms=kept_ms)
+        self._time = WindowTime(
+            self._feeds,
+            own=self.feed.source,
+            united=node.united,
+            idle_after_ms=node.idle_after_ms,
+        )
+        self._stream = self._time.stream
+        self._early = self._early_changes(node, context)
+        self._tells_changes = self._early is not None or node.emit == Emit.UPDATE
+        """Whether anybody has to know what a record has changed."""
+        self._closed_ms = UNKNOWN_MS
+        self._sequence = 0
+
+    def _early_changes(
+        self, node: RecordWindowsAggregate, context: StepContext
+    ) -> EarlyChanges | None:
+        if node.early is None:
+            return None
+        feed = TimeSource((node.early_feed, context.partition))
+        return EarlyChanges(node.emit, feed, NamedStore(context.store, node.early))
+
+    @abstractmethod
+    def add(self, arrival: WindowArrival) -> list[WindowChange] | None:
+        """What a record does to the windows of its key; None if all are closed to it."""
+
+    @abstractmethod
+    def forget(self, window: OpenWindow) -> None:
+        """It is closed."""
+
+    @abstractmethod
+    def index(self, written: Mapping[bytes, OpenWindow | None], time_ms: int) -> None:
+        """These rows were written, or removed (None): bring the store by key to the same state."""
+
+    @abstractmethod
+    def last_end_ms(self, timestamp_ms: int) -> int:
+        """The end of the last window to close of those that a record makes alone."""
+
+    @abstractmethod
+    def first_time_ms(self, end_ms: int) -> int:
+        """The smallest timestamp that the result of a window may have which ends then or later."""
+
+    @property
+    def own_time_sources(self) -> Sequence[TimeSource]:
+        """Its rows, unless they belong to the records behind them; the early ones apart."""
+        return (self.feed,) if self._early is None else (self._early.feed, self.feed)
+
+    @property
+    def next_wall_ms(self) -> int:
+        """When early rows are due, if that is by the clock on the wall."""
+        return FAR_MS if self._early is None else self._early.next_wall_ms
+
+    def process(self, batch: Batch) -> None:
+        """Take in the records, close what they close, hand on the results."""
+        batch, raws = without_nulls(self, batch, self._node.key, self._collector)
+        batch = self.node_time.of(batch)
+        updates = _Results()
+        self._format.note(batch, raws)
+        self._take(batch, raws, updates)
+        self._close()
+        if updates.ats:
+            rows = [batch.rows[at] for at in updates.ats]
+            self._forward(batch.origin, rows, updates)
+
+    def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
+        """When the next window closes, if that is when its row goes on, or early rows do."""
+        due_ms = self._rows.due_ms
+        if not self._node.emit.is_final or due_ms == FAR_MS:
+            return ()
+        due_ms += self._node.closes_after_ms + 1
+        if self._early is not None:
+            due_ms = min(due_ms, self._early.due_ms)
+        return [(feed, due_ms) for feed in self._feeds]
+
+    def ends_at(self, due_ms: int) -> int:
+        """A window closes when stream time has passed its end by the gap and the grace."""
+        return due_ms - self._node.closes_after_ms - 1
+
+    def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
+        """When every window that begins before `time_ms` is closed."""
+        closed_ms = time_ms + self._node.windows.size_ms + self._node.closes_after_ms + 1
+        return [(feed, closed_ms) for feed in self._feeds]
+
+    def settle(self, now_ms: int | None) -> bool:
+        """All records at hand have been taken: note how far sources have come, and who is idle.
+
+        Returns whether the end of an interval let rows go on.
+        """
+        self._time.settle()
+        for own in self.own_time_sources:
+            own.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+            own.at_end = all(feed.at_end for feed in self._feeds)
+        self._close()
+        return self._show(now_ms)
+
+    def flush(self) -> None:
+        """Write changed rows into the store."""
+        self.index(self._rows.flush(), self._stream.now_ms)
+        self._format.stored()
+        if self._early is not None:
+            self._early.flush()
+
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """The rows that are kept, by (end, start, key)."""
+        self.flush()
+        for key, data in self._rows.stored():
+            end_ms, start_ms, raw = split_window_key(key)
+            windowed = Windowed(self._node.key.loads(raw), moment(start_ms), moment(end_ms))
+            yield windowed, self._aggregation.result(self._format.loads(data).state)
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside the rows."""
+        data = {"stream": self._stream.to_data(), "sequence": self._sequence}
+        return data if self._early is None else {**data, "early": self._early.to_data()}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave; the rows are in the store."""
+        self._stream.load(data["stream"])
+        self._sequence = int(data["sequence"])
+        self._closed_ms = self._limit_ms()
+        self._rows.start_at(self._closed_ms)
+        self.index({}, self._stream.now_ms)
+        if self._early is not None and "early" in data:
+            self._early.load(data["early"])
+        self._set_time()
+
+    def _take(self, batch: Batch, raws: Sequence[bytes], updates: _Results) -> None:
+        stream = self._stream
+        own, times = self._time.of(batch)
+        source = self._time.common(batch)
+        for at, raw in enumerate(raws):
+            if own is not None:
+                source = own[at]
+            stream.advance(source, times[at])
+            open_ms = stream.time_of(source) - self._node.late_after_ms
+            arrival = WindowArrival(raw, batch.values[at], batch.timestamps[at], open_ms)
+            changes = self._tried(batch, at, partial(self._added, arrival))
+            if changes is None:
+                self._tried(batch, at, partial(self._drop_late, batch, at, open_ms))
+            elif not isinstance(changes, SkippedRecord):
+                self._note(at, changes, updates)
+            if self._early is not None and stream.now_ms >= self._early.next_event_ms:
+                self._close()
+                self._show(None)
+
+    def _added(self, arrival: WindowArrival) -> list[WindowChange] | None:
+        # A window after the record may be as long as the definition says.
+        time_ms, size_ms = arrival.timestamp_ms, self._node.windows.size_ms
+        if not 0 <= time_ms < TIMESTAMP_MS_MAX - size_ms:
+            raise UsageError(
+                f"a timestamp of {time_ms} ms is in no window: they begin at 1970, and end by 9999"
+            )
+        return self.add(arrival)
+
+    def _note(self, at: int, changes: Sequence[WindowChange], updates: _Results) -> None:
+        if self._early is not None:
+            self._early.note(changes)
+        if self._node.emit != Emit.UPDATE:
+            return
+        for window, is_gone, before in changes:
+            value = None if is_gone else self._aggregation.result(window.row.state)
+            updates.add(at, window, value, before)
+
+    def _told(self, window: OpenWindow) -> object:
+        """The result of a window that is about to change, if somebody has to know."""
+        return self._aggregation.result(window.row.state) if self._tells_old_values else None
+
+    def _tried(self, batch: Batch, at: int, work: Callable[[], T]) -> T | SkippedRecord:
+        """Do something for a record; without a policy, an error is the task's."""
+        if self.failures is not None:
+            return self.failures.attempt_record(batch, at, work)
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - the user's code
+            caught = error
+        except SystemExit as stop:
+            caught = exit_failure(stop)
+        raise batch.failure(self.name, at, caught) from caught
+
+    def _drop_late(self, batch: Batch, at: int, open_ms: int) -> None:
+        end_ms = self.last_end_ms(batch.timestamps[at])
+        self._late.leave_out(batch, at, end_ms=end_ms, late_by_ms=open_ms - end_ms)
+
+    def _limit_ms(self) -> int:
+        """Windows that end at this time or before are closed for good."""
+        return self._stream.now_ms - self._node.closes_after_ms - 1
+
+    def _close(self) -> None:
+        """Emit and remove what stream time has passed."""
+        limit_ms = self._limit_ms()
+        if limit_ms <= self._closed_ms:
+            return
+        final = _Results()
+        if limit_ms >= self._rows.due_ms:
+            for window in self._rows.close(limit_ms):
+                self.forget(window)
+                if self._early is not None:
+                    self._early.forget(window.key)
+                if self._node.emit.is_final:
+                    final.add(0, window, self._aggregation.result(window.row.state))
+        self._closed_ms = limit_ms
+        self._set_time()
+        if final.ats:
+            first, self._sequence = self._sequence, self._sequence + len(final.ats)
+            times = [self.first_time_ms(each.end_ms) for each in final.windows]
+            self._go_on(self.feed, range(first, self._sequence), times, final)
+
+    def _show(self, wall_ms: int | None) -> bool:
+        """Let early rows go on, if an interval is over; whether it is."""
+        early = self._early
+        if early is None or not early.is_due(self._stream.now_ms, wall_ms):
+            return False
+        shown, numbers = _Results(), []
+        for key, (number, is_gone) in early.take():
+            end_ms, start_ms, raw = split_window_key(key)
+            window = None if is_gone else self._rows.load(start_ms, end_ms, raw)
+            if window is not None:
+                shown.add(0, window, self._aggregation.result(window.row.state))
+            else:
+                shown.add(0, OpenWindow(start_ms, end_ms, Row(None, end_ms, raw)), None)
+            numbers.append(number)
+        if numbers:
+            # Those of a window come before its final one.
+            self._go_on(early.feed, numbers, [max(self.feed.time_ms, 0)] * len(numbers), shown)
+        return True
+
+    def _set_time(self) -> None:
+        """Results still to come belong to windows that are open."""
+        if self._closed_ms >= 0:
+            for feed in self.own_time_sources:
+                feed.time_ms = self.first_time_ms(self._closed_ms + 1)
+
+    def _forward(self, origin: BatchOrigin, rows: Sequence[int], results: _Results) -> None:
+        windows = results.windows
+        keys = WindowedKeys(self._node.key, [each.row.raw for each in windows], windows)
+        batch = Batch(origin, rows, keys, results.values, results.timestamps)
+        batch.keys_are_raw = batch.values_are_raw = False
+        if self._tells_old_values:
+            batch.old_values = results.before
+        self.forward(batch)
+
+    def _go_on(
+        self, feed: TimeSource, numbers: Sequence[int], times: Sequence[int], results: _Results
+    ) -> None:
+        """Hand on rows that are a source of their own, with numbers for offsets."""
+        origin = BatchOrigin.of_rows(feed, numbers, times)
+        self._forward(origin, range(len(numbers)), results)
+
+
+class SessionStep(RecordWindowsStep):
+    """One result per key and session."""
+
+    def __init__(self, node: SessionAggregate, context: StepContext) -> None:
+        super().__init__(node, context)
+        self._windows = node.windows
+        self._joined_ms = node.closes_after_ms - node.late_after_ms
+        self._by_key = SessionStore(
+            NamedStore(context.store, node.by_key), retention_ms=node.closes_after_ms + 1
+        )
+        self._open: dict[bytes, list[OpenWindow]] = {}
+        """The sessions of keys in use, in order."""
+
+    def add(self, arrival: WindowArrival) -> list[WindowChange] | None:
+        """The session that it makes, after those that go for it; None if that is closed."""
+        raw, time_ms = arrival.raw, arrival.timestamp_ms
+        there = self._open.get(raw)
+        if there is None:
+            there = self._found(raw)
+        open_to_it = [each for each in there if each.end_ms >= arrival.open_ms - self._joined_ms]
+        spans = [(window.start_ms, window.end_ms) for window in open_to_it]
+        places, (start_ms, end_ms) = merge_spans(self._windows, spans, time_ms)
+        if end_ms < arrival.open_ms:
+            return None
+        replaced = [open_to_it[at] for at in places]
+        gone = [WindowChange(each, is_gone=True, before=self._told(each)) for each in replaced]
+        state = self._state(replaced, arrival.value)
+        # Nothing has changed before this: functions may have failed.
+        window = OpenWindow(start_ms, end_ms, Row(state, end_ms, raw))
+        for each in replaced:
+            self._rows.remove(each)
+        self._rows.put(window)
+        kept = [each for each in there if each not in replaced]
+        self._open[raw] = sorted([*kept, window], key=_session_order)
+        if start_ms == end_ms:
+            return [WindowChange(window, before=gone[0].before if gone else None)]
+        return [*gone, WindowChange(window)]
+
+    def forget(self, window: OpenWindow) -> None:
+        """It is closed."""
+        raw = window.row.raw
+        there = self._open.get(raw)
+        if there is not None:
+            left = [each for each in there if each.key != window.key]
+            if left:
+                self._open[raw] = left
+            else:
+                del self._open[raw]
+
+    def index(self, written: Mapping[bytes, OpenWindow | None], time_ms: int) -> None:
+        """The sessions of each key."""
+        self._by_key.advance(time_ms)
+        for key, window in written.items():
+            end_ms, start_ms, raw = split_window_key(key)
+            if window is None:
+                self._by_key.remove(raw, start_ms, end_ms)
+            else:
+                self._by_key.put(raw, start_ms, end_ms, b"")
+        if self._rows.bytes_of(sum(map(len, self._open.values()))) > ROWS_BYTES_MAX:
+            self._open.clear()
+
+    def last_end_ms(self, timestamp_ms: int) -> int:
+        """Alone it is a session of one record."""
+        return timestamp_ms
+
+    def first_time_ms(self, end_ms: int) -> int:
+        """A session's result has its end for a time."""
+        return end_ms
+
+    def _found(self, raw: bytes) -> list[OpenWindow]:
+        spans = [(each.start_ms, each.end_ms) for each in self._by_key.find(raw)]
+        found = [self._rows.load(start_ms, end_ms, raw) for start_ms, end_ms in spans]
+        return [window for window in found if window is not None]
+
+    def _state(self, replaced: Sequence[OpenWindow], value: object) -> object:
+        aggregation = self._aggregation
+        state = aggregation.initial()
+        if aggregation.merge is not None:
+            for window in replaced:
+                state = aggregation.merge(state, window.row.state)
+        return aggregation.add(state, value)
+
+
+_session_order = attrgetter("end_ms", "start_ms")
+
+
+class KeptRecord(NamedTuple):
+    """A record that windows to come may hold."""
+
+    timestamp_ms: int
+    number: int
+    """In the order in which records of its key came."""
+    open_ms: int
+    """Windows that end before this were closed to it."""
+    value: Any
+    data: bytes
+    """The value written down."""
+
+
+class EnteredWindow(NamedTuple):
+    """What a window is to become."""
+
+    window: OpenWindow | None
+    """None: it is not there yet."""
+    start_ms: int
+    state: Any
+    timestamp_ms: int
+    before: Any = None
+    """Its result, if there is one and somebody has to know."""
+
+
+_time = attrgetter("timestamp_ms")
+_number = attrgetter("number")
+_Packed = list[tuple[int, int, bytes]]
+_pack = msgspec.msgpack.encode
+_unpack = msgspec.msgpack.Decoder(_Packed).decode
+
+
+class SlidingKeyWindows:
+    """The open windows of a key, and its records."""
+
+    __slots__ = ("number", "records", "starts", "times", "windows")
+
+    def __init__(self, records: list[KeptRecord], windows: Iterable[OpenWindow]) -> None:
+        self.records = records
+        """By time, and in the order in which they came."""
+        self.times = [record.timestamp_ms for record in records]
+        """Of each."""
+        self.windows = {window.start_ms: window for window in windows}
+        self.starts = sorted(self.windows)
+        self.number = max(map(_number, records), default=0)
+        """Of the last record."""
+
+    def __len__(self) -> int:
+        """How much there is."""
+        return len(self.records) + len(self.starts)
+
+    def between(self, first_ms: int, last_ms: int) -> list[KeptRecord]:
+        """The records of these times, both included."""
+        low = bisect_left(self.times, first_ms)
+        return self.records[low : bisect_right(self.times, last_ms, low)]
+
+    def times_between(self, first_ms: int, last_ms: int) -> list[int]:
+        """The times of those."""
+        low = bisect_left(self.times, first_ms)
+        return self.times[low : bisect_right(self.times, last_ms, low)]
+
+    def around(self, first_ms: int, last_ms: int) -> list[int]:
+        """The starts of windows between these times, both included."""
+        return self.starts[bisect_left(self.starts, first_ms) : bisect_right(self.starts, last_ms)]
+
+    def keep(self, record: KeptRecord, least_ms: int) -> None:
+        """One more record; those before `least_ms` are of no more use."""
+        times = self.times
+        place = bisect_right(times, record.timestamp_ms)
+        times.insert(place, record.timestamp_ms)
+        self.records.insert(place, record)
+        if times[0] < least_ms:
+            over = bisect_left(times, least_ms)
+            del times[:over], self.records[:over]
+
+    def open(self, window: OpenWindow) -> None:
+        """A new window."""
+        self.windows[window.start_ms] = window
+        insort(self.starts, window.start_ms)
+
+    def close(self, start_ms: int) -> None:
+        """A window is closed."""
+        if self.windows.pop(start_ms, None) is not None:
+            self.starts.remove(start_ms)
+
+
+class SlidingStep(RecordWindowsStep):
+    """One result per key and sliding window."""
+
+    def __init__(self, node: SlidingAggregate, context: StepContext) -> None:
+        super().__init__(node, context)
+        self._size_ms = node.windows.size_ms
+        self._value = node.value
+        # A record is needed as long as the window that begins behind it is open.
+        self._needed_ms = node.closes_after_ms + self._size_ms + 1
+        self._records = WindowStore(
+            NamedStore(context.store, node.by_key), retention_ms=self._needed_ms + 1
+        )
+        self._in_use: dict[bytes, SlidingKeyWindows] = {}
+        self._fresh: set[tuple[bytes, int]] = set()
+        """Keys and times of records that the store does not have yet."""
+
+    def add(self, arrival: WindowArrival) -> list[WindowChange] | None:
+        """The windows that hold it, and the one behind it; None if all of those are closed."""
+        raw, time_ms, open_ms = arrival.raw, arrival.timestamp_ms, arrival.open_ms
+        key = self._in_use.get(raw)
+        if key is None:
+            key = self._found(raw)
+        starts = self._starts(key, arrival)
+        if not starts:
+            return None
+        entered = self._entered(key, starts, arrival)
+        after_ms = window_after(time_ms)
+        if after_ms not in key.windows and after_ms + self._size_ms >= open_ms:
+            held = self._held(key, after_ms)
+            if held:
+                entered.append(self._folded(after_ms, held))
+        data = self._value.dumps(arrival.value)
+        # Nothing has changed before this: functions may have failed.
+        self._in_use[raw] = key
+        key.number += 1
+        kept = KeptRecord(time_ms, key.number, open_ms, arrival.value, data)
+        key.keep(kept, self._stream.now_ms - self._needed_ms)
+        self._fresh.add((raw, time_ms))
+        windows = self._set(key, raw, entered)
+        if not self._tells_changes:
+            return []
+        pairs = zip(windows, entered, strict=True)
+        return [WindowChange(window, before=each.before) for window, each in pairs]
+
+    def forget(self, window: OpenWindow) -> None:
+        """It is closed."""
+        key = self._in_use.get(window.row.raw)
+        if key is not None:
+            key.close(window.start_ms)
+
+    def index(self, written: Mapping[bytes, OpenWindow | None], time_ms: int) -> None:  # noqa: ARG002 - windows follow from records
+        """The records of each key."""
+        self._records.advance(time_ms)
+        for raw, at_ms in self._fresh:
+            found = self._in_use[raw].between(at_ms, at_ms)
+            if found:
+                rows = [(each.number, each.open_ms, each.data) for each in found]
+                self._records.put(raw, at_ms, _pack(rows))
+        self._fresh.clear()
+        if self._rows.bytes_of(sum(map(len, self._in_use.values()))) > ROWS_BYTES_MAX:
+            self._in_use.clear()
+
+    def last_end_ms(self, timestamp_ms: int) -> int:
+        """Alone it is in the window that ends at it, or in the first one there is."""
+        return max(timestamp_ms, self._size_ms)
+
+    def first_time_ms(self, end_ms: int) -> int:
+        """No record of a window is before its start."""
+        return max(end_ms - self._size_ms, 0)
+
+    def _starts(self, key: SlidingKeyWindows, arrival: WindowArrival) -> list[int]:
+        """Where the windows begin that hold a record and are open to it, ascending."""
+        time_ms, size_ms = arrival.timestamp_ms, self._size_ms
+        first_ms = time_ms - size_ms
+        starts = {*key.around(first_ms, time_ms), window_up_to(time_ms, size_ms)}
+        starts.update(map(window_after, key.times_between(first_ms - 1, time_ms - 1)))
+        least_ms = arrival.open_ms - size_ms
+        return sorted(start for start in starts if start >= least_ms)
+
+    def _entered(
+        self, key: SlidingKeyWindows, starts: Sequence[int], arrival: WindowArrival
+    ) -> list[EnteredWindow]:
+        """What the windows that begin then become with one more record."""
+        add, windows = self._aggregation.add, key.windows
+        value, time_ms = arrival.value, arrival.timestamp_ms
+        found: list[EnteredWindow] = []
+        for start_ms in starts:
+            window, before = windows.get(start_ms), None
+            if window is not None:
+                state, last_ms = window.row.state, window.row.timestamp_ms
+                if self._tells_old_values:
+                    before = self._told(window)
+            else:
+                _, _, state, last_ms, _ = self._folded(start_ms, self._held(key, start_ms))
+            state = add(state, value)
+            if state is value:
+                state = self._own(state)
+            found.append(EnteredWindow(window, start_ms, state, max(last_ms, time_ms), before))
+        return found
+
+    def _folded(self, start_ms: int, records: Sequence[KeptRecord]) -> EnteredWindow:
+        """A window that holds these records."""
+        add, state = self._aggregation.add, self._aggregation.initial()
+        for record in records:
+            state = add(state, record.value)
+            if state is record.value:
+                state = self._own(state)
+        return EnteredWindow(None, start_ms, state, max(map(_time, records), default=-1))
+
+    def _own(self, value: object) -> object:
+        """A value that has become a state: it goes into others too, and may change in place."""
+        if type(value) in IMMUTABLE_TYPES:
+            return value
+        serde = self._aggregation.state
+        return serde.loads(serde.dumps(value))
+
+    def _held(self, key: SlidingKeyWindows, start_ms: int) -> list[KeptRecord]:
+        """The records that were here before a window that begins then, in the order they came."""
+        end_ms = start_ms + self._size_ms
+        found = [each for each in key.between(start_ms, end_ms) if each.open_ms <= end_ms]
+        return sorted(found, key=_number)
+
+    def _set(
+        self, key: SlidingKeyWindows, raw: bytes, entered: Sequence[EnteredWindow]
+    ) -> list[OpenWindow]:
+        """Let windows become what they are to become."""
+        size_ms, windows = self._size_ms, []
+        for window, start_ms, state, timestamp_ms, _ in entered:
+            if window is None:
+                row = Row(state, timestamp_ms, raw)
+                window = OpenWindow(start_ms, start_ms + size_ms, row)  # noqa: PLW2901 - it is there now
+                key.open(window)
+            else:
+                row = window.row
+                row.state, row.timestamp_ms = state, timestamp_ms
+            windows.append(window)
+        self._rows.put_all(windows)
+        return windows
+
+    def _found(self, raw: bytes) -> SlidingKeyWindows:
+        records = [
+            KeptRecord(at_ms, number, open_ms, self._value.loads(data), data)
+            for at_ms, rows in self._records.fetch(raw)
+            for number, open_ms, data in _unpack(rows)
+        ]
+        return SlidingKeyWindows(records, self._stored(raw, records))
+
+    def _stored(self, raw: bytes, records: Sequence[KeptRecord]) -> Iterator[OpenWindow]:
+        size_ms, times = self._size_ms, {record.timestamp_ms for record in records}
+        starts = {window_up_to(t, size_ms) for t in times} | {window_after(t) for t in times}
+        for start_ms in starts:
+            if start_ms + size_ms > self._closed_ms:
+                window = self._rows.load(start_ms, start_ms + size_ms, raw)
+                if window is not None:
+                    yield window

@@ -1,0 +1,305 @@
+"""The APIs that are served, by key: the one list of what this release speaks.
+
+A broker advertises it in ApiVersions and dispatches by it, a client negotiates with it. An API
+or a version that is not here is neither answered nor asked for. Kafka assigns the keys, but for
+those of our own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from streamlog.errors import UsageError
+from streamlog.protocol.messages.broker_registration import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from streamlog.protocol.messages.classic_groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from streamlog.protocol.messages.cluster_metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from streamlog.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+from streamlog.protocol.messages.partitions_and_replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from streamlog.protocol.messages.produce_and_fetch import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from streamlog.protocol.messages.publishing import (
+    DropStagedRequest,
+    DropStagedResponse,
+    PublishRequest,
+    PublishResponse,
+    StageRequest,
+    StageResponse,
+)
+from streamlog.protocol.messages.quorum_messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from streamlog.protocol.messages.topics_and_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from streamlog.protocol.messages.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from streamlog.protocol.schema import Message
+
+API_VERSIONS_KEY: Final = 18
+OWN_KEY: Final = 20_000
+"""APIs of our own have keys from here on, far from those of Kafka and of its vendors; clients that
+do not know a key that is advertised step over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A request, its response, and the versions of both that are advertised."""
+
+    key: int
+    name: str
+    request: type[Message]
+    response: type[Message]
+    min_version: int
+    max_version: int
+    client_version_max: int
+    """The newest in which clients ask; in newer ones brokers ask each other."""
+    flexible_from: int | None
+    is_of_peers: bool
+    """Whether nodes of a cluster ask it of each other, and nobody else does."""
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether this version has compact lengths and tagged fields."""
+        return self.flexible_from is not None and version >= self.flexible_from
+
+    def is_served(self, version: int) -> bool:
+        """Whether requests of this version are understood."""
+        return version in self.request.__versions__
+
+
+def _api(
+    key: int,
+    request: type[Message],
+    response: type[Message],
+    *,
+    advertised_from: int | None = None,
+    clients_up_to: int | None = None,
+    is_of_peers: bool = False,
+) -> Api:
+    served = request.__versions__
+    return Api(
+        key=key,
+        name=request.__name__.removesuffix("Request"),
+        request=request,
+        response=response,
+        min_version=served.first if advertised_from is None else advertised_from,
+        max_version=served.last,
+        client_version_max=served.last if clients_up_to is None else clients_up_to,
+        flexible_from=request.__flexible_from__,
+        is_of_peers=is_of_peers,
+    )
+
+
+_SERVED: Final = (
+    # Old librdkafkas take a range that begins at 3 for a broker that can't do snappy, gzip and
+    # lz4, and then send uncompressed without a word. So the range begins at 0, as it does with
+    # Kafka itself (KAFKA-18659), although nobody who still writes 0 to 2 is served.
+    _api(0, ProduceRequest, ProduceResponse, advertised_from=0),
+    _api(1, FetchRequest, FetchResponse),
+    _api(2, ListOffsetsRequest, ListOffsetsResponse),
+    _api(3, MetadataRequest, MetadataResponse),
+    # Our clients go by names: a group may have offsets in topics of which a client knows no id.
+    _api(8, OffsetCommitRequest, OffsetCommitResponse, clients_up_to=9),
+    _api(9, OffsetFetchRequest, OffsetFetchResponse, clients_up_to=9),
+    _api(10, FindCoordinatorRequest, FindCoordinatorResponse),
+    _api(11, JoinGroupRequest, JoinGroupResponse),
+    _api(12, HeartbeatRequest, HeartbeatResponse),
+    _api(13, LeaveGroupRequest, LeaveGroupResponse),
+    _api(14, SyncGroupRequest, SyncGroupResponse),
+    _api(15, DescribeGroupsRequest, DescribeGroupsResponse),
+    _api(16, ListGroupsRequest, ListGroupsResponse),
+    _api(17, SaslHandshakeRequest, SaslHandshakeResponse),
+    _api(API_VERSIONS_KEY, ApiVersionsRequest, ApiVersionsResponse),
+    _api(19, CreateTopicsRequest, CreateTopicsResponse),
+    _api(20, DeleteTopicsRequest, DeleteTopicsResponse),
+    _api(21, DeleteRecordsRequest, DeleteRecordsResponse),
+    _api(22, InitProducerIdRequest, InitProducerIdResponse),
+    _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    # Not the newer ones of these: in them a broker begins transactions by itself (KIP-890).
+    _api(24, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, clients_up_to=3),
+    _api(25, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
+    _api(26, EndTxnRequest, EndTxnResponse),
+    _api(27, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
+    _api(28, TxnOffsetCommitRequest, TxnOffsetCommitResponse),
+    _api(29, DescribeAclsRequest, DescribeAclsResponse),
+    _api(30, CreateAclsRequest, CreateAclsResponse),
+    _api(31, DeleteAclsRequest, DeleteAclsResponse),
+    _api(32, DescribeConfigsRequest, DescribeConfigsResponse),
+    _api(33, AlterConfigsRequest, AlterConfigsResponse),
+    _api(35, DescribeLogDirsRequest, DescribeLogDirsResponse),
+    _api(36, SaslAuthenticateRequest, SaslAuthenticateResponse),
+    _api(37, CreatePartitionsRequest, CreatePartitionsResponse),
+    _api(42, DeleteGroupsRequest, DeleteGroupsResponse),
+    _api(43, ElectLeadersRequest, ElectLeadersResponse),
+    _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    _api(45, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+    _api(46, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
+    _api(47, OffsetDeleteRequest, OffsetDeleteResponse),
+    _api(48, DescribeClientQuotasRequest, DescribeClientQuotasResponse),
+    _api(49, AlterClientQuotasRequest, AlterClientQuotasResponse),
+    _api(50, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse),
+    _api(51, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
+    _api(52, VoteRequest, VoteResponse, is_of_peers=True),
+    _api(53, BeginQuorumEpochRequest, BeginQuorumEpochResponse, is_of_peers=True),
+    _api(54, EndQuorumEpochRequest, EndQuorumEpochResponse, is_of_peers=True),
+    _api(55, DescribeQuorumRequest, DescribeQuorumResponse),
+    _api(56, AlterPartitionRequest, AlterPartitionResponse, is_of_peers=True),
+    _api(59, FetchSnapshotRequest, FetchSnapshotResponse, is_of_peers=True),
+    _api(60, DescribeClusterRequest, DescribeClusterResponse),
+    _api(61, DescribeProducersRequest, DescribeProducersResponse),
+    _api(62, BrokerRegistrationRequest, BrokerRegistrationResponse, is_of_peers=True),
+    _api(63, BrokerHeartbeatRequest, BrokerHeartbeatResponse, is_of_peers=True),
+    _api(64, UnregisterBrokerRequest, UnregisterBrokerResponse),
+    _api(65, DescribeTransactionsRequest, DescribeTransactionsResponse),
+    _api(66, ListTransactionsRequest, ListTransactionsResponse),
+    _api(67, AllocateProducerIdsRequest, AllocateProducerIdsResponse, is_of_peers=True),
+    _api(68, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
+    _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
+    _api(74, ListConfigResourcesRequest, ListConfigResourcesResponse),
+    _api(75, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+    _api(OWN_KEY, PublishRequest, PublishResponse),
+    _api(OWN_KEY + 1, StageRequest, StageResponse),
+    _api(OWN_KEY + 2, DropStagedRequest, DropStagedResponse),
+)
+
+APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}
+_BY_REQUEST: Final = {api.request: api for api in _SERVED}
+
+
+def api_of(message_type: type[Message]) -> Api:
+    """The API of a request class.
+
+    Raises:
+        UsageError: the class is not the request of any API.
+    """
+    try:
+        return _BY_REQUEST[message_type]
+    except KeyError:
+        raise UsageError(f"{message_type.__name__} is not a request: see APIS") from None

@@ -1,0 +1,303 @@
+"""Records to the log and back: Produce, Fetch, ListOffsets.
+
+Declarations only, see `schema`; field by field they are Kafka's own, which a test checks, but
+for one under `OWN_TAG`: whoever does not know a tagged field steps over it (KIP-482).
+Versions are those that are served: Produce from 3 on (before that, batches had another
+format), Fetch from 4 on (KIP-98). From Fetch 13 on topics go by id (KIP-516).
+"""
+
+from __future__ import annotations
+
+from streamlog.protocol.schema import (
+    Message,
+    Records,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int32_array,
+    int64,
+    record_batches,
+    string,
+    struct,
+    uuid,
+)
+
+OWN_TAG = 10_000
+"""Fields of our own have tags from here on, far from those of Kafka."""
+
+
+class PartitionProduceData(Struct):
+    """Batches for one partition (since version 3: exactly one)."""
+
+    index: int = int32("0+")
+    records: Records | None = record_batches("0+", nullable="0+")
+
+
+class TopicProduceData(Struct):
+    """Batches for the partitions of one topic."""
+
+    name: str = string("0+")
+    partition_data: list[PartitionProduceData] = array(PartitionProduceData, "0+")
+
+
+class ProduceRequest(Message, versions="3-11", flexible_from=9):
+    """Append batches.
+
+    `acks`: 0 no answer at all, 1 when the leader has it, -1 when every replica in sync has it.
+    Version 9 is flexible; the others changed the response, or what batches may hold.
+    """
+
+    transactional_id: str | None = string("3+", nullable="3+", default=None)
+    acks: int = int16("0+")
+    timeout_ms: int = int32("0+")
+    topic_data: list[TopicProduceData] = array(TopicProduceData, "0+")
+
+
+class BatchIndexAndErrorMessage(Struct):
+    """Why a record was refused: its place in the batch and a sentence."""
+
+    batch_index: int = int32("8+")
+    batch_index_error_message: str | None = string("8+", nullable="8+", default=None)
+
+
+class LeaderIdAndEpoch(Struct):
+    """Who leads a partition now: told with NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH."""
+
+    leader_id: int = int32("10+", default=-1)
+    leader_epoch: int = int32("10+", default=-1)
+
+
+class PartitionProduceResponse(Struct):
+    """Where the batch went.
+
+    `log_append_time_ms` is -1 unless the topic's timestamps are the broker's.
+    Errors: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, NOT_LEADER_OR_FOLLOWER, INVALID_RECORD,
+    OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, ...
+    """
+
+    index: int = int32("0+")
+    error_code: int = int16("0+")
+    base_offset: int = int64("0+")
+    log_append_time_ms: int = int64("2+", default=-1)
+    log_start_offset: int = int64("5+", default=-1)
+    record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+")
+    error_message: str | None = string("8+", nullable="8+", default=None)
+    current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, "10+", tag=0)
+
+
+class TopicProduceResponse(Struct):
+    """What became of the batches of one topic."""
+
+    name: str = string("0+")
+    partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse, "0+")
+
+
+class NodeEndpoint(Struct):
+    """Where a leader named in the same response can be reached (KIP-951)."""
+
+    node_id: int = int32("10+")
+    host: str = string("10+")
+    port: int = int32("10+")
+    rack: str | None = string("10+", nullable="10+", default=None)
+
+
+class ProduceResponse(Message, versions="3-11", flexible_from=9):
+    """What became of every batch. The throttle time comes last, unlike elsewhere."""
+
+    responses: list[TopicProduceResponse] = array(TopicProduceResponse, "0+")
+    throttle_time_ms: int = int32("1+")
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "10+", tag=0)
+
+
+class FetchPartition(Struct):
+    """From where, and how much at most.
+
+    `current_leader_epoch` is the leader as the client knows it, -1 for no check (KIP-320).
+    `log_start_offset` is sent by replicas only; `last_fetched_epoch`, of the record before the
+    offset, tells whether the log was cut meanwhile. `mark_after_ms` is ours, and unknown to
+    brokers of Kafka: a reader at the end wants a time mark once nothing was appended for so long.
+    With it, an application may ask that the mark brings the readers of its `mark_clock` to
+    `mark_to_ms` (`records/control_batches`). Ours are also two fields of members of the
+    controllers'
+    quorum: how far it has heard that the log is committed, and that it has lost its disk
+    (`quorum/raft/raft_machine`).
+    """
+
+    partition: int = int32("0+")
+    current_leader_epoch: int = int32("9+", default=-1)
+    fetch_offset: int = int64("0+")
+    last_fetched_epoch: int = int32("12+", default=-1)
+    log_start_offset: int = int64("5+", default=-1)
+    partition_max_bytes: int = int32("0+")
+    mark_after_ms: int = int64("12+", default=-1, tag=OWN_TAG)
+    known_high_watermark: int = int64("12+", default=-1, tag=OWN_TAG + 1)
+    rejoin_id: int = int64("12+", tag=OWN_TAG + 2)
+    mark_to_ms: int = int64("12+", default=-1, tag=OWN_TAG + 3)
+    mark_clock: str = string("12+", tag=OWN_TAG + 4)
+
+
+class FetchTopic(Struct):
+    """Partitions of one topic to read."""
+
+    topic: str = string("0-12")
+    topic_id: bytes = uuid("13+")
+    partitions: list[FetchPartition] = array(FetchPartition, "0+")
+
+
+class ForgottenTopic(Struct):
+    """Partitions to drop from an incremental fetch session (KIP-227)."""
+
+    topic: str = string("7-12")
+    topic_id: bytes = uuid("13+")
+    partitions: list[int] = int32_array("7+")
+
+
+class FetchingReplica(Struct):
+    """The replica that asks (KIP-903); consumers are none."""
+
+    replica_id: int = int32("15+", default=-1)
+    replica_epoch: int = int64("15+", default=-1)
+
+
+class FetchRequest(Message, versions="4-16", flexible_from=12):
+    """Read batches, waiting until there are `min_bytes` or `max_wait_ms` have passed.
+
+    `replica_id` is -1 for consumers. `isolation_level`: 0 read uncommitted, 1 read committed.
+    `session_id` 0 with `session_epoch` -1 asks for no session (version 7, KIP-227).
+    """
+
+    cluster_id: str | None = string("12+", nullable="12+", default=None, tag=0)
+    replica_id: int = int32("0-14", default=-1)
+    replica_state: FetchingReplica | None = struct(FetchingReplica, "15+", tag=1)
+    max_wait_ms: int = int32("0+")
+    min_bytes: int = int32("0+")
+    max_bytes: int = int32("3+", default=0x7FFFFFFF)
+    isolation_level: int = int8("4+")
+    session_id: int = int32("7+")
+    session_epoch: int = int32("7+", default=-1)
+    topics: list[FetchTopic] = array(FetchTopic, "0+")
+    forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, "7+")
+    rack_id: str = string("11+")
+
+
+class DivergingEpoch(Struct):
+    """Where the follower's log parted from the leader's (KIP-595)."""
+
+    epoch: int = int32("12+", default=-1)
+    end_offset: int = int64("12+", default=-1)
+
+
+class SnapshotId(Struct):
+    """The snapshot to load instead (KIP-630)."""
+
+    end_offset: int = int64("0+", default=-1)
+    epoch: int = int32("0+", default=-1)
+
+
+class AbortedTransaction(Struct):
+    """From `first_offset` on, records of this producer are to be dropped."""
+
+    producer_id: int = int64("4+")
+    first_offset: int = int64("4+")
+
+
+class PartitionData(Struct):
+    """What was read from one partition.
+
+    `high_watermark` is -1 with an error. `aborted_transactions` is null for an uncommitted
+    reader. `records`: whole batches, the first one contains the offset asked for.
+    Errors: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+    FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID, ...
+    `rejoined` is ours: a member of the quorum that has lost its disk may vote again.
+    """
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+    high_watermark: int = int64("0+")
+    last_stable_offset: int = int64("4+", default=-1)
+    log_start_offset: int = int64("5+", default=-1)
+    diverging_epoch: DivergingEpoch | None = struct(DivergingEpoch, "12+", tag=0)
+    current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, "12+", tag=1)
+    snapshot_id: SnapshotId | None = struct(SnapshotId, "12+", tag=2)
+    rejoined: bool = boolean("12+", tag=OWN_TAG)
+    aborted_transactions: list[AbortedTransaction] | None = array(
+        AbortedTransaction, "4+", nullable="4+"
+    )
+    preferred_read_replica: int = int32("11+", default=-1)
+    records: Records | None = record_batches("0+", nullable="0+")
+
+
+class FetchableTopicResponse(Struct):
+    """What was read from one topic."""
+
+    topic: str = string("0-12")
+    topic_id: bytes = uuid("13+")
+    partitions: list[PartitionData] = array(PartitionData, "0+")
+
+
+class FetchResponse(Message, versions="4-16", flexible_from=12):
+    """What was read. `session_id` 0 says that there is no session."""
+
+    throttle_time_ms: int = int32("1+")
+    error_code: int = int16("7+")
+    session_id: int = int32("7+")
+    responses: list[FetchableTopicResponse] = array(FetchableTopicResponse, "0+")
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "16+", tag=0)
+
+
+class ListOffsetsPartition(Struct):
+    """The first offset whose timestamp is not before `timestamp` (ms).
+
+    Or by name: -1 latest, -2 earliest, -3 that of the largest timestamp (version 7, KIP-734),
+    -4 earliest on local disk (8), -5 latest in remote storage (9).
+    """
+
+    partition_index: int = int32("0+")
+    current_leader_epoch: int = int32("4+", default=-1)
+    timestamp: int = int64("0+")
+
+
+class ListOffsetsTopic(Struct):
+    """Partitions of one topic to look into."""
+
+    name: str = string("0+")
+    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition, "0+")
+
+
+class ListOffsetsRequest(Message, versions="1-10", flexible_from=6):
+    """Look up offsets by timestamp. `timeout_ms` is for remote storage (version 10)."""
+
+    replica_id: int = int32("0+")
+    isolation_level: int = int8("2+")
+    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "0+")
+    timeout_ms: int = int32("10+")
+
+
+class ListOffsetsPartitionResponse(Struct):
+    """The offset found; -1 for none.
+
+    `leader_epoch` is that of the record at the offset, -1 if there is none.
+    """
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+    timestamp: int = int64("1+", default=-1)
+    offset: int = int64("1+", default=-1)
+    leader_epoch: int = int32("4+", default=-1)
+
+
+class ListOffsetsTopicResponse(Struct):
+    """Offsets found in one topic."""
+
+    name: str = string("0+")
+    partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse, "0+")
+
+
+class ListOffsetsResponse(Message, versions="1-10", flexible_from=6):
+    """The offsets found."""
+
+    throttle_time_ms: int = int32("2+")
+    topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse, "0+")

@@ -1,0 +1,331 @@
+"""SASL handshakes, users, ACLs, and client quotas."""
+
+from __future__ import annotations
+
+from streamlog.protocol.schema import (
+    Message,
+    Struct,
+    array,
+    boolean,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    opaque,
+    secret,
+    string,
+    string_array,
+)
+
+
+class QuotaFilter(Struct):
+    """Entities of this type; `match_type` 0: of that name, 1: the default, 2: any."""
+
+    entity_type: str = string("0+")
+    match_type: int = int8("0+")
+    match: str | None = string("0+", nullable="0+")
+
+
+class DescribeClientQuotasRequest(Message, versions="0-1", flexible_from=1):
+    """Look at quotas that meet all filters; `strict`: and are of no other type."""
+
+    components: list[QuotaFilter] = array(QuotaFilter, "0+")
+    strict: bool = boolean("0+")
+
+
+class QuotaEntity(Struct):
+    """Part of an entity; null is the default of its type."""
+
+    entity_type: str = string("0+")
+    entity_name: str | None = string("0+", nullable="0+")
+
+
+class QuotaValue(Struct):
+    """A bound."""
+
+    key: str = string("0+")
+    value: float = float64("0+")
+
+
+class DescribedQuota(Struct):
+    """The bounds of one entity."""
+
+    entity: list[QuotaEntity] = array(QuotaEntity, "0+")
+    values: list[QuotaValue] = array(QuotaValue, "0+")
+
+
+class DescribeClientQuotasResponse(Message, versions="0-1", flexible_from=1):
+    """The quotas; null with an error."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    entries: list[DescribedQuota] | None = array(DescribedQuota, "0+", nullable="0+")
+
+
+class QuotaOperation(Struct):
+    """Set a bound, or remove it."""
+
+    key: str = string("0+")
+    value: float = float64("0+")
+    remove: bool = boolean("0+")
+
+
+class QuotaAlteration(Struct):
+    """Changes to the bounds of one entity."""
+
+    entity: list[QuotaEntity] = array(QuotaEntity, "0+")
+    ops: list[QuotaOperation] = array(QuotaOperation, "0+")
+
+
+class AlterClientQuotasRequest(Message, versions="0-1", flexible_from=1):
+    """Change quotas, or find out whether they could be changed."""
+
+    entries: list[QuotaAlteration] = array(QuotaAlteration, "0+")
+    validate_only: bool = boolean("0+")
+
+
+class AlteredQuota(Struct):
+    """What became of the changes to one entity, all of them or none."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    entity: list[QuotaEntity] = array(QuotaEntity, "0+")
+
+
+class AlterClientQuotasResponse(Message, versions="0-1", flexible_from=1):
+    """What became of the changes."""
+
+    throttle_time_ms: int = int32("0+")
+    entries: list[AlteredQuota] = array(AlteredQuota, "0+")
+
+
+class SaslHandshakeRequest(Message, versions="0-1"):
+    """Choose a mechanism (KIP-43).
+
+    What it says comes bare after version 0, after version 1 in SaslAuthenticate.
+    """
+
+    mechanism: str = string("0+")
+
+
+class SaslHandshakeResponse(Message, versions="0-1"):
+    """Which there are. Errors: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE."""
+
+    error_code: int = int16("0+")
+    mechanisms: list[str] = string_array("0+")
+
+
+class SaslAuthenticateRequest(Message, versions="0-2", flexible_from=2):
+    """One message of the mechanism (KIP-152)."""
+
+    auth_bytes: bytes = secret("0+")
+
+
+class SaslAuthenticateResponse(Message, versions="0-2", flexible_from=2):
+    """The mechanism's answer; with the last one how long the session lasts (KIP-368).
+
+    Errors: SASL_AUTHENTICATION_FAILED, ILLEGAL_SASL_STATE.
+    """
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    auth_bytes: bytes = secret("0+")
+    session_lifetime_ms: int = int64("1+")
+
+
+class DescribeAclsRequest(Message, versions="1-3", flexible_from=2):
+    """The ACLs that a filter matches; null and 1 match anything (KIP-140, KIP-290)."""
+
+    resource_type_filter: int = int8("0+")
+    resource_name_filter: str | None = string("0+", nullable="0+")
+    pattern_type_filter: int = int8("1+", default=3)
+    principal_filter: str | None = string("0+", nullable="0+")
+    host_filter: str | None = string("0+", nullable="0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+class AclDescription(Struct):
+    """One ACL of a resource."""
+
+    principal: str = string("0+")
+    host: str = string("0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+class DescribeAclsResource(Struct):
+    """The ACLs of one resource pattern."""
+
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    pattern_type: int = int8("1+", default=3)
+    acls: list[AclDescription] = array(AclDescription, "0+")
+
+
+class DescribeAclsResponse(Message, versions="1-3", flexible_from=2):
+    """The ACLs. Errors: SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    resources: list[DescribeAclsResource] = array(DescribeAclsResource, "0+")
+
+
+class AclCreation(Struct):
+    """An ACL to be."""
+
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    resource_pattern_type: int = int8("1+", default=3)
+    principal: str = string("0+")
+    host: str = string("0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+class CreateAclsRequest(Message, versions="1-3", flexible_from=2):
+    """Add ACLs."""
+
+    creations: list[AclCreation] = array(AclCreation, "0+")
+
+
+class AclCreationResult(Struct):
+    """What became of one. Errors: SECURITY_DISABLED, INVALID_REQUEST."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+
+
+class CreateAclsResponse(Message, versions="1-3", flexible_from=2):
+    """What became of each."""
+
+    throttle_time_ms: int = int32("0+")
+    results: list[AclCreationResult] = array(AclCreationResult, "0+")
+
+
+class DeleteAclsFilter(Struct):
+    """Which ACLs to delete, as in DescribeAcls."""
+
+    resource_type_filter: int = int8("0+")
+    resource_name_filter: str | None = string("0+", nullable="0+")
+    pattern_type_filter: int = int8("1+", default=3)
+    principal_filter: str | None = string("0+", nullable="0+")
+    host_filter: str | None = string("0+", nullable="0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+class DeleteAclsRequest(Message, versions="1-3", flexible_from=2):
+    """Delete what filters match."""
+
+    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter, "0+")
+
+
+class DeleteAclsMatchingAcl(Struct):
+    """One that was deleted."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    pattern_type: int = int8("1+", default=3)
+    principal: str = string("0+")
+    host: str = string("0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+class DeleteAclsFilterResult(Struct):
+    """What one filter has deleted."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl, "0+")
+
+
+class DeleteAclsResponse(Message, versions="1-3", flexible_from=2):
+    """What each filter has deleted."""
+
+    throttle_time_ms: int = int32("0+")
+    filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult, "0+")
+
+
+class UserName(Struct):
+    """A user."""
+
+    name: str = string("0+")
+
+
+class DescribeUserScramCredentialsRequest(Message, versions="0", flexible_from=0):
+    """Which credentials users have; null or none: all users (KIP-554)."""
+
+    users: list[UserName] | None = array(UserName, "0+", nullable="0+")
+
+
+class CredentialInfo(Struct):
+    """`mechanism`: 1 is SCRAM-SHA-256, 2 is SCRAM-SHA-512. What proves the password is not told."""
+
+    mechanism: int = int8("0+")
+    iterations: int = int32("0+")
+
+
+class DescribeUserScramCredentialsResult(Struct):
+    """One user. Errors: RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE."""
+
+    user: str = string("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    credential_infos: list[CredentialInfo] = array(CredentialInfo, "0+")
+
+
+class DescribeUserScramCredentialsResponse(Message, versions="0", flexible_from=0):
+    """The users."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    results: list[DescribeUserScramCredentialsResult] = array(
+        DescribeUserScramCredentialsResult, "0+"
+    )
+
+
+class ScramCredentialDeletion(Struct):
+    """A credential to remove."""
+
+    name: str = string("0+")
+    mechanism: int = int8("0+")
+
+
+class ScramCredentialUpsertion(Struct):
+    """A credential to set; the password itself is never sent."""
+
+    name: str = string("0+")
+    mechanism: int = int8("0+")
+    iterations: int = int32("0+")
+    salt: bytes = opaque("0+")
+    salted_password: bytes = secret("0+")
+
+
+class AlterUserScramCredentialsRequest(Message, versions="0", flexible_from=0):
+    """Remove and set credentials, of each user together or not at all."""
+
+    deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion, "0+")
+    upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion, "0+")
+
+
+class AlterUserScramCredentialsResult(Struct):
+    """What became of one user. Errors: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, ..."""
+
+    user: str = string("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+
+
+class AlterUserScramCredentialsResponse(Message, versions="0", flexible_from=0):
+    """What became of each user."""
+
+    throttle_time_ms: int = int32("0+")
+    results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult, "0+")

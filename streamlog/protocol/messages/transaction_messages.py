@@ -1,0 +1,368 @@
+"""Transactions: of producers, of coordinators, and of those who look at them."""
+
+from __future__ import annotations
+
+from streamlog.protocol.messages.produce_and_fetch import OWN_TAG
+from streamlog.protocol.schema import (
+    Message,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int32_array,
+    int64,
+    int64_array,
+    string,
+    string_array,
+)
+
+
+class DescribeProducersTopic(Struct):
+    """Partitions of a topic."""
+
+    name: str = string("0+")
+    partition_indexes: list[int] = int32_array("0+")
+
+
+class DescribeProducersRequest(Message, versions="0-0", flexible_from=0):
+    """Who writes to partitions?"""
+
+    topics: list[DescribeProducersTopic] = array(DescribeProducersTopic, "0+")
+
+
+class DescribedProducer(Struct):
+    """A producer as a partition knows it; -1 for what it does not know, or no transaction."""
+
+    producer_id: int = int64("0+")
+    producer_epoch: int = int32("0+")
+    last_sequence: int = int32("0+", default=-1)
+    last_timestamp: int = int64("0+", default=-1)
+    coordinator_epoch: int = int32("0+")
+    current_txn_start_offset: int = int64("0+", default=-1)
+
+
+class PartitionResponse(Struct):
+    """The producers of a partition. Error: UNKNOWN_TOPIC_OR_PARTITION."""
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    active_producers: list[DescribedProducer] = array(DescribedProducer, "0+")
+
+
+class TopicResponse(Struct):
+    """Partitions of a topic."""
+
+    name: str = string("0+")
+    partitions: list[PartitionResponse] = array(PartitionResponse, "0+")
+
+
+class DescribeProducersResponse(Message, versions="0-0", flexible_from=0):
+    """The producers of each partition."""
+
+    throttle_time_ms: int = int32("0+")
+    topics: list[TopicResponse] = array(TopicResponse, "0+")
+
+
+class DescribeTransactionsRequest(Message, versions="0-0", flexible_from=0):
+    """How is it with these transactional ids?"""
+
+    transactional_ids: list[str] = string_array("0+")
+
+
+class TopicData(Struct):
+    """Partitions of a topic that a transaction has begun to write to."""
+
+    topic: str = string("0+")
+    partitions: list[int] = int32_array("0+")
+
+
+class DescribedTransaction(Struct):
+    """A transactional id with its transaction. Error: TRANSACTIONAL_ID_NOT_FOUND."""
+
+    error_code: int = int16("0+")
+    transactional_id: str = string("0+")
+    transaction_state: str = string("0+")
+    transaction_timeout_ms: int = int32("0+")
+    transaction_start_time_ms: int = int64("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    topics: list[TopicData] = array(TopicData, "0+")
+
+
+class DescribeTransactionsResponse(Message, versions="0-0", flexible_from=0):
+    """Each transactional id."""
+
+    throttle_time_ms: int = int32("0+")
+    transaction_states: list[DescribedTransaction] = array(DescribedTransaction, "0+")
+
+
+class AddPartitionsToTxnTopic(Struct):
+    """Partitions of a topic."""
+
+    name: str = string("0+")
+    partitions: list[int] = int32_array("0+")
+
+
+class AddPartitionsToTxnTransaction(Struct):
+    """Partitions of one transaction; `verify_only`: whether they are in it already."""
+
+    transactional_id: str = string("4+")
+    producer_id: int = int64("4+")
+    producer_epoch: int = int16("4+")
+    verify_only: bool = boolean("4+")
+    topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "4+")
+
+
+class AddPartitionsToTxnRequest(Message, versions="0-4", flexible_from=3):
+    """A producer is about to write to partitions in its transaction, which begins by that.
+
+    From version 4 on brokers ask each other, on behalf of many producers.
+    """
+
+    transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, "4+")
+    v3_and_below_transactional_id: str = string("0-3")
+    v3_and_below_producer_id: int = int64("0-3")
+    v3_and_below_producer_epoch: int = int16("0-3")
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "0-3")
+
+
+class AddPartitionsToTxnPartitionResult(Struct):
+    """Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, ..."""
+
+    partition_index: int = int32("0+")
+    partition_error_code: int = int16("0+")
+
+
+class AddPartitionsToTxnTopicResult(Struct):
+    """Partitions of a topic."""
+
+    name: str = string("0+")
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = array(
+        AddPartitionsToTxnPartitionResult, "0+"
+    )
+
+
+class AddPartitionsToTxnResult(Struct):
+    """What has become of the partitions of one transaction."""
+
+    transactional_id: str = string("4+")
+    topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult, "4+")
+
+
+class AddPartitionsToTxnResponse(Message, versions="0-4", flexible_from=3):
+    """All partitions of a transaction were added, or none: then some say why."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("4+")
+    results_by_transaction: list[AddPartitionsToTxnResult] = array(AddPartitionsToTxnResult, "4+")
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(
+        AddPartitionsToTxnTopicResult, "0-3"
+    )
+
+
+class AddOffsetsToTxnRequest(Message, versions="0-4", flexible_from=3):
+    """A producer is about to commit offsets of a group in its transaction."""
+
+    transactional_id: str = string("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    group_id: str = string("0+")
+
+
+class AddOffsetsToTxnResponse(Message, versions="0-4", flexible_from=3):
+    """Errors as for AddPartitionsToTxn."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class EndTxnRequest(Message, versions="0-4", flexible_from=3):
+    """A producer commits its transaction, or aborts it."""
+
+    transactional_id: str = string("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    committed: bool = boolean("0+")
+
+
+class EndTxnResponse(Message, versions="0-4", flexible_from=3):
+    """Errors: INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, ..."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class WritableTxnMarkerTopic(Struct):
+    """Partitions of a topic."""
+
+    name: str = string("0+")
+    partition_indexes: list[int] = int32_array("0+")
+
+
+class WritableTxnMarker(Struct):
+    """How a producer's transaction ends in some partitions; `transaction_result`: committed."""
+
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    transaction_result: bool = boolean("0+")
+    topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic, "0+")
+    coordinator_epoch: int = int32("0+")
+
+
+class WriteTxnMarkersRequest(Message, versions="1-1", flexible_from=1):
+    """A coordinator ends transactions, or an admin one that nobody else ends any more.
+
+    `coordinator_id` is ours, and tells which broker's coordinator it is.
+    """
+
+    markers: list[WritableTxnMarker] = array(WritableTxnMarker, "0+")
+    coordinator_id: int = int32("1+", default=-1, tag=OWN_TAG)
+
+
+class WritableTxnMarkerPartitionResult(Struct):
+    """Errors: TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH, ..."""
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class WritableTxnMarkerTopicResult(Struct):
+    """Partitions of a topic."""
+
+    name: str = string("0+")
+    partitions: list[WritableTxnMarkerPartitionResult] = array(
+        WritableTxnMarkerPartitionResult, "0+"
+    )
+
+
+class WritableTxnMarkerResult(Struct):
+    """What has become of one marker."""
+
+    producer_id: int = int64("0+")
+    topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult, "0+")
+
+
+class WriteTxnMarkersResponse(Message, versions="1-1", flexible_from=1):
+    """What has become of the markers."""
+
+    markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult, "0+")
+
+
+class TxnOffsetCommitRequestPartition(Struct):
+    """The next offset to read."""
+
+    partition_index: int = int32("0+")
+    committed_offset: int = int64("0+")
+    committed_leader_epoch: int = int32("2+", default=-1)
+    committed_metadata: str | None = string("0+", nullable="0+")
+
+
+class TxnOffsetCommitRequestTopic(Struct):
+    """Partitions of a topic."""
+
+    name: str = string("0+")
+    partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition, "0+")
+
+
+class TxnOffsetCommitRequest(Message, versions="0-4", flexible_from=3):
+    """Offsets that count once the transaction is committed.
+
+    From version 3 on the group's member says who it is, so that one that was replaced is refused
+    (KIP-447).
+    """
+
+    transactional_id: str = string("0+")
+    group_id: str = string("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    generation_id: int = int32("3+", default=-1)
+    member_id: str = string("3+")
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)
+    topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic, "0+")
+
+
+class TxnOffsetCommitResponsePartition(Struct):
+    """Errors as for OffsetCommit, and INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH."""
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class TxnOffsetCommitResponseTopic(Struct):
+    """Partitions of a topic."""
+
+    name: str = string("0+")
+    partitions: list[TxnOffsetCommitResponsePartition] = array(
+        TxnOffsetCommitResponsePartition, "0+"
+    )
+
+
+class TxnOffsetCommitResponse(Message, versions="0-4", flexible_from=3):
+    """Each partition has a code of its own."""
+
+    throttle_time_ms: int = int32("0+")
+    topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic, "0+")
+
+
+class ListTransactionsRequest(Message, versions="0-1", flexible_from=0):
+    """Which transactional ids are there, in these states, of these producers, open for so long?
+
+    An empty filter lets all through. `duration_filter`: milliseconds, negative for none (KIP-994).
+    """
+
+    state_filters: list[str] = string_array("0+")
+    producer_id_filters: list[int] = int64_array("0+")
+    duration_filter: int = int64("1+", default=-1)
+
+
+class TransactionStateRecord(Struct):
+    """A transactional id."""
+
+    transactional_id: str = string("0+")
+    producer_id: int = int64("0+")
+    transaction_state: str = string("0+")
+
+
+class ListTransactionsResponse(Message, versions="0-1", flexible_from=0):
+    """Those there are, and which filters name no state."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    unknown_state_filters: list[str] = string_array("0+")
+    transaction_states: list[TransactionStateRecord] = array(TransactionStateRecord, "0+")
+
+
+# The records of `__transaction_state`.
+
+
+class TransactionLogKey(Message, versions="0-0"):
+    """Of a record about a transactional id."""
+
+    transactional_id: str = string("0")
+
+
+class PartitionsSchema(Struct):
+    """Partitions of a topic."""
+
+    topic: str = string("0+")
+    partition_ids: list[int] = int32_array("0+")
+
+
+class TransactionLogValue(Message, versions="0-1", flexible_from=1):
+    """A transactional id as it is from this record on."""
+
+    producer_id: int = int64("0+")
+    previous_producer_id: int = int64("1+", default=-1, tag=0)
+    next_producer_id: int = int64("1+", default=-1, tag=1)
+    producer_epoch: int = int16("0+")
+    transaction_timeout_ms: int = int32("0+")
+    transaction_status: int = int8("0+")
+    transaction_partitions: list[PartitionsSchema] | None = array(
+        PartitionsSchema, "0+", nullable="0+"
+    )
+    transaction_last_update_timestamp_ms: int = int64("0+")
+    transaction_start_timestamp_ms: int = int64("0+")
+    client_transaction_version: int = int16("1+", tag=2)

@@ -1,0 +1,265 @@
+"""Control batches: markers that end transactions, time marks, and which batches were aborted.
+
+A reader of committed records passes over the batches of a producer between the first offset of an
+aborted transaction and its marker. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from streamlog.errors import CorruptData
+from streamlog.records.batch import RecordBatch, encode_batch
+
+ABORT = 0
+"""Type of a control record: the producer's transaction was aborted."""
+COMMIT = 1
+LEADER_CHANGE = 2
+"""Of the controllers' quorum: a leader's first entry of its epoch (KIP-595)."""
+SNAPSHOT_HEADER = 3
+SNAPSHOT_FOOTER = 4
+MARKERS = frozenset({ABORT, COMMIT})
+TIME_MARK = 0x534C
+"""Far from what Kafka numbers; "SL"."""
+
+_KEY = struct.Struct(">hh")
+_VALUE = struct.Struct(">hi")
+_VERSION = 0
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_ELAPSED = struct.Struct(">hq")
+_TOLD_VERSION = 1
+_COUNT = struct.Struct(">H")
+_TOLD = struct.Struct(">Hq")
+TOLD_MAX = 64
+"""How many applications one mark tells a time."""
+CLOCK_BYTES_MAX = 300
+"""Bounds the name of a clock: a group's id and a digest."""
+_CONTROL = 0x20
+_TRANSACTIONAL_CONTROL = 0x30
+
+
+class Marker(NamedTuple):
+    """What a control record says."""
+
+    kind: int
+    """ABORT, COMMIT, or a type that is none of a transaction's."""
+    coordinator_epoch: int
+    """Of the coordinator that has written it; -1 if it is no marker."""
+
+
+class MarkTold(NamedTuple):
+    """The event time to which a mark brings the readers that keep time by one clock."""
+
+    clock: str
+    """Names an application and how it reads event time from the topic's records."""
+    time_ms: int
+
+
+def clock_of(group: str, digest: str) -> str:
+    """The name of the clock of an application; `digest` stands for how it reads event time."""
+    return f"{group}:{digest}"
+
+
+def group_of(clock: str) -> str:
+    """The group whose readers keep time by this clock."""
+    return clock.rpartition(":")[0]
+
+
+class TimeMark(NamedTuple):
+    """Nothing was appended for so long: event time has gone on by as much, with no record.
+
+    A reader that has come to time t before it is told that no record older than t + `elapsed_ms`
+    is expected. So it depends on nothing but what stands before it in the log.
+    """
+
+    offset: int
+    """Where it stands."""
+    elapsed_ms: int
+    """Since whatever was appended before it, another mark included."""
+    told: tuple[MarkTold, ...] = ()
+    """Which applications take event time here to be no earlier than a time of theirs: where the
+    other partitions of the topic had come when this one was quiet, or empty."""
+
+    def time_behind(self, time_ms: int, clock: str) -> int:
+        """The event time behind this mark, for a reader of that clock that had come to `time_ms`.
+
+        A reader that knows no time (-1) learns one only if the mark tells its clock.
+        """
+        told_ms = max((told.time_ms for told in self.told if told.clock == clock), default=-1)
+        return max(time_ms + self.elapsed_ms if time_ms >= 0 else time_ms, told_ms)
+
+
+def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: int) -> bytes:
+    """A control batch that ends the transaction of a producer (id, epoch), with base offset 0."""
+    key = _KEY.pack(_VERSION, marker.kind)
+    value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
+    batch = bytearray(
+        encode_batch(
+            [(timestamp_ms, key, value, ())],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            transactional=True,
+        )
+    )
+    return _sealed(batch, _TRANSACTIONAL_CONTROL)
+
+
+def encode_time_mark(elapsed_ms: int, timestamp_ms: int, told: Sequence[MarkTold] = ()) -> bytes:
+    """A control batch that says for how long nothing was appended, with base offset 0."""
+    key = _KEY.pack(_VERSION, TIME_MARK)
+    value = _ELAPSED.pack(_TOLD_VERSION if told else _VERSION, elapsed_ms)
+    if told:
+        value += _COUNT.pack(len(told))
+        for clock, time_ms in told:
+            name = clock.encode()
+            value += _TOLD.pack(len(name), time_ms) + name
+    return _sealed(bytearray(encode_batch([(timestamp_ms, key, value, ())])), _CONTROL)
+
+
+def encode_control(kind: int, value: bytes, *, timestamp_ms: int) -> bytes:
+    """A control batch of the quorum, with base offset 0; it has no producer."""
+    key = _KEY.pack(_VERSION, kind)
+    return _sealed(bytearray(encode_batch([(timestamp_ms, key, value, ())])), _CONTROL)
+
+
+def control_kind(batch: RecordBatch) -> int | None:
+    """Of what type a control batch is; None if compaction has left it no record.
+
+    Raises:
+        CorruptData: it is malformed.
+    """
+    found = _record(batch)
+    return None if found is None else found[0]
+
+
+def _sealed(batch: bytearray, attributes: int) -> bytes:
+    struct.pack_into(">h", batch, _ATTRIBUTES_AT, attributes)
+    struct.pack_into(">I", batch, _CRC_AT, crc32c(batch[_ATTRIBUTES_AT:]))
+    return bytes(batch)
+
+
+def marker_of(batch: RecordBatch) -> Marker | None:
+    """The record of a control batch; None if compaction has left it none.
+
+    Raises:
+        CorruptData: it is malformed.
+    """
+    found = _record(batch)
+    if found is None:
+        return None
+    kind, value = found
+    if kind not in MARKERS:
+        return Marker(kind, -1)
+    if value is None or len(value) < _VALUE.size:
+        raise CorruptData(f"the marker at offset {batch.base_offset} has value {value!r}")
+    return Marker(kind, _VALUE.unpack_from(value)[1])
+
+
+def time_mark_of(batch: RecordBatch) -> TimeMark | None:
+    """The time mark in a control batch; None if it holds something else.
+
+    Raises:
+        CorruptData: it is malformed.
+    """
+    found = _record(batch)
+    if found is None or found[0] != TIME_MARK:
+        return None
+    value = found[1] or b""
+    try:
+        version, elapsed_ms = _ELAPSED.unpack_from(value)
+        told = tuple(_told(value)) if version >= _TOLD_VERSION else ()
+    except (struct.error, UnicodeDecodeError):
+        elapsed_ms, told = -1, ()
+    if elapsed_ms < 0:
+        raise CorruptData(f"the time mark at offset {batch.base_offset} has value {value!r}")
+    return TimeMark(batch.base_offset, elapsed_ms, told)
+
+
+def _told(value: bytes) -> Iterator[MarkTold]:
+    (count,) = _COUNT.unpack_from(value, _ELAPSED.size)
+    at = _ELAPSED.size + _COUNT.size
+    for _ in range(count):
+        length, time_ms = _TOLD.unpack_from(value, at)
+        at += _TOLD.size
+        yield MarkTold(value[at : at + length].decode(), time_ms)
+        at += length
+
+
+def _record(batch: RecordBatch) -> tuple[int, bytes | None] | None:
+    """Type and value of the record in a control batch."""
+    records = batch.records()
+    if not records:
+        return None
+    key, value = records[0].key, records[0].value
+    if key is None or len(key) < _KEY.size:
+        raise CorruptData(f"the control record at offset {batch.base_offset} has key {key!r}")
+    kind: int = _KEY.unpack_from(key)[1]
+    return kind, value
+
+
+UNTIL_MARKER: Final = 2**63 - 1
+"""The last offset of a transaction whose marker has not been met yet."""
+
+MarkerOf: TypeAlias = Callable[[RecordBatch], Marker | None]
+"""Reads the marker of a control batch; raises CorruptData if it is malformed."""
+
+
+class AbortedRange(NamedTuple):
+    """An aborted transaction: its producer's transactional batches in here are hidden."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int = UNTIL_MARKER
+    """Of its marker."""
+
+
+class AbortedBatches:
+    """The aborted transactions of a partition, asked about its batches."""
+
+    __slots__ = ("_marker_of", "_ranges")
+
+    def __init__(
+        self, ranges: Iterable[AbortedRange] = (), *, marker_of: MarkerOf = marker_of
+    ) -> None:
+        self._marker_of = marker_of
+        self._ranges: dict[int, list[AbortedRange]] = {}  # by producer, in order of offset
+        for each in sorted(ranges, key=_first_offset):
+            self.add(each)
+
+    def add(self, aborted: AbortedRange) -> None:
+        """Add a transaction; it begins after the ones that are known of its producer."""
+        self._ranges.setdefault(aborted.producer_id, []).append(aborted)
+
+    def hides(self, batch: RecordBatch) -> bool:
+        """Whether readers of committed records skip the batch because it was aborted.
+
+        Where the last offsets are not known, pass every batch in order, control batches included.
+
+        Raises:
+            CorruptData: a control batch that may end a transaction is malformed.
+        """
+        if not self._ranges:
+            return False
+        ranges = self._ranges.get(batch.producer_id)
+        if ranges is None:
+            return False
+        index = bisect_right(ranges, batch.last_offset, key=_first_offset) - 1
+        if index < 0 or ranges[index].last_offset < batch.base_offset:
+            return False
+        if not batch.is_control:
+            return batch.is_transactional
+        if ranges[index].last_offset == UNTIL_MARKER:
+            marker = self._marker_of(batch)
+            if marker is not None and marker.kind == ABORT:
+                ranges[index] = ranges[index]._replace(last_offset=batch.base_offset)
+        return False
+
+
+def _first_offset(aborted: AbortedRange) -> int:
+    return aborted.first_offset

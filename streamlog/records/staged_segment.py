@@ -1,0 +1,73 @@
+"""Staged segments: files of whole record batches that wait to be taken into a log.
+
+Whoever stages them knows neither their offsets nor the producer that they will be of. The former
+lie outside the checksum of a batch, the latter inside: `adopt_batches` sets the producer and
+computes the checksum anew, which is as fast as memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from streamlog.records.batch import split_batches
+
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_PRODUCER_AT = 43
+_TRANSACTIONAL = 0x10
+_INT16 = struct.Struct(">h")
+_UINT32 = struct.Struct(">I")
+_PRODUCER = struct.Struct(">qhi")
+_NO_SEQUENCE = -1
+
+
+class StagedSegment(NamedTuple):
+    """A staged file, for one partition."""
+
+    topic: str
+    partition: int
+    name: str
+    """Of the file, within its job."""
+    size_bytes: int
+    record_count: int
+    crc32c: int
+    """Of the whole file."""
+
+
+class AdoptedBatches(NamedTuple):
+    """Batches that have become a producer's."""
+
+    data: bytearray
+    """Whole batches; what was cut off behind the last one is left out."""
+    record_count: int
+
+
+def adopt_batches(
+    data: bytes | bytearray | memoryview, producer_id: int, producer_epoch: int
+) -> AdoptedBatches:
+    """The whole batches in `data` as part of the transaction of a producer.
+
+    Raises:
+        CorruptData: one of them is damaged.
+    """
+    own = bytearray(data)
+    position = record_count = 0
+    with memoryview(own) as view:
+        for batch in split_batches(view):
+            batch.check_crc()
+            attributes = batch.attributes | _TRANSACTIONAL
+            end = position + batch.size_bytes
+            _INT16.pack_into(own, position + _ATTRIBUTES_AT, attributes)
+            _PRODUCER.pack_into(
+                own, position + _PRODUCER_AT, producer_id, producer_epoch, _NO_SEQUENCE
+            )
+            with view[position + _ATTRIBUTES_AT : end] as sealed:
+                _UINT32.pack_into(own, position + _CRC_AT, crc32c(sealed))
+            record_count += batch.record_count
+            position = end
+            del batch
+    del own[position:]
+    return AdoptedBatches(own, record_count)

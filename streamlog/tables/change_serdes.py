@@ -1,0 +1,144 @@
+"""What table operators send through repartition topics: references, outcomes and revisions.
+
+A foreign-key join sends a `Reference` to the task of the right row, and a `ReferenceOutcome` back
+to the task of the left row. An aggregation of a table sends a `Revision`: what a change takes out
+of a group and what it puts in. Rules of the module: references and outcomes carry the version of
+the left row, which grows with each of its changes, so an old outcome is recognised (KIP-213
+compares hashes instead); values are stored as their own bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from streamlog.errors import SerdeError
+from streamlog.serdes import Serde, form_of
+
+
+class Reference(NamedTuple):
+    """A row points to the key of this record, or no more."""
+
+    row_key: bytes
+    version: int
+    value: Any
+    """Of the row that points; None: it does not any more."""
+
+
+class ReferenceOutcome(NamedTuple):
+    """What has come of a version of a row, by its key."""
+
+    version: int
+    value: Any
+    """None: nothing."""
+    is_gone: bool = False
+    """The row has been deleted; nothing else will come of this version."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_reference = msgspec.msgpack.Decoder(tuple[bytes, int, bytes | None]).decode
+_outcome = msgspec.msgpack.Decoder(tuple[int, bytes | None, bool]).decode
+
+
+class ReferenceSerde:
+    """References from rows whose values another serde writes."""
+
+    def __init__(self, value: Serde[Any]) -> None:
+        self.value = value
+
+    @property
+    def form(self) -> object:
+        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        return {"reference": form_of(self.value)}
+
+    def dumps(self, obj: Reference) -> bytes:
+        """As MessagePack."""
+        value = None if obj.value is None else self.value.dumps(obj.value)
+        return _encode((obj.row_key, obj.version, value))
+
+    def loads(self, data: bytes) -> Reference:
+        """The reference.
+
+        Raises:
+            SerdeError: the data is none.
+        """
+        try:
+            row_key, version, value = _reference(data)
+        except msgspec.MsgspecError as error:
+            raise SerdeError(f"not a reference: {error}; the data is {data[:48]!r}") from error
+        return Reference(row_key, version, None if value is None else self.value.loads(value))
+
+
+class OutcomeSerde:
+    """Outcomes whose values another serde writes."""
+
+    def __init__(self, value: Serde[Any]) -> None:
+        self.value = value
+
+    @property
+    def form(self) -> object:
+        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        return {"outcome": form_of(self.value)}
+
+    def dumps(self, obj: ReferenceOutcome) -> bytes:
+        """As MessagePack."""
+        value = None if obj.value is None else self.value.dumps(obj.value)
+        return _encode((obj.version, value, obj.is_gone))
+
+    def loads(self, data: bytes) -> ReferenceOutcome:
+        """The outcome.
+
+        Raises:
+            SerdeError: the data is none.
+        """
+        try:
+            version, value, is_gone = _outcome(data)
+        except msgspec.MsgspecError as error:
+            raise SerdeError(f"not an outcome: {error}; the data is {data[:48]!r}") from error
+        return ReferenceOutcome(
+            version, None if value is None else self.value.loads(value), is_gone
+        )
+
+
+_decode = msgspec.msgpack.Decoder(tuple[bytes | None, bytes | None]).decode
+
+
+class Revision(NamedTuple):
+    """A value that is there no more, and one that is there from now on."""
+
+    old: Any
+    new: Any
+
+
+class RevisionSerde:
+    """Revisions of values that another serde writes."""
+
+    def __init__(self, value: Serde[Any]) -> None:
+        self.value = value
+
+    @property
+    def form(self) -> object:
+        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        return {"revision": form_of(self.value)}
+
+    def dumps(self, obj: Revision) -> bytes:
+        """Both values as MessagePack."""
+        dumps = self.value.dumps
+        return _encode([None if value is None else dumps(value) for value in obj])
+
+    def loads(self, data: bytes) -> Revision:
+        """Both values.
+
+        Raises:
+            SerdeError: the data is no revision.
+        """
+        try:
+            old, new = _decode(data)
+        except msgspec.MsgspecError as error:
+            raise SerdeError(f"not a revision: {error}; the data is {data[:48]!r}") from error
+        loads = self.value.loads
+        return Revision(
+            None if old is None else loads(old),
+            None if new is None else loads(new),
+        )

@@ -1,3 +1,0 @@
-# What collector.py stands for, in C.
-cdef extern from "Python.h":
-    void leave_out "PyObject_GC_UnTrack" (object obj)

@@ -1,0 +1,1 @@
+"""Rows of an aggregation, and how values fold into them."""

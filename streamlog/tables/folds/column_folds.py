@@ -1,0 +1,444 @@
+"""Columns whose state is more than a number: variance, first, last, collect, top, and sketches.
+
+Each is a `Fold` with plain data for a state; `folding.Column` has extracted the value before. The
+variance is Welford's, merged by Chan's formula. Sums of decimals are exact or raise, whatever the
+thread's decimal context is. Sketches estimate the number of distinct values (HyperLogLog, Apache
+DataSketches) and quantiles (DDSketch, VLDB 12, 2195) in bounded memory; their libraries are the
+extra `sketches`, imported when the first one is made. Rules of the module: a result shares nothing
+with the state; merging two states gives what one fold over both would, in the order of the states;
+a sketch depends on which values there were, and not on their order, on merges, or on when the state
+was stored. That rules out t-digest and KLL, and it is why an estimate of distinct values is asked
+of a union, which counts registers.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Sequence
+from decimal import Decimal
+from importlib import import_module
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from streamlog.errors import SerdeError, TopologyError
+from streamlog.serdes import msgpack
+
+DIGITS_MAX = 1_000
+"""Of a sum. Also bounds what two numbers that are far apart cost: 1E+999999 and 1."""
+EXACT = decimal.Context(
+    prec=DIGITS_MAX,
+    Emin=decimal.MIN_EMIN,
+    Emax=decimal.MAX_EMAX,
+    traps=[decimal.Inexact, decimal.InvalidOperation],
+)
+_MEAN = decimal.Context(
+    prec=28,
+    Emin=decimal.MIN_EMIN,
+    Emax=decimal.MAX_EMAX,
+    traps=[decimal.InvalidOperation, decimal.DivisionByZero],
+)
+
+
+def exact_sum(first: Decimal | int, second: Decimal | int) -> Decimal:
+    """The sum of two numbers, one of which is a Decimal.
+
+    Raises:
+        TypeError: the other one is a float.
+        ValueError: it has more than `DIGITS_MAX` digits, or has no value.
+    """
+    try:
+        return EXACT.add(first, second)
+    except decimal.Inexact:
+        raise ValueError(f"a sum of decimals needs more than {DIGITS_MAX} digits") from None
+    except decimal.InvalidOperation:
+        raise ValueError(f"{first} and {second} have no sum") from None
+
+
+def quotient(total: Decimal | int, count: int) -> Decimal:
+    """The mean of so many numbers, to 28 digits."""
+    return _MEAN.divide(total, count)
+
+
+Moments = tuple[int, float, float]
+"""How many values, their mean, and the sum of the squares of their distances from it."""
+
+
+def refuse_unordered(rank: Any) -> None:  # noqa: ANN401 - the user's
+    """Refuse NaN, which is neither before nor behind any other number.
+
+    Raises:
+        ValueError: it is NaN.
+    """
+    if rank != rank:  # noqa: PLR0124 - only NaN differs from itself
+        raise ValueError(f"{rank} has no place in an order: leave such records out before")
+
+
+class Variance:
+    """The variance of numbers, of all of them or of a sample."""
+
+    __slots__ = ("_missing",)
+
+    def __init__(self, *, of_sample: bool) -> None:
+        self._missing = 1 if of_sample else 0
+
+    def initial(self) -> Moments:
+        """Of no values."""
+        return 0, 0.0, 0.0
+
+    def add(self, state: Moments, found: float | Decimal) -> Moments:
+        """With one more number."""
+        count, mean, squares = state
+        number = float(found) if isinstance(found, Decimal) else found
+        count += 1
+        away = number - mean
+        mean += away / count
+        return count, mean, squares + away * (number - mean)
+
+    def merge(self, state: Moments, later: Moments) -> Moments:
+        """Of the numbers of both."""
+        if not state[0] or not later[0]:
+            return state if later[0] == 0 else later
+        count = state[0] + later[0]
+        away = later[1] - state[1]
+        mean = state[1] + away * later[0] / count
+        return count, mean, state[2] + later[2] + away * away * state[0] * later[0] / count
+
+    def result(self, state: Moments) -> float:
+        """Squared units; 0 of fewer values than it takes to vary."""
+        freedom = state[0] - self._missing
+        return state[2] / freedom if freedom > 0 else 0.0
+
+
+class DecimalMean:
+    """The mean of decimals as a Decimal: the sum is exact, the quotient has 28 digits."""
+
+    __slots__ = ()
+
+    def initial(self) -> tuple[Decimal, int]:
+        """Of no values."""
+        return Decimal(0), 0
+
+    def add(self, state: tuple[Decimal, int], found: Decimal | int) -> tuple[Decimal, int]:
+        """With one more number.
+
+        Raises:
+            TypeError: it is a float.
+            ValueError: the sum has too many digits.
+        """
+        return exact_sum(state[0], found), state[1] + 1
+
+    def merge(self, state: tuple[Decimal, int], later: tuple[Decimal, int]) -> tuple[Decimal, int]:
+        """Of the numbers of both."""
+        return exact_sum(state[0], later[0]), state[1] + later[1]
+
+    def result(self, state: tuple[Decimal, int]) -> Decimal:
+        """The mean; 0 of no values."""
+        return quotient(state[0], state[1] or 1)
+
+
+class First:
+    """What came first: in the order of the records, or by what each is ordered by."""
+
+    __slots__ = ("_ordered",)
+
+    def __init__(self, *, ordered: bool) -> None:
+        """`ordered`: values are pairs of what they are ordered by and what they are."""
+        self._ordered = ordered
+
+    def initial(self) -> None:
+        """Of no values."""
+
+    def add(self, state: tuple[Any, ...] | None, found: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the user's
+        """With one more value."""
+        if not self._ordered:
+            return self._one(state, (found,))
+        refuse_unordered(found[0])
+        return self._one(state, found)
+
+    def merge(
+        self, state: tuple[Any, ...] | None, later: tuple[Any, ...] | None
+    ) -> tuple[Any, ...] | None:
+        """Of both."""
+        return state if later is None else self._one(state, later)
+
+    def result(self, state: tuple[Any, ...] | None) -> Any:  # noqa: ANN401 - the user's
+        """The value; None of none."""
+        return None if state is None else state[-1]
+
+    def _one(self, state: tuple[Any, ...] | None, found: tuple[Any, ...]) -> tuple[Any, ...]:
+        if state is None or (self._ordered and found[0] < state[0]):
+            return found
+        return state
+
+
+class Last(First):
+    """What came last; of two that are equal by their order, the one that came later."""
+
+    __slots__ = ()
+
+    def _one(self, state: tuple[Any, ...] | None, found: tuple[Any, ...]) -> tuple[Any, ...]:
+        if state is not None and self._ordered and found[0] < state[0]:
+            return state
+        return found
+
+
+class Collected:
+    """All values, in the order of the records; up to a limit the first ones."""
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+
+    def initial(self) -> list[Any]:
+        """Of no values."""
+        return []
+
+    def add(self, state: list[Any], found: Any) -> list[Any]:  # noqa: ANN401 - the user's
+        """With one more value."""
+        if self._limit is None or len(state) < self._limit:
+            state.append(found)
+        return state
+
+    def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
+        """Of both."""
+        state.extend(later if self._limit is None else later[: self._limit - len(state)])
+        return state
+
+    def result(self, state: list[Any]) -> list[Any]:
+        """A list of its own."""
+        return list(state)
+
+
+class Top:
+    """The largest few, the largest first; of two that are equal, the earlier one first."""
+
+    __slots__ = ("_count", "_ordered")
+
+    def __init__(self, count: int, *, ordered: bool) -> None:
+        """`ordered`: values are pairs of what they are ordered by and what they are."""
+        self._count = count
+        self._ordered = ordered
+
+    def initial(self) -> list[Any]:
+        """Of no values."""
+        return []
+
+    def add(self, state: list[Any], found: Any) -> list[Any]:  # noqa: ANN401 - the user's
+        """With one more value."""
+        at = len(state)
+        refuse_unordered(found[0] if self._ordered else found)
+        if self._ordered:
+            while at and state[at - 1][0] < found[0]:
+                at -= 1
+        else:
+            while at and state[at - 1] < found:
+                at -= 1
+        if at < self._count:
+            state.insert(at, found)
+            del state[self._count :]
+        return state
+
+    def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
+        """Of both."""
+        for found in later:
+            self.add(state, found)
+        return state
+
+    def result(self, state: list[Any]) -> list[Any]:
+        """A list of its own."""
+        return [item for _, item in state] if self._ordered else list(state)
+
+
+PRECISION = 12
+"""Registers of a HyperLogLog, as a power of two: 4 KiB, and a standard error of 1.6 %."""
+PRECISION_MIN, PRECISION_MAX = 4, 21
+ACCURACY = 0.01
+"""Of a quantile: how far it may be from the value, relative to it."""
+BINS_MAX = 2048
+"""Of a quantile's sketch, for positive and for negative numbers each. With 1 % that is 17 orders of
+magnitude; beyond, the numbers nearest to zero share a bin."""
+
+INT_MAX = (1 << 63) - 1
+"""Of what is hashed as a number."""
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode_as_it_is = msgspec.msgpack.Encoder().encode
+_EXPONENT_MAX = 400
+"""Of a decimal that may equal a float, or is written out as a whole number."""
+
+
+class Distinct:
+    """How many different values there were, by HyperLogLog."""
+
+    __slots__ = ("_library", "_precision")
+
+    def __init__(self, precision: int = PRECISION) -> None:
+        self._library = _library("datasketches", "agg.distinct")
+        self._precision = precision
+
+    def initial(self) -> Any:  # noqa: ANN401 - the library's
+        """Of no values."""
+        return self._library.hll_sketch(self._precision)
+
+    def add(self, state: Any, found: object) -> Any:  # noqa: ANN401 - the library's
+        """With one more value. 1, 1.0 and True are one value, as in Python.
+
+        Raises:
+            SerdeError: it is of a type that can't be written down.
+        """
+        # The library leaves an empty text out.
+        state.update((found or "\0") if type(found) is str else _mark_type(found))
+        return state
+
+    def merge(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - the library's
+        """Of both."""
+        union = self._library.hll_union(self._precision)
+        union.update(state)
+        union.update(later)
+        return union.get_result()
+
+    def result(self, state: Any) -> int:  # noqa: ANN401 - the library's
+        """The estimate; of a few hundred values it is exact."""
+        union = self._library.hll_union(self._precision)
+        union.update(state)
+        # Twice: from then on it does not answer from the order of the values.
+        union.update(state)
+        estimate: float = union.get_estimate()
+        return round(estimate)
+
+    def dump(self, state: Any) -> bytes:  # noqa: ANN401 - the library's
+        """The state as plain data."""
+        return bytes(state.serialize_compact())
+
+    def load(self, data: bytes) -> Any:  # noqa: ANN401 - the library's
+        """The state in what `dump` gave."""
+        return self._library.hll_sketch.deserialize(data)
+
+
+class Bins:
+    """What a quantile keeps: how many numbers there were in each bin."""
+
+    __slots__ = ("negative", "positive", "zeros")
+
+    def __init__(self, positive: Any, negative: Any, zeros: int = 0) -> None:  # noqa: ANN401 - the library's
+        self.positive = positive
+        self.negative = negative
+        """By how far below zero."""
+        self.zeros = zeros
+
+
+class Quantile:
+    """A quantile of numbers, by DDSketch: within `accuracy` of the number at that rank."""
+
+    __slots__ = ("_key", "_least", "_library", "_mapping", "_q", "_stores")
+
+    def __init__(self, q: float, accuracy: float = ACCURACY) -> None:
+        self._library = _library("ddsketch.ddsketch", "agg.quantile")
+        self._stores = _library("ddsketch.store", "agg.quantile")
+        self._mapping = _library("ddsketch.mapping", "agg.quantile").LogarithmicMapping(accuracy)
+        self._key = self._mapping.key
+        self._least = self._mapping.min_possible
+        self._q = q
+
+    def initial(self) -> Bins:
+        """Of no values."""
+        store = self._stores.CollapsingLowestDenseStore
+        return Bins(store(BINS_MAX), store(BINS_MAX))
+
+    def add(self, state: Bins, found: float) -> Bins:
+        """With one more number.
+
+        Raises:
+            ValueError: it is infinite or not a number.
+        """
+        if not isfinite(found):
+            raise ValueError(f"{found} has no place among the numbers of a quantile")
+        if found > self._least:
+            state.positive.add(self._key(found))
+        elif found < -self._least:
+            state.negative.add(self._key(-found))
+        else:
+            state.zeros += 1
+        return state
+
+    def merge(self, state: Bins, later: Bins) -> Bins:
+        """Of both."""
+        state.positive.merge(later.positive)
+        state.negative.merge(later.negative)
+        state.zeros += later.zeros
+        return state
+
+    def result(self, state: Bins) -> float:
+        """The estimate; 0 of no values."""
+        parts = (self._mapping, state.positive, state.negative, state.zeros)
+        return float(self._library.BaseDDSketch(*parts).get_quantile_value(self._q) or 0)
+
+    def dump(self, state: Bins) -> tuple[int, dict[int, int], dict[int, int]]:
+        """The state as plain data."""
+        return state.zeros, _counts(state.positive), _counts(state.negative)
+
+    def load(self, data: Sequence[Any]) -> Bins:
+        """The state in what `dump` gave."""
+        state = self.initial()
+        state.zeros = data[0]
+        for store, counts in ((state.positive, data[1]), (state.negative, data[2])):
+            for key, count in counts.items():
+                store.add(key, count)
+        return state
+
+
+def _counts(store: Any) -> dict[int, int]:  # noqa: ANN401 - the library's
+    """By key, the largest first: read back in this order, it needs no room that it had not."""
+    first = store.offset
+    numbered = reversed(list(enumerate(store.bins, first)))
+    return {key: int(count) for key, count in numbered if count}
+
+
+def _mark_type(found: object) -> int | float | str:
+    """A value as the library hashes it: equal for equal ones, and never that of a text."""
+    if isinstance(found, float) and found.is_integer():
+        found = int(found)
+    if isinstance(found, int) and -INT_MAX <= found <= INT_MAX:
+        return int(found)
+    if isinstance(found, float):
+        return found
+    if isinstance(found, Decimal):
+        return _mark_decimal(found)
+    plain = str(found) if isinstance(found, int) else found
+    try:
+        return "\0" + _pack(plain).decode("latin-1")
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise SerdeError(f"{found!r} can't be counted as a distinct value: {error}") from error
+
+
+def _mark_decimal(found: Decimal) -> int | float | str:
+    """As the number that it equals, in Python's eyes."""
+    if found.is_finite() and found.adjusted() <= _EXPONENT_MAX:
+        if found == found.to_integral_value():
+            return _mark_type(int(found))
+        if Decimal(float(found)) == found:
+            return float(found)
+    return f"\0{found.normalize(EXACT)}"
+
+
+def _pack(plain: object) -> bytes:
+    try:
+        return _encode(plain)
+    except (TypeError, OverflowError):
+        pass  # Keys that are no text are in the order in which they came.
+    try:
+        return _encode_as_it_is(plain)
+    except OverflowError:
+        return msgpack.dump_wide(plain)  # A whole number beyond 64 bits in it.
+
+
+def _library(name: str, what: str) -> Any:  # noqa: ANN401 - a module without types
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise TopologyError(
+            f"{what} needs the extra `sketches`: pip install 'streamlog[sketches]'"
+        ) from error

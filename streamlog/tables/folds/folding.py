@@ -1,0 +1,424 @@
+"""Rows and how values fold into them: count, sum, min, max, mean and others, several at once.
+
+What an aggregation keeps per key is a `Row`; the built-in columns' state in it is a list with an
+entry per column. Exact in the order of the records: integers have no bounds, floats are added one
+by one, decimals are added exactly, a mean keeps sum and count, and NaN stays NaN. The rule of the
+file: it may be compiled, so numbers of the user's stay objects, and what the user's fields raise
+goes through as it is. Not done here: columns that need more than a line (`folds`, `sketches`),
+which row a record belongs to (`processing`), and how a state is written down (`dsl/columns`).
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol
+
+from streamlog.records import buffer_writes, packing
+from streamlog.tables.folds import column_folds, gc_hints, prefetch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = [
+    "KINDS",
+    "Column",
+    "Columns",
+    "Fold",
+    "Row",
+    "let_go",
+    "write_down",
+    "write_down_dirty",
+    "written",
+]
+
+_COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD = range(6)
+KINDS = ("count", "sum", "min", "max", "mean")
+"""The columns that are folded here."""
+_AHEAD = prefetch.AHEAD
+_FAR = buffer_writes.AHEAD
+_WIDTH_MAX = 4
+
+
+class Fold(Protocol):
+    """Port: how the values of any other column fold into a state.
+
+    `add` and `merge` may change the state they are given first, and return it or a new one.
+    """
+
+    def initial(self) -> Any:  # noqa: ANN401 - a state
+        """The state of no values."""
+
+    def add(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
+        """The state with one more value."""
+
+    def merge(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - as above
+        """The state of what both have had; neither is used any more."""
+
+    def result(self, state: Any) -> Any:  # noqa: ANN401 - as above
+        """What the state stands for; does not change with it."""
+
+
+class Row:
+    """The state of one key (and window): what has been folded, and the largest timestamp.
+
+    A state of a few whole numbers is kept as these, beside each other, and not as a list of
+    objects: less memory to wait for, and less for the collector to walk.
+    """
+
+    __slots__ = (
+        "dirty",
+        "kept",
+        "key",
+        "number",
+        "numbers",
+        "raw",
+        "time_ms",
+        "timestamp_ms",
+        "touched",
+        "width",
+    )
+
+    def __init__(self, state: object, timestamp_ms: int, raw: bytes = b"") -> None:
+        self.kept: Any = state
+        """The state, unless it is in `numbers`."""
+        self.numbers = [0, 0, 0, 0]
+        """The state, if that is whole numbers of 64 bits, as many as `width`."""
+        self.width = 0
+        """0: the state is something else."""
+        self.timestamp_ms = timestamp_ms
+        self.raw = raw
+        """Its key."""
+        self.key: bytes | None = None
+        """That in the store of its task, once it has been written there."""
+        self.dirty = False
+        """Whether the store does not have it as it is."""
+        self.touched = False
+        """Whether it has changed since it was last handed on, where that is done at commits."""
+        self.number = 0
+        """There: which record has changed it last, and how far stream time had come by then."""
+        self.time_ms = 0
+        gc_hints.leave_out(self)  # A state knows nothing of its row.
+
+    @property
+    def state(self) -> Any:  # noqa: ANN401 - the aggregation's
+        """What has been folded; of whole numbers a list of its own, to be set if it changes."""
+        if self.width == 0:
+            return self.kept
+        return [self.numbers[at] for at in range(self.width)]
+
+    @state.setter
+    def state(self, state: Any) -> None:  # noqa: ANN401 - as above
+        self.kept = state
+        self.width = 0
+
+
+def _narrow(row: Row) -> None:
+    """Keep a list of whole numbers as these, if they are few and none is too large."""
+    state = row.kept
+    if type(state) is not list or not _are_long(state):
+        return
+    for at in range(len(state)):
+        row.numbers[at] = state[at]
+    row.width = len(state)
+    row.kept = None
+
+
+def _are_long(state: list[Any]) -> bool:
+    if len(state) > _WIDTH_MAX:
+        return False
+    for number in state:  # noqa: SIM110 - compiled, this is C
+        if type(number) is not int or not packing.is_long(number):
+            return False
+    return True
+
+
+def written(rows: list[Row], dumps: Callable[[Any], bytes]) -> list[bytes]:
+    """The rows as bytes: their timestamps in eight bytes, then their states."""
+    found: list[bytes] = []
+    for at, row in enumerate(rows):
+        if at % _AHEAD == 0:
+            prefetch.warm_rows(rows, at)
+        found.append(packing.stamped(row.timestamp_ms, dumps(row.state)))
+    return found
+
+
+def let_go(column: list[Any]) -> None:
+    """Empty a list of many, each entry brought near some entries ahead."""
+    for at in range(len(column)):
+        if at % _FAR == 0:
+            buffer_writes.bring_near(column, at + _FAR)
+        column[at] = None
+    column.clear()
+
+
+def write_down(
+    rows: list[Row],
+    head: bytes,
+    dumps: Callable[[Any], bytes],
+    keys: list[bytes],
+    values: list[bytes | None],
+    *,
+    packs: bool = False,
+) -> None:
+    """Add each row's key in the store and its bytes, see `written`, to columns of changes.
+
+    In the store its own key comes behind a head, which has to be the same for a row each time.
+    What is added is not dirty any more. `packs`: `dumps` gives MessagePack as it is, so where a
+    state is a few whole numbers nobody has to be asked.
+    """
+    for at, row in enumerate(rows):
+        if at % _AHEAD == 0:
+            prefetch.warm_rows(rows, at)
+        _write_down(row, head, dumps, keys, values, packs=packs)
+
+
+def write_down_dirty(
+    rows: dict[bytes, Row],
+    head: bytes,
+    dumps: Callable[[Any], bytes],
+    keys: list[bytes],
+    values: list[bytes | None],
+    *,
+    packs: bool = False,
+) -> None:
+    """As `write_down`, those of all rows that are dirty, in the order in which they were made.
+
+    Where most of them are, this is faster: in this order they lie in memory, and so do their keys
+    and what waits of them to be stored.
+    """
+    for at, row in enumerate(rows.values()):
+        if at % _AHEAD == 0:
+            prefetch.warm_next(rows, at)
+        if row.dirty:
+            _write_down(row, head, dumps, keys, values, packs=packs)
+
+
+def _write_down(
+    row: Row,
+    head: bytes,
+    dumps: Callable[[Any], bytes],
+    keys: list[bytes],
+    values: list[bytes | None],
+    *,
+    packs: bool,
+) -> None:
+    value = None
+    if packs and row.width:
+        value = packing.stamped_longs(row.timestamp_ms, row.numbers, row.width)
+    elif packs:
+        value = packing.stamped_numbers(row.timestamp_ms, row.kept)
+    if value is None:
+        state = row.state if row.width else row.kept
+        value = packing.stamped(row.timestamp_ms, dumps(state))
+    values.append(value)
+    key = row.key
+    if key is None:
+        key = row.key = packing.joined(head, row.raw)
+    keys.append(key)
+    row.dirty = False
+
+
+class Column:
+    """One of the built-in columns, over a field of the values."""
+
+    __slots__ = ("attribute", "check", "classes", "fold", "get", "kind")
+
+    def __init__(
+        self,
+        kind: str,
+        field: Callable[[Any], Any] | str | None,
+        fold: Fold | None = None,
+        *,
+        classes: tuple[type, ...] | None = None,
+        check: Callable[[Any], None] | None = None,
+    ) -> None:
+        """`field` is a function of the value, or the name of an attribute; None for a count.
+
+        `fold` folds what the field gives, if `kind` is none of KINDS. What is of none of the
+        `classes`, if there are any, is given to `check`, which may refuse it.
+        """
+        self.classes = classes
+        self.check: Any = check
+        self.kind = _FOLD if fold is not None else KINDS.index(kind)
+        self.fold: Any = fold
+        self.attribute = field if isinstance(field, str) else None
+        self.get: Any = field
+
+    def initial(self) -> object:
+        """The state of no values."""
+        if self.kind == _FOLD:
+            return self.fold.initial()
+        if self.kind == _MEAN:
+            return 0, 0
+        return None if self.kind in (_MIN, _MAX) else 0
+
+    def taken(self, value: Any) -> Any:  # noqa: ANN401 - numbers of the user's
+        """What it folds of a value."""
+        if self.kind == _COUNT:
+            return None
+        return getattr(value, self.attribute) if self.attribute is not None else self.get(value)
+
+    def folded(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
+        """The state with one more that was `taken`."""
+        if self.kind == _COUNT:
+            return state + 1
+        if self.classes is not None and type(found) not in self.classes:
+            self.check(found)
+        if self.kind == _SUM:
+            return _sum(state, found)
+        if self.kind == _MEAN:
+            return _sum(state[0], found), state[1] + 1
+        if self.kind == _FOLD:
+            return self.fold.add(state, found)
+        return self._extreme(state, found)
+
+    def folds(self, row: Row, at: int, found: Any) -> bool:  # noqa: ANN401 - as above
+        """Fold what was `taken` into this number of the row; False if that can't have it."""
+        if self.kind == _COUNT:
+            row.numbers[at] += 1
+            return True
+        if type(found) is not int or not packing.is_long(found):
+            return False
+        state, more = row.numbers[at], found
+        if self.kind == _SUM:
+            if not packing.is_long_sum(state, more):
+                return False
+            row.numbers[at] = state + more
+        elif self.kind == _MIN:
+            row.numbers[at] = min(state, more)
+        else:
+            row.numbers[at] = max(state, more)
+        return True
+
+    def merged(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - as above
+        """The state of what both have had; neither is used any more."""
+        if self.kind == _FOLD:
+            return self.fold.merge(state, later)
+        if self.kind == _COUNT or self.kind == _SUM:  # noqa: PLR1714 - compiled, this is C
+            return _sum(state, later)
+        if self.kind == _MEAN:
+            return _sum(state[0], later[0]), state[1] + later[1]
+        return state if later is None else self._extreme(state, later)
+
+    def _extreme(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
+        if state is None:
+            return found
+        if type(found) is float and _is_nan(found):
+            return found  # In whatever order they come.
+        if self.kind == _MIN:
+            return min(state, found)
+        return max(state, found)
+
+    def result(self, state: Any) -> Any:  # noqa: ANN401 - as above
+        """What the state stands for."""
+        if self.kind == _FOLD:
+            return self.fold.result(state)
+        return _mean(state[0], state[1]) if self.kind == _MEAN else state
+
+
+def _sum(state: Any, found: Any) -> Any:  # noqa: ANN401 - numbers of the user's
+    if type(found) is not float and (type(found) is Decimal or type(state) is Decimal):
+        return column_folds.exact_sum(state, found)
+    return state + found
+
+
+def _is_nan(number: float) -> bool:
+    return number != number  # noqa: PLR0124 - only NaN differs from itself
+
+
+def _mean(total: Any, count: Any) -> Any:  # noqa: ANN401 - numbers of the user's
+    if type(total) is Decimal:
+        return float(column_folds.quotient(total, count))
+    try:
+        return total / count
+    except OverflowError:
+        return inf if total > 0 else -inf
+
+
+class Columns:
+    """Columns that are folded together, and the row that they make."""
+
+    __slots__ = ("_are_numbers", "_are_sums", "_columns", "_into", "_names")
+
+    def __init__(
+        self, columns: Sequence[Column], into: Callable[..., Any], names: Sequence[str] | None
+    ) -> None:
+        """`into` takes the results by these names; None: in their order."""
+        self._columns = tuple(columns)
+        self._into = into
+        self._names = None if names is None else tuple(names)
+        kinds = {column.kind for column in columns}
+        self._are_numbers = len(columns) <= _WIDTH_MAX and kinds <= {_COUNT, _SUM, _MIN, _MAX}
+        """States are whole numbers where what they fold is."""
+        self._are_sums = self._are_numbers and kinds <= {_COUNT, _SUM}
+        """And of no values as well."""
+
+    def row(self, raw: bytes) -> Row:
+        """A row of no values."""
+        if not self._are_sums:
+            return Row(self.initial(), -1, raw)
+        row = Row(None, -1, raw)
+        row.width = len(self._columns)
+        return row
+
+    def fold(self, row: Row, value: Any) -> None:  # noqa: ANN401 - the stream's values
+        """One more value in each column of the row."""
+        for at, column in enumerate(self._columns):
+            found = column.taken(value)
+            if row.width:
+                if column.folds(row, at, found):
+                    continue
+                row.state = row.state
+            row.kept[at] = column.folded(row.kept[at], found)
+        if row.width == 0 and self._are_numbers:
+            _narrow(row)
+
+    def initial(self) -> list[Any]:
+        """The states of no values."""
+        return [column.initial() for column in self._columns]
+
+    def add(self, state: list[Any], value: Any) -> list[Any]:  # noqa: ANN401 - the stream's values
+        """The same list, with one more value in each column."""
+        for at, column in enumerate(self._columns):
+            state[at] = column.folded(state[at], column.taken(value))
+        return state
+
+    def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
+        """The first list, with what the second has had in each column; it is used up."""
+        for at, column in enumerate(self._columns):
+            state[at] = column.merged(state[at], later[at])
+        return state
+
+    def result_of(self, row: Row) -> Any:  # noqa: ANN401 - an `into`
+        """The row's `result`."""
+        width, numbers = row.width, row.numbers
+        if width and self._names is None:
+            # What these columns stand for is the number itself.
+            if width == 1:
+                return self._into(numbers[0])
+            if width == 2:  # noqa: PLR2004 - as many as are named
+                return self._into(numbers[0], numbers[1])
+            if width == 3:  # noqa: PLR2004 - as many as are named
+                return self._into(numbers[0], numbers[1], numbers[2])
+        return self.result(row.state if width else row.kept)
+
+    def result(self, state: list[Any]) -> Any:  # noqa: ANN401 - an `into`
+        """The row; nothing in it changes with the state."""
+        columns = self._columns
+        if self._names is None:
+            # A row of few columns without a list and a tuple on the way.
+            if len(columns) == 1:
+                return self._into(self._of(0, state))
+            if len(columns) == 2:  # noqa: PLR2004 - as many as are named
+                return self._into(self._of(0, state), self._of(1, state))
+            if len(columns) == 3:  # noqa: PLR2004 - as many as are named
+                return self._into(self._of(0, state), self._of(1, state), self._of(2, state))
+        results = [self._of(at, state) for at in range(len(columns))]
+        if self._names is None:
+            return self._into(*results)
+        return self._into(**dict(zip(self._names, results, strict=True)))
+
+    def _of(self, at: int, state: list[Any]) -> Any:  # noqa: ANN401 - as above
+        column = self._columns[at]
+        return column.result(state[at])

@@ -1,0 +1,1 @@
+"""State on disk: RocksDB, task directories and their locks."""

@@ -1,0 +1,534 @@
+"""RocksStore: a KeyValueStore on RocksDB, one database per task directory.
+
+The only module that uses rocksdict, in its raw mode: bytes in, bytes out, nothing pickled. There is
+no write-ahead log, as the changelog is one; a crash loses the latest writes and never a part of
+one, so the changelog offset in the store tells what to replay. `DirectoryLock` is a kernel lock on
+a file of the directory, which ends with its holder however that ends. Sorted files are RocksDB's
+SST files, which a store takes over at the cost of a rename. Rules of the module: an error of
+RocksDB leaves as an error of ours that names the directory and says what to do; state on disk can
+always be deleted, as the changelog restores it; a lock on a directory that was removed meanwhile is
+none. A store that is filled with many keys first (`begin_filling`) puts them into unsorted buffers,
+each sorted once on its way to the disk: a fifth of the time of sorted buffers (measured). Not done
+here: when to flush, snapshots, encryption, and holders on other machines.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Self, cast
+from weakref import WeakSet
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DbClosedError,
+    DBCompressionType,
+    MemtableFactory,
+    Options,
+    Rdict,
+    ReadOptions,
+    SstFileWriter,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from streamlog.errors import (
+    CorruptData,
+    LogDirectoryError,
+    LogDirectoryFailed,
+    LogDirectoryLocked,
+    StreamlogError,
+    UsageError,
+)
+from streamlog.tables.state.store_transaction import MEMORY_BYTES, CacheBudget, WaitingBudget
+from streamlog.tables.stores.store import Change
+
+OWNER_FILE = "owner"
+"""The file that is locked, in the directory."""
+
+
+class DirectoryLock:
+    """Held from `acquire` until `release`."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    @classmethod
+    def acquire(cls, path: str) -> Self:
+        """Lock the directory `path`.
+
+        Raises:
+            LogDirectoryLocked: somebody holds it, here or in another process.
+            LogDirectoryError: it is not there, or can't be written.
+        """
+        name = f"{path}/{OWNER_FILE}"
+        try:
+            file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LogDirectoryError(
+                f"the state directory {path} can't be used: {error.strerror}; choose another one "
+                "or change its permissions"
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_there = os.path.samestat(os.fstat(file), os.stat(name))  # noqa: PTH116 - text here
+        except OSError as error:
+            os.close(file)
+            raise LogDirectoryLocked(
+                f"the state directory {path} is in use by another worker or task: stop that one, "
+                f"or give this one a directory of its own ({error.strerror})"
+            ) from error
+        if not is_there:
+            os.close(file)
+            raise LogDirectoryLocked(f"the state directory {path} is being removed")
+        return cls(file)
+
+    def release(self) -> None:
+        """Let go; a second time is harmless."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+"""A task's writes reach the disk in pieces of this size, or when `persist` says so."""
+
+BLOOM_BITS_PER_KEY = 10
+"""One look-up in a hundred for an absent key reads a block in vain; costs 1.25 bytes a key."""
+
+FILLING_BUFFERS_MAX = 4
+"""Of a store that is filled: with two, a write waits for the disk now and then, and holds the
+interpreter's lock meanwhile (95 ms were seen; 9 ms with four)."""
+
+FILLING_TABLES_MAX = 20
+"""Flushed buffers that wait to be merged, 300 MiB in all: merging them can wait until the task
+runs, and took as much time as everything else (measured). Beyond that it would be too many."""
+
+OPEN_FILES_MAX = 128
+"""Per task: a worker with a hundred tasks stays below the usual limits of a machine."""
+
+DAMAGED_FILE = "damaged"
+"""In the directory of a store in which something could not be read; whoever opens it next is told
+by it, and so are those who would take its files over."""
+
+LOG_FILES_KEPT = 2
+"""RocksDB's own journals of events: this run's and the one before."""
+
+SIZES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
+
+RocksError = Exception
+"""What rocksdict raises: nothing more special. Each place turns it into an error of ours."""
+
+
+class RocksBudget:
+    """The memory that all stores of one process share, bounded in bytes.
+
+    Half is RocksDB's: one cache for blocks, indexes and filters, in which the write buffers are
+    counted, with at most half of it. A quarter is for values that tasks keep at hand, a quarter
+    for commits that are not written to the stores yet.
+    """
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        """`memory_bytes` for everything."""
+        rocksdb_bytes = memory_bytes // 2
+        self.cache = Cache(rocksdb_bytes)
+        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
+            rocksdb_bytes // 2, allow_stall=False, cache=self.cache
+        )
+        self.caches = CacheBudget(memory_bytes // 4)
+        self.waiting = WaitingBudget(memory_bytes // 4)
+
+
+class RocksStore:
+    """A KeyValueStore in a directory of its own, locked while it is open.
+
+    Use `RocksStore.open`.
+    """
+
+    __slots__ = (
+        "_budget", "_closed", "_database", "_is_filling", "_lock", "_path", "_scans", "_unlogged",
+        "_write_buffer_bytes", "written_bytes",
+    )  # fmt: skip
+
+    written_bytes: int
+    """What was written since it was opened, by the size of the keys and values."""
+
+    def __init__(
+        self, path: str, budget: RocksBudget, *, write_buffer_bytes: int, lock: DirectoryLock
+    ) -> None:
+        self._path = path
+        self._budget = budget
+        self._write_buffer_bytes = write_buffer_bytes
+        self._lock = lock
+        self.written_bytes = 0
+        self._closed = self._is_filling = False
+        self._database = self._opened()
+        # An iterator keeps the database, and its lock, alive: `close` has to end them.
+        self._scans: WeakSet[Generator[tuple[bytes, bytes], None, None]] = WeakSet()
+        self._unlogged = WriteOptions()
+        # The stub calls it a method, the library made it a property.
+        self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        *,
+        budget: RocksBudget | None = None,
+        write_buffer_bytes: int = WRITE_BUFFER_BYTES,
+        lock: DirectoryLock | None = None,
+    ) -> RocksStore:
+        """Open the state in the directory `path`, which is made if it is not there.
+
+        `budget` is shared with the other stores of the process; without it the store has the
+        default budget for itself. A `lock` that is held already is released by `close`.
+
+        Raises:
+            LogDirectoryLocked: another task, here or in another process, has it open.
+            CorruptData: the files are damaged; the message says how to go on.
+            LogDirectoryError: the directory can't be made, read or written.
+        """
+        make_directory(path)
+        held = DirectoryLock.acquire(path) if lock is None else lock
+        try:
+            return cls(
+                path, budget or RocksBudget(), write_buffer_bytes=write_buffer_bytes, lock=held
+            )
+        except BaseException:
+            if lock is None:
+                held.release()
+            raise
+
+    def begin_filling(self) -> None:
+        """Get ready for many writes and no reads: until `end_filling` a read is very slow."""
+        self._reopen(is_filling=True)
+
+    def end_filling(self) -> None:
+        """Bring to disk what was filled in, and be an ordinary store again."""
+        if self._is_filling:
+            self._reopen(is_filling=False)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None if there is none."""
+        try:
+            value: bytes | None = self._database.get(key)
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+        return value
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one value."""
+        self.write([(key, value)])
+
+    def delete(self, key: bytes) -> None:
+        """Remove one key, if it is there."""
+        self.write([(key, None)])
+
+    def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `low` up to but not including `high`, in order, as they are now."""
+        options = ReadOptions()
+        if high is not None:
+            if high <= low:
+                return iter(())
+            options.set_iterate_upper_bound(high)
+        try:
+            items = self._database.items(from_key=low, read_opt=options)
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+        # In raw mode every key and value is bytes.
+        pairs = cast("Iterator[tuple[bytes, bytes]]", items)
+        scan = _scan(self._database, self._path, pairs, (low, high, options))
+        self._scans.add(scan)
+        return scan
+
+    def delete_range(self, low: bytes, high: bytes | None = None) -> None:
+        """Remove the keys from `low` up to but not including `high`."""
+        try:
+            if high is None:
+                last = cast("bytes | None", next(self._database.keys(backwards=True), None))
+                high = low if last is None else last + b"\x00"
+            if low < high:
+                self._database.delete_range(low, high, self._unlogged)
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Apply the changes in their order, as one write of RocksDB."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value in changes:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        self.written_bytes += batch.size_in_bytes()
+        try:
+            self._database.write(batch, self._unlogged)
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+
+    def persist(self) -> None:
+        """Begin to bring to disk what is in memory; RocksDB does so in the background."""
+        try:
+            self._database.flush(wait=False)
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+
+    @property
+    def size_bytes(self) -> int:
+        """What the state takes in files and in write buffers; 0 after the end."""
+        if self._closed:
+            return 0
+        try:
+            return sum(self._database.property_int_value(name) or 0 for name in SIZES)
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+
+    def checkpoint(self, path: str) -> None:
+        """Put all that is in here into a new directory `path`: links to the same files.
+
+        It is there as a whole or not at all; the store stays open, and may be written meanwhile.
+
+        Raises:
+            LogDirectoryError: the directory is there already, or can't be made.
+        """
+        try:
+            # First, as this lets others work: the checkpoint would do it, and lets nobody.
+            self._database.flush()
+            Checkpoint(self._database).create_checkpoint(path)
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+
+    def replace(self, paths: Sequence[str], changes: Iterable[Change]) -> None:
+        """Hold the rows of sorted files and these changes, and nothing else; all on disk.
+
+        Args:
+            paths: files of `tables/local_disk/rocksdb_store` with different keys, which are copied.
+            changes: applied on top of them.
+
+        Raises:
+            CorruptData: a file can't be read.
+        """
+        self.delete_range(b"")
+        try:
+            # Else the deletion would be newer than the rows of the files.
+            self._database.flush()
+            if paths:
+                self._database.ingest_external_file([*paths])
+        except RocksError as error:
+            raise CorruptData(f"sorted files can't be taken into {self._path}: {error}") from error
+        self.write(changes)
+        try:
+            self._database.flush()
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+
+    def close(self) -> None:
+        """Write what is in memory to disk, end open scans, and release the directory."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._close_database()
+        finally:
+            self._lock.release()
+
+    def _opened(self) -> Rdict:
+        options = _options(self._budget, self._write_buffer_bytes, is_filling=self._is_filling)
+        try:
+            # For a family that is not named here rocksdict takes the options of the last time,
+            # as far as they can be written down: no shared cache, no filters.
+            return Rdict(self._path, options, column_families={"default": options})
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+
+    def _reopen(self, *, is_filling: bool) -> None:
+        if self._closed:
+            raise _closed_error(self._path)
+        self._close_database()
+        self._is_filling = is_filling
+        try:
+            self._database = self._opened()
+        except StreamlogError:
+            self._closed = True
+            self._lock.release()
+            raise
+
+    def _close_database(self) -> None:
+        for scan in list(self._scans):
+            scan.close()
+        try:
+            self._database.flush()
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+        finally:
+            self._database.close()
+
+
+def make_directory(path: str) -> None:
+    """Make a directory, and those above it, if it is not there.
+
+    Raises:
+        LogDirectoryError: it can't be made.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)  # noqa: PTH103 - a path is text in all of the engine
+    except OSError as error:
+        raise LogDirectoryError(
+            f"the state directory {path} can't be made: {error.strerror}; choose another one or "
+            "change its permissions"
+        ) from error
+
+
+def _scan(
+    database: Rdict,
+    path: str,
+    pairs: Iterator[tuple[bytes, bytes]],
+    bounds: tuple[bytes, bytes | None, ReadOptions],
+) -> Generator[tuple[bytes, bytes], None, None]:
+    # RocksDB reads the bound from where the caller's bytes lie as long as it iterates, and
+    # rocksdict does not keep them: without a reference here the scan ends wherever the memory,
+    # used again for something else, says so.
+    low, _, options = bounds
+    last: bytes | None = None
+    try:
+        for pair in pairs:
+            last = pair[0]
+            yield pair
+        # It ends at a block that can't be read as it does at the last key, and does not say so.
+        probe = database.iter(options)
+        probe.seek(low if last is None else last)
+        if last is not None and probe.valid():
+            probe.next()
+        probe.status()
+    except RocksError as error:
+        raise _explain(error, path) from error
+
+
+def _options(budget: RocksBudget, write_buffer_bytes: int, *, is_filling: bool) -> Options:
+    table = BlockBasedOptions()
+    table.set_bloom_filter(BLOOM_BITS_PER_KEY, block_based=False)
+    table.set_block_cache(budget.cache)
+    # Else each table that is open holds its own in memory that nobody bounds.
+    table.set_cache_index_and_filter_blocks(v=True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(v=True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(create_if_missing=True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_write_buffer_manager(budget.write_buffers)
+    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_keep_log_file_num(LOG_FILES_KEPT)
+    options.set_allow_concurrent_memtable_write(allow=False)
+    if is_filling:
+        options.set_memtable_factory(MemtableFactory.vector())
+        options.set_max_write_buffer_number(FILLING_BUFFERS_MAX)
+        options.set_level_zero_file_num_compaction_trigger(FILLING_TABLES_MAX)
+        options.set_level_zero_slowdown_writes_trigger(2 * FILLING_TABLES_MAX)
+        options.set_level_zero_stop_writes_trigger(3 * FILLING_TABLES_MAX)
+    return options
+
+
+def _closed_error(path: str) -> UsageError:
+    return UsageError(f"the store in {path} is closed: its task has been given up")
+
+
+def _explain(error: Exception, path: str) -> StreamlogError:
+    """RocksDB tells what went wrong in words only; these are the first ones of its Status."""
+    text = " ".join(str(error).split())
+    if isinstance(error, DbClosedError):
+        return _closed_error(path)
+    if text.startswith("Corruption") or "While opening a file" in text:
+        with suppress(OSError), open(f"{path}/{DAMAGED_FILE}", "w") as file:  # noqa: PTH123 - text
+            file.write(text)
+        return CorruptData(
+            f"the state in {path} is damaged: start again, the changelog restores it ({text})"
+        )
+    return LogDirectoryFailed(f"the state directory {path} can't be used: {text}")
+
+
+"""What rocksdict raises: nothing more special."""
+
+SortedPair = tuple[bytes, bytes]
+
+
+def write_sorted(
+    first: SortedPair, more: Iterator[SortedPair], path: str, *, file_bytes: int
+) -> int:
+    """Write rows to a new file, until it is full or there are no more; returns how many.
+
+    Args:
+        first: a row; a file without one can't be.
+        more: what follows it, by strictly ascending key; what is left belongs to the next file.
+        path: of the file.
+        file_bytes: it is full when it holds so much.
+
+    Raises:
+        LogDirectoryFailed: the disk does not take them, or they are not sorted.
+    """
+    writer = _Writer(path)
+    writer.add(first)
+    while writer.size_bytes < file_bytes and (pair := next(more, None)) is not None:
+        writer.add(pair)
+    writer.finish()
+    return writer.rows
+
+
+def read_sorted(path: str) -> Iterator[SortedPair]:
+    """The rows of a file, in the order of their keys. The file stays as it is.
+
+    Raises:
+        CorruptData: the file is damaged.
+    """
+    scratch = tempfile.mkdtemp(prefix="streamlog-")
+    try:
+        store = Rdict(scratch, Options(raw_mode=True))
+        try:
+            store.ingest_external_file([path])
+            yield from store.items()
+        finally:
+            store.close()
+    except RocksError as error:
+        raise CorruptData(f"the sorted file {path} can't be read: {error}") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _Writer:
+    """One file in the making."""
+
+    def __init__(self, path: str) -> None:
+        self.rows = self.size_bytes = 0
+        self._path = path
+        self._writer = SstFileWriter(Options(raw_mode=True))
+        try:
+            self._writer.open(path)
+        except RocksError as error:
+            raise self._failed(error) from error
+
+    def add(self, pair: SortedPair) -> None:
+        key, value = pair
+        try:
+            self._writer[key] = value
+        except RocksError as error:
+            raise self._failed(error) from error
+        self.rows += 1
+        self.size_bytes += len(key) + len(value)
+
+    def finish(self) -> None:
+        try:
+            self._writer.finish()
+        except RocksError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> LogDirectoryFailed:
+        return LogDirectoryFailed(f"the sorted file {self._path} can't be written: {error}")

@@ -1,0 +1,419 @@
+"""TaskDirectory: where the state of one task lies on this machine, from owner to owner.
+
+`<task>/<epoch>/` is a database; each opening makes the next epoch, so a new owner never writes
+where an old one may still be at work. `<task>/snapshots/<epoch>-<number>/` are snapshots of a
+running one. A new epoch begins with the files of the newest of all these that is not open: links to
+the large files, which never change, and copies of the small ones. What was killed is as good as
+what was closed, up to what had reached the disk: its changelog offset tells what it lacks. What is
+damaged is logged and skipped; the changelog has it all. `task_directory` tells whether two workers
+share a disk. `WorkerIdentity` is the name by which a worker writes in transactions, the same after
+a restart (KIP-447 fences by the group's generation): a slot of the state directory, with a kernel
+lock on its file. Rule of the module: nothing is removed or taken over while it is locked. Not done
+here: when to look.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from streamlog.errors import CorruptData, LogDirectoryError, LogDirectoryLocked
+from streamlog.tables.local_disk.rocksdb_store import (
+    DAMAGED_FILE,
+    OWNER_FILE,
+    DirectoryLock,
+    RocksBudget,
+    RocksStore,
+    make_directory,
+)
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOTS = "snapshots"
+SNAPSHOTS_KEPT = 2
+"""The newest ones; they hold on to files that their store has rewritten since."""
+SNAPSHOT_BYTES = 64 * 1024 * 1024
+"""A snapshot is made when so much was written since the last one: about a second of replay."""
+SNAPSHOT_INTERVAL_MS = 10 * 60 * 1000
+"""A store that is written to at all has one that is not much older."""
+UNFINISHED = ".tmp"
+"""What a name ends with until all is there."""
+EPOCHS_TRIED_MAX = 100
+"""Others may make the next epoch at the same moment, but not for ever."""
+CURRENT_FILE = "CURRENT"
+"""RocksDB's: names the file with the list of the others. Written last, it makes them a database."""
+LINKED = ".sst"
+"""Files that never change have names that end like this."""
+STANDBY_FILE = "standby"
+"""In the directory of a store that only follows its changelog, for as long as it likes."""
+LEFT_OUT = ("LOCK", "LOG", OWNER_FILE, DAMAGED_FILE, STANDBY_FILE)
+"""What belongs to the directory, not to the database; RocksDB's journals have longer names."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StateSource:
+    """A directory with a database that somebody may begin with; the greatest is the newest."""
+
+    epoch: int
+    is_store: bool
+    """A store goes on after its snapshots."""
+    number: int
+    path: str
+
+
+class TaskDirectory:
+    """The directories of one task."""
+
+    __slots__ = ("_epoch", "_is_damaged", "_number", "_path", "_snapshot_bytes", "_snapshot_ms")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._epoch = self._number = 0
+        self._is_damaged = False
+        self._snapshot_bytes = 0
+        self._snapshot_ms: int | None = None
+
+    def open(
+        self, budget: RocksBudget, *, skip_locked: bool = False, is_standby: bool = False
+    ) -> RocksStore:
+        """A store in a directory of its own, with the newest state that there is.
+
+        Args:
+            budget: shared by the stores of the process.
+            skip_locked: begin with an older state if another owner still has the newest one.
+            is_standby: the store is for no owner: nobody has to wait until it is closed.
+
+        Raises:
+            LogDirectoryLocked: another owner has the newest one, here or in another process.
+            LogDirectoryError: the directories can't be made, read or written.
+        """
+        make_directory(f"{self._path}/{SNAPSHOTS}")
+        sources = self.sources()
+        owned = (s for s in sources if s.is_store and STANDBY_FILE not in _names(s.path))
+        if not skip_locked and (newest := next(owned, None)) is not None:
+            DirectoryLock.acquire(newest.path).release()
+        if any(map(_is_damaged, sources)):
+            # They share files, and nobody knows which of them.
+            logger.warning("state in %s is damaged: the changelog restores it", self._path)
+            sources = []
+            self._is_damaged = True
+        path, lock = self._made()
+        try:
+            if is_standby:
+                _touch(f"{path}/{STANDBY_FILE}")
+            for source in sources:
+                if (store := _take_over(source, path, lock, budget)) is not None:
+                    return store
+            return RocksStore.open(path, budget=budget, lock=lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def remove_old(self) -> None:
+        """Remove what owners before the one that has been opened here have left.
+
+        Their snapshots stay until there are newer ones, unless they are damaged.
+        """
+        for source in self.sources(is_any=True):
+            if source.epoch < self._epoch and (source.is_store or self._is_damaged):
+                _remove(source)
+        self._is_damaged = False
+
+    def is_snapshot_due(self, store: RocksStore, now_ms: int) -> bool:
+        """Whether enough was written, or enough time has gone by, for another one."""
+        if self._snapshot_ms is None:
+            self._snapshot_ms = now_ms
+        fresh_bytes = store.written_bytes - self._snapshot_bytes
+        is_time = now_ms - self._snapshot_ms >= SNAPSHOT_INTERVAL_MS
+        return fresh_bytes >= SNAPSHOT_BYTES or (fresh_bytes > 0 and is_time)
+
+    def snapshot(self, store: RocksStore, now_ms: int) -> None:
+        """Put aside what the open store holds now, and forget the oldest snapshots."""
+        self._snapshot_bytes, self._snapshot_ms = store.written_bytes, now_ms
+        self._number += 1
+        path = f"{self._path}/{SNAPSHOTS}/{self._epoch}-{self._number}"
+        store.checkpoint(path + UNFINISHED)
+        os.rename(path + UNFINISHED, path)  # noqa: PTH104 - paths are text in all of the engine
+        snapshots = [source for source in self.sources(is_any=True) if not source.is_store]
+        for source in snapshots[SNAPSHOTS_KEPT:]:
+            _remove(source)
+        for name in _names(f"{self._path}/{SNAPSHOTS}"):
+            if name.endswith(UNFINISHED):
+                shutil.rmtree(f"{self._path}/{SNAPSHOTS}/{name}", ignore_errors=True)
+
+    def _made(self) -> tuple[str, DirectoryLock]:
+        """The directory of a new epoch, locked."""
+        for _ in range(EPOCHS_TRIED_MAX):
+            epoch = 1 + max((source.epoch for source in self.sources(is_any=True)), default=0)
+            path = f"{self._path}/{epoch}"
+            try:
+                os.mkdir(path)  # noqa: PTH102 - as above
+                lock = DirectoryLock.acquire(path)
+            except (FileExistsError, FileNotFoundError, LogDirectoryLocked):
+                continue  # Somebody else makes or cleans up at this moment.
+            except OSError as error:
+                raise LogDirectoryError(
+                    f"the state directory {path} can't be made: {error.strerror}; choose another "
+                    "one or change its permissions"
+                ) from error
+            self._epoch = epoch
+            self._number = self._snapshot_bytes = 0
+            self._snapshot_ms = None
+            return path, lock
+        raise LogDirectoryError(f"no directory can be made in {self._path}: others are made there")
+
+    def sources(self, *, is_any: bool = False) -> list[StateSource]:
+        """What one can begin with, the newest first; `is_any`: what is not complete as well."""
+        found = [
+            StateSource(int(name), is_store=True, number=0, path=f"{self._path}/{name}")
+            for name in _names(self._path)
+            if name.isdecimal()
+        ]
+        for name in _names(f"{self._path}/{SNAPSHOTS}"):
+            epoch, _, number = name.partition("-")
+            if epoch.isdecimal() and number.isdecimal():
+                path = f"{self._path}/{SNAPSHOTS}/{name}"
+                found.append(StateSource(int(epoch), is_store=False, number=int(number), path=path))
+        found.sort(reverse=True)
+        return [source for source in found if is_any or _is_complete(source)]
+
+
+class AbandonedTasks:
+    """Finds the state of tasks that nobody on this machine has had for some time."""
+
+    __slots__ = ("_delay_ms", "_idle_since_ms", "_path")
+
+    def __init__(self, path: str, *, delay_ms: int) -> None:
+        """`path` is the app's state directory; what is idle for `delay_ms` is removed."""
+        self._path = path
+        self._delay_ms = delay_ms
+        self._idle_since_ms: dict[str, int] = {}
+
+    def remove(self, now_ms: int) -> list[str]:
+        """Look, and remove what has been found idle for long enough; returns the tasks' names.
+
+        Times are those of a clock that never goes back, and begin with the first look: how old
+        the files are says nothing of how long they have been idle.
+        """
+        idle = {name for name in _names(self._path) if _is_idle(f"{self._path}/{name}")}
+        since_ms = {name: self._idle_since_ms.get(name, now_ms) for name in idle}
+        removed = [name for name, at_ms in since_ms.items() if now_ms - at_ms >= self._delay_ms]
+        for name in removed:
+            del since_ms[name]
+            _remove_task(f"{self._path}/{name}")
+        self._idle_since_ms = since_ms
+        return removed
+
+
+def _is_idle(path: str) -> bool:
+    """Whether this is a task's directory, and nobody has a store open in it."""
+    stores = [name for name in _names(path) if name.isdecimal()]
+    is_task = bool(stores) or SNAPSHOTS in _names(path)
+    return is_task and not any(_is_locked(f"{path}/{name}") for name in stores)
+
+
+def _is_locked(path: str) -> bool:
+    try:
+        DirectoryLock.acquire(path).release()
+    except LogDirectoryError:
+        return True
+    return False
+
+
+def _remove_task(path: str) -> None:
+    """Remove a task's directory, as far as nobody has begun to use it."""
+    directory = TaskDirectory(path)
+    for source in directory.sources(is_any=True):
+        _remove(source)
+    with suppress(OSError):
+        os.rmdir(f"{path}/{SNAPSHOTS}")  # noqa: PTH106 - as above
+        os.rmdir(path)  # noqa: PTH106 - as above
+
+
+def _take_over(
+    source: StateSource, path: str, lock: DirectoryLock, budget: RocksBudget
+) -> RocksStore | None:
+    """A store in `path` with the files of `source`; None if they can't be used."""
+    try:
+        with _hold_lock(source):
+            _clone(source.path, path)
+        return RocksStore.open(path, budget=budget, lock=lock)
+    except LogDirectoryLocked:
+        logger.info("%s is in use: its task is restored from something older", source.path)
+    except OSError as error:  # Another owner of the task cleans up.
+        logger.info("%s can't be taken over: %s", source.path, error)
+    except CorruptData as error:
+        logger.warning("%s can't be used, something older is tried: %s", source.path, error)
+    _empty(path)
+    return None
+
+
+@contextmanager
+def _hold_lock(source: StateSource) -> Iterator[None]:
+    """Nobody opens or removes the store meanwhile. Snapshots are only ever removed."""
+    lock = DirectoryLock.acquire(source.path) if source.is_store else None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _clone(source: str, path: str) -> None:
+    names = [name for name in _names(source) if not name.startswith(LEFT_OUT)]
+    names.sort(key=CURRENT_FILE.__eq__)  # Last: without it nobody takes the rest for a database.
+    for name in names:
+        if name.endswith(LINKED):
+            _link(f"{source}/{name}", f"{path}/{name}")
+        else:
+            shutil.copyfile(f"{source}/{name}", f"{path}/{name}")
+
+
+def _link(source: str, path: str) -> None:
+    try:
+        os.link(source, path)
+    except FileNotFoundError:
+        raise
+    except OSError:  # A file system without links.
+        shutil.copyfile(source, path)
+
+
+def _remove(source: StateSource) -> None:
+    """Remove a directory that nobody has open."""
+    try:
+        with _hold_lock(source):
+            shutil.rmtree(source.path)
+    except LogDirectoryError:
+        logger.debug("%s is in use and stays", source.path)
+    except OSError as error:
+        logger.warning("%s can't be removed: %s", source.path, error)
+
+
+def _touch(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+
+
+def _empty(path: str) -> None:
+    for name in _names(path):
+        if name not in (OWNER_FILE, STANDBY_FILE):
+            os.unlink(f"{path}/{name}")  # noqa: PTH108 - as above
+
+
+def _is_complete(source: StateSource) -> bool:
+    return CURRENT_FILE in _names(source.path)
+
+
+def _is_damaged(source: StateSource) -> bool:
+    return DAMAGED_FILE in _names(source.path)
+
+
+def _names(path: str) -> list[str]:
+    """What is in a directory; nothing if it is not there, or is no directory."""
+    try:
+        return os.listdir(path)  # noqa: PTH208 - as above
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+_TASK = re.compile(r"(\d+)_(\d+)")
+
+
+def state_host(path: str) -> str:
+    """A name that is the same for all processes on this state directory, which is made.
+
+    Raises:
+        LogDirectoryError: it can't be made.
+    """
+    make_directory(path)
+    found = os.stat(path)  # noqa: PTH116 - paths are text in all of the engine
+    return f"{socket.gethostname()}:{found.st_dev}:{found.st_ino}"
+
+
+def tasks_with_state(path: str) -> Iterator[tuple[int, int]]:
+    """Sub-topology and partition of the tasks that have state in this directory."""
+    try:
+        names = os.listdir(path)  # noqa: PTH208 - as above
+    except FileNotFoundError:
+        return
+    for name in sorted(names):
+        found = _TASK.fullmatch(name)
+        if found is not None and {*os.listdir(f"{path}/{name}")} - {SNAPSHOTS}:  # noqa: PTH208 - as above
+            yield int(found[1]), int(found[2])
+
+
+SLOTS_MAX = 10_000
+"""More workers on one state directory than any machine runs."""
+_NAME = re.compile(rb"[0-9a-f]{32}")
+
+
+class WorkerIdentity:
+    """A place among the workers of an app on this machine. Use it in a `with` block."""
+
+    def __init__(self, app_id: str, state_path: str) -> None:
+        self._app_id = app_id
+        self._path = f"{state_path}/workers"
+        self._lock = -1
+        self.transactional_id = ""
+        """Begins with the app's id and a "-", as the names of its topics do."""
+
+    def __enter__(self) -> Self:
+        """Take the first place that is free.
+
+        Raises:
+            LogDirectoryError: the state directory can't be used.
+        """
+        try:
+            os.makedirs(self._path, exist_ok=True)  # noqa: PTH103 - a path is text in all of the engine
+            self._lock = self._first_free()
+            self.transactional_id = f"{self._app_id}-{self._name()}"
+        except OSError as error:
+            self._release()
+            raise LogDirectoryError(
+                f"the state directory {self._path} can't be used: {error.strerror}; choose another "
+                "one or change its permissions"
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._release()
+
+    def _first_free(self) -> int:
+        for number in range(SLOTS_MAX):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(f"{self._path}/{number}.name", flags, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+            else:
+                return descriptor
+        raise LogDirectoryError(f"{SLOTS_MAX} workers have locked {self._path}")
+
+    def _name(self) -> str:
+        """What the file says; a new name if it says nothing yet, or was written in part."""
+        found = os.pread(self._lock, 64, 0)
+        if _NAME.fullmatch(found) is None:
+            found = secrets.token_hex(16).encode()
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, found, 0)
+        return found.decode()
+
+    def _release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1

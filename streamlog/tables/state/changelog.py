@@ -1,0 +1,310 @@
+"""The changelog of a task: its state as records, and the way back.
+
+A checkpoint is a list of records that the runner sends at once, see decisions/001: each change as
+(store prefix + key, value), a missing value deleting, and under a reserved key the
+Progress: how far every input has been taken into this state. The same keys are used in the
+store, which remembers beside them the changelog offset it reflects. Rule of the file:
+applying records is idempotent and in order, and the offset is written last; so a crash at
+any point is repaired by replaying from the offset that is found. Not done here: reading and
+sending records (the runner's) and caching (`transaction`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, TypeAlias
+from zlib import crc32
+
+import msgspec
+
+from streamlog.errors import CorruptData
+from streamlog.tables.stores.store import Change, Changes, KeyValueStore
+
+Offsets: TypeAlias = Mapping[tuple[str, int], int]
+"""Topic and partition to an offset."""
+
+PROGRESS_KEY = b"\x00progress"
+"""Reserved: keys of stores begin with the length of the store's name, which is never 0."""
+
+OFFSET_KEY = b"\x00changelog-offset"
+"""Reserved, in the store only: the next changelog offset to be applied."""
+
+READ_KEY = b"\x00changelog-read"
+"""Reserved, in the store only: up to where the changelog was read, and in which log."""
+
+BASE_KEY = b"\x00base"
+"""Reserved, in a changelog only: the state begins anew here, with what follows. Nothing before it
+counts any more, whatever compaction has left of it."""
+
+TRUNCATED = "it was truncated"
+"""So begins what tells that a changelog lacks records that a store was made of."""
+
+ROWS_FROM, ROWS_TO = b"\x01", b"\xff\xff"
+"""All keys of stores lie between these: no name of one has a byte as high."""
+
+WRITE_KEYS_MAX = 1_000
+"""Keys per write: one write holds the interpreter's lock for as long as it takes (5 ms)."""
+
+NO_EPOCH = -1
+"""An unknown leader epoch."""
+
+FORMAT_VERSION = 2
+"""Of the encoded Progress. A reader refuses what it does not know: see `Progress.decode`."""
+
+_OFFSET = struct.Struct(">q")
+_READ = struct.Struct(">qi16sqI")
+
+
+class SourceLog(NamedTuple):
+    """Which log an input offset belongs to.
+
+    A topic that is deleted and created again under its name is another log, and so is, from some
+    offset on, a log that was truncated.
+    """
+
+    topic_id: bytes = b""
+    """Empty if the broker tells none."""
+    leader_epoch: int = NO_EPOCH
+    """Of the record before the offset."""
+    cuts: int = 0
+    """How many times the log was found truncated below what the task had read."""
+
+
+class _Wire(msgspec.Struct, forbid_unknown_fields=True):
+    """Progress as JSON; rows instead of a mapping, as JSON's keys are text."""
+
+    version: int
+    offsets: list[tuple[str, int, int, str, int, int]]
+    sections: dict[str, object]
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder(_Wire).decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskProgress:
+    """What a state has taken in.
+
+    `offsets` is the next offset to read per input partition, and `logs` tells which log it belongs
+    to, as far as that is known. `sections` belong to the parts
+    of the engine, each under its own name (stream time, provenance, ...): plain data, that
+    is None, bool, int, float, str, and lists and dicts (with str keys) of these.
+    """
+
+    offsets: Offsets = field(default_factory=dict)
+    logs: Mapping[tuple[str, int], SourceLog] = field(default_factory=dict)
+    sections: Mapping[str, object] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """As bytes; equal progress gives equal bytes."""
+        rows: list[tuple[str, int, int, str, int, int]] = []
+        for place, offset in sorted(self.offsets.items()):
+            log = self.logs.get(place, SourceLog())
+            rows.append((*place, offset, log.topic_id.hex(), log.leader_epoch, log.cuts))
+        return _encode(_Wire(FORMAT_VERSION, rows, dict(self.sections)))
+
+    @classmethod
+    def decode(cls, data: bytes) -> TaskProgress:
+        """The progress in these bytes; tuples of the sections come back as lists.
+
+        Raises:
+            CorruptData: the bytes are not progress, or a newer streamlog has written them.
+        """
+        try:
+            wire = _decode(data)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorruptData(f"the progress of a task is not readable: {error}") from error
+        if wire.version != FORMAT_VERSION:
+            raise CorruptData(
+                f"the progress of a task has format {wire.version}, this streamlog reads "
+                f"{FORMAT_VERSION}: a newer one has written it; use that one, or reset the app"
+            )
+        offsets = {(topic, partition): at for topic, partition, at, *_ in wire.offsets}
+        try:
+            found = {
+                (topic, partition): SourceLog(bytes.fromhex(topic_id), epoch, cuts)
+                for topic, partition, _, topic_id, epoch, cuts in wire.offsets
+            }
+        except ValueError as error:
+            raise CorruptData(f"the progress of a task is not readable: {error}") from error
+        logs = {place: log for place, log in found.items() if log != SourceLog()}
+        return cls(offsets=offsets, logs=logs, sections=wire.sections)
+
+
+def checkpoint(changes: Changes, progress: TaskProgress) -> Changes:
+    """The records of one commit, in the order in which they are sent and applied."""
+    return changes.followed_by(PROGRESS_KEY, progress.encode())
+
+
+def apply_records(store: KeyValueStore, records: Iterable[Change], *, next_offset: int) -> None:
+    """Bring changelog records into the store, which then reflects the log before `next_offset`.
+
+    Written in slices. After a crash between two of them the store holds a part of the
+    records with the old offset, and replaying from there gives the same state.
+    """
+    offset = store_offset(next_offset)
+    if isinstance(records, Changes):
+        start = 0
+        while len(records) - start >= WRITE_KEYS_MAX:
+            store.write(records.part(start, start + WRITE_KEYS_MAX))
+            start += WRITE_KEYS_MAX
+        store.write(records.part(start, len(records)).followed_by(*offset))
+        return
+    remaining = iter(records)
+    while len(head := list(islice(remaining, WRITE_KEYS_MAX))) == WRITE_KEYS_MAX:
+        store.write(head)
+    store.write([*head, offset])
+
+
+def changelog_offset(store: KeyValueStore) -> int:
+    """The next changelog offset to apply: what the store reflects lies before it."""
+    data = store.get(OFFSET_KEY)
+    if data is None:
+        return 0
+    if len(data) != _OFFSET.size:
+        raise CorruptData(
+            f"the store's changelog offset is not readable: {data!r}; delete the state "
+            "directory, the changelog restores it"
+        )
+    offset: int = _OFFSET.unpack(data)[0]
+    return offset
+
+
+def store_offset(next_offset: int) -> Change:
+    """The row by which a store says that it reflects the changelog before this offset."""
+    return OFFSET_KEY, _OFFSET.pack(next_offset)
+
+
+class ReadUpTo(NamedTuple):
+    """Up to where a changelog was read into a store; a task writes what is behind that itself."""
+
+    offset: int
+    leader_epoch: int
+    """Of the record before."""
+    topic_id: bytes
+    """Of the changelog; zero if the broker tells none."""
+    last_offset: int = -1
+    """Of the last record before; -1 if there is none."""
+    last_crc: int = 0
+    """Of its key and value: see `crc_of`."""
+
+    def row(self) -> Change:
+        """As the store keeps it."""
+        return READ_KEY, _READ.pack(*self)
+
+
+def crc_of(key: bytes | None, value: bytes | None) -> int:
+    """By which a record is told from another one at the same offset."""
+    return crc32(value or b"", crc32(key or b""))
+
+
+def stored_read_up_to(store: KeyValueStore) -> ReadUpTo | None:
+    """What the store says of it; None if it says nothing."""
+    data = store.get(READ_KEY)
+    return None if data is None or len(data) != _READ.size else ReadUpTo(*_READ.unpack(data))
+
+
+def stored_progress(store: KeyValueStore) -> TaskProgress | None:
+    """The progress the store reflects; None if nothing has been committed yet."""
+    data = store.get(PROGRESS_KEY)
+    return None if data is None else TaskProgress.decode(data)
+
+
+class Restoration:
+    """Brings a store up to a changelog, from the offset that the store reflects.
+
+    A store that can't be continued from, because the log no longer has the records that
+    would follow (it was cut at either end, or compacted), is emptied and built anew: `rebuilt`
+    says so, and `why` says what does not fit.
+    """
+
+    __slots__ = ("_store", "end_offset", "is_new", "position", "start_offset", "why")
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        *,
+        start_offset: int,
+        end_offset: int,
+        complete_offset: int = 0,
+        departure: str = "",
+    ) -> None:
+        """`start_offset` and `end_offset` are the changelog's, read before restoring.
+
+        Before `complete_offset` compaction may have removed what told of deletions: a store
+        that reflects less than that can't be continued from. `departure` says why the changelog is
+        not the one that the store was made of, if it is not.
+        """
+        self._store = store
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.position = changelog_offset(store)
+        self.is_new = self.position == 0 and stored_progress(store) is None
+        """Whether the store had no state at all."""
+        self.why = "" if self.is_new else departure or self._misfit(complete_offset)
+        """What does not fit; empty if all does."""
+        if self.rebuilt:
+            store.delete_range(b"")
+        if self.rebuilt or self.is_new:
+            self.position = start_offset
+
+    def _misfit(self, complete_offset: int) -> str:
+        if self.position > self.end_offset:
+            return f"{TRUNCATED}: it ends at {self.end_offset}"
+        if self.position < self.start_offset:
+            return f"it begins at {self.start_offset}"
+        if self.position < complete_offset:
+            return "compaction may have removed deletions that are to be applied"
+        return ""
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether the store was emptied."""
+        return bool(self.why)
+
+    @property
+    def done(self) -> bool:
+        """Whether everything before `end_offset` has been applied."""
+        return self.position >= self.end_offset
+
+    @property
+    def remaining(self) -> int:
+        """Offsets still to go; an upper bound for records, as a compacted log has gaps."""
+        return max(self.end_offset - self.position, 0)
+
+    def resume_in(self, store: KeyValueStore) -> None:
+        """Bring what follows into this store, which lies over the one that was begun with."""
+        self._store = store
+
+    def apply(self, records: Iterable[Change], *, next_offset: int) -> None:
+        """Records from `position` on, in order; `next_offset` is where reading goes on.
+
+        It may be beyond the last record, as control records and gaps carry no change.
+
+        Raises:
+            CorruptData: the log goes backwards.
+        """
+        if next_offset < self.position:
+            raise CorruptData(
+                f"the changelog went back from offset {self.position} to {next_offset}: "
+                "records must be applied in the order of the log"
+            )
+        apply_records(self._store, records, next_offset=next_offset)
+        self.position = next_offset
+
+    def read_up_to(self, read: ReadUpTo | None) -> None:
+        """What is applied next was read up to here; None: in which log is unknown."""
+        self._store.write([(READ_KEY, None) if read is None else read.row()])
+
+    def begin_anew(self) -> None:
+        """A base comes next in the changelog: forget all rows."""
+        self._store.delete_range(ROWS_FROM, ROWS_TO)
+        self._store.write([(PROGRESS_KEY, None)])
+
+    def progress(self) -> TaskProgress | None:
+        """The progress as of `position`; None if the log holds none yet."""
+        return stored_progress(self._store)

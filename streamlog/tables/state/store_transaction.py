@@ -1,0 +1,576 @@
+"""StoreTransaction and DeferredStore: what a task has changed, on its way to the store on disk.
+
+`StoreTransaction` is a write-back cache: a task sees its own writes at once, also in scans, and
+nothing reaches the store before the changelog has it. `commit` takes exactly the records that were
+sent; what was written since stays pending. Values that were read stay cached within a share of the
+process's `CacheBudget`. `DeferredStore` gathers commits in memory below the transaction: the store
+on disk may lag behind the changelog, as its offset tells what it lacks, so a key that changes with
+every commit is written once for many. Rules of the module:
+
+1. A pending None is a deletion; a cached None is a key known to be absent.
+2. Deferred commits go to disk in slices with the offset in the last one, so a restart repairs a
+   crash at any point by replaying the changelog from the offset that it finds.
+3. What waits is bounded in bytes, for all tasks of a process together, and in records, which a
+   restart replays. The shares of a budget never add up to more than the whole.
+
+Not done here: sending, and deciding when to commit (`size_bytes` is there to decide by).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from enum import Enum
+from itertools import chain
+from operator import itemgetter
+from typing import Final, Literal, Protocol, TypeAlias
+from weakref import WeakSet
+
+from streamlog.records.record_columns import total_bytes
+from streamlog.tables.state.changelog import OFFSET_KEY, WRITE_KEYS_MAX, apply_records
+from streamlog.tables.state.write_buffer import WriteBuffer
+from streamlog.tables.stores.memory_store import Scans, SortedKeys
+from streamlog.tables.stores.store import Change, Changes, KeyValueStore, prefix_end
+
+MEMORY_BYTES = 192 * 1024 * 1024
+"""Default for the state of all tasks of a process, what RocksDB keeps included."""
+MEMORY_BYTES_MIN = 16 * 1024 * 1024
+"""With less, every write would go to the disk by itself."""
+EACH_BYTES_MAX = 16 * 1024 * 1024
+"""Enough for some 80,000 small aggregates of one task."""
+
+
+class Bounded(Protocol):
+    """A cache with a bound."""
+
+    def resize(self, bound_bytes: int) -> None:
+        """Take no more than this from now on, and give back what is more."""
+
+
+class CacheBudget:
+    """Shares out a number of bytes."""
+
+    __slots__ = ("_each_bytes_max", "_members", "_total_bytes")
+
+    def __init__(self, total_bytes: int, *, each_bytes_max: int = EACH_BYTES_MAX) -> None:
+        self._total_bytes = total_bytes
+        self._each_bytes_max = each_bytes_max
+        self._members: WeakSet[Bounded] = WeakSet()
+
+    @property
+    def share_bytes(self) -> int:
+        """What each one may take."""
+        return min(self._each_bytes_max, self._total_bytes // max(len(self._members), 1))
+
+    def join(self, member: Bounded) -> None:
+        """One more takes part: it and the others are told their new bound."""
+        self._members.add(member)
+        self._tell()
+
+    def leave(self, member: Bounded) -> None:
+        """One gives its share back; it keeps nothing."""
+        self._members.discard(member)
+        member.resize(0)
+        self._tell()
+
+    def _tell(self) -> None:
+        for member in self._members:
+            member.resize(self.share_bytes)
+
+
+WAITING_BYTES = 48 * 1024 * 1024
+"""Default bound of what waits, all tasks of a process together, by estimate."""
+
+
+class WaitingBudget:
+    """The memory that what waits may take, shared by the stores of one process."""
+
+    __slots__ = ("bound_bytes", "used_bytes")
+
+    def __init__(self, bound_bytes: int = WAITING_BYTES) -> None:
+        self.bound_bytes = bound_bytes
+        self.used_bytes = 0
+
+
+CACHE_BYTES = 16 * 1024 * 1024
+"""Default bound of the cache of one task: enough for some 80,000 small aggregates."""
+
+ENTRY_BYTES = 160
+"""What an entry costs beyond its key and value: two objects' heads and a slot in a dict."""
+
+MANY = 4_096
+"""Of so many changes that come at once one in `SAMPLE` is looked at for its size."""
+
+SAMPLE = 16
+
+
+class _Missing(Enum):
+    """Tells "not here" from a None that means something."""
+
+    MISSING = 0
+
+
+_MISSING: Final = _Missing.MISSING
+_Found: TypeAlias = bytes | Literal[_Missing.MISSING] | None
+
+
+class StoreTransaction:
+    """A KeyValueStore whose writes stay pending until they are committed or rolled back."""
+
+    __slots__ = (
+        "_budget", "_cache", "_fresh", "_given", "_keys", "_pending", "_scans", "_store",
+        "size_bytes",
+    )  # fmt: skip
+
+    size_bytes: int
+    """What the pending changes take in memory, by estimate."""
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        budget: CacheBudget | None = None,
+    ) -> None:
+        """`cache_bytes` bounds what is kept after a commit; 0 keeps nothing.
+
+        With a `budget` the bound is a share of it instead, until this is closed.
+        """
+        self._store = store
+        self._pending: dict[bytes, bytes | None] = {}
+        self._fresh: Changes | None = None
+        """Changes that are pending as they came, and all there are: nobody has looked for one."""
+        self._given: Changes | None = None
+        """What `changes` gave last, as long as nothing has been changed since."""
+        self._keys = SortedKeys()
+        self._scans: Scans[bytes | None] = Scans()
+        self._cache = _Cache(cache_bytes)
+        self._budget = budget
+        if budget is not None:
+            budget.join(self._cache)
+        self.size_bytes = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value as this transaction sees it."""
+        if self._fresh is not None:
+            self._index()
+        found: _Found = self._pending.get(key, _MISSING)
+        if found is _MISSING:
+            found = self._cache.get(key)
+            if found is _MISSING:
+                found = self._store.get(key)
+                self._cache.add(key, found)
+        return found
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one value, pending."""
+        self._change(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove one key, pending, whether it is there or not."""
+        self._change(key, None)
+
+    def _index(self) -> None:
+        """Let changes that came as columns be found by their keys."""
+        if self._fresh is not None:
+            fresh, self._fresh = self._fresh, None
+            self._pending = dict(fresh)
+            self._keys.add_all(self._pending)
+
+    def _change(self, key: bytes, value: bytes | None) -> None:
+        self._index()
+        if self._scans.are_open:
+            self._scans.settle()
+        self._given = None
+        old: _Found = self._pending.get(key, _MISSING)
+        if old is _MISSING:
+            self._keys.add(key)
+            self.size_bytes += ENTRY_BYTES + len(key)
+        elif old is not None:
+            self.size_bytes -= len(old)
+        if value is not None:
+            self.size_bytes += len(value)
+        self._pending[key] = value
+
+    def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `low` up to but not including `high`, in order, pending changes included."""
+        self._index()
+        changed = self._scans.begin(self._keys.range(low, high), self._pending)
+        return overlay(self._store.range(low, high), changed)
+
+    def stored(self, key: bytes) -> bytes | None:
+        """The value as of the last commit, whatever has been changed since."""
+        return self._store.get(key)
+
+    def stored_range(
+        self, low: bytes = b"", high: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As `range`, as of the last commit."""
+        return self._store.range(low, high)
+
+    def delete_range(self, low: bytes, high: bytes | None = None) -> None:
+        """Remove the keys from `low` up to but not including `high`, pending.
+
+        One change for each, as the changelog knows no ranges.
+        """
+        for key, _ in self.range(low, high):
+            self._change(key, None)
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Take in the changes in their order, pending."""
+        self._index()
+        if self._scans.are_open:
+            self._scans.settle()
+        self._given = None
+        if isinstance(changes, Changes) and not self._pending:
+            if changes:
+                self._fresh = changes
+                self.size_bytes += _estimated_bytes(changes)
+            return
+        fresh = dict(changes)
+        if not self._pending:
+            self._pending = fresh
+            self._keys.add_all(fresh)
+            self.size_bytes += _size_bytes(fresh.keys(), fresh.values())
+            return
+        if self._pending.keys().isdisjoint(fresh):
+            self._pending.update(fresh)
+            self._keys.add_all(fresh)
+            self.size_bytes += _size_bytes(fresh.keys(), fresh.values())
+            return
+        for key, value in fresh.items():
+            self._change(key, value)
+
+    def close(self) -> None:
+        """Roll back and close the store beneath."""
+        self.rollback()
+        if self._budget is not None:
+            self._budget.leave(self._cache)
+        self._cache = _Cache(0)
+        self._store.close()
+
+    def changes(self) -> Changes:
+        """The pending changes, in no order of keys; they stay pending until `commit`."""
+        pending = self._pending
+        self._given = self._fresh or Changes(list(pending), list(pending.values()))
+        return self._given
+
+    def commit(self, records: Changes, *, next_offset: int) -> None:
+        """The changelog has taken `records` and goes on at `next_offset`: store them.
+
+        `records` are earlier `changes()` with the progress behind them, just as they were
+        sent. A key that has been written again since then stays pending.
+        """
+        self._scans.settle()
+        apply_records(self._store, records, next_offset=next_offset)
+        self._cache.renew(records)
+        given = self._given
+        if given is not None and (records is given or records.head is given):
+            self.rollback()  # They are all that is pending.
+            return
+        self._index()
+        pending = self._pending
+        # Identity: an equal value written since is another change, but to the same value.
+        for key, value in records:
+            if pending.get(key, _MISSING) is value:
+                del pending[key]
+                self.size_bytes -= ENTRY_BYTES + len(key) + len(value or b"")
+        self.size_bytes = max(self.size_bytes, 0) if pending else 0
+        self._keys = SortedKeys(pending)
+
+    def rollback(self) -> None:
+        """Forget the pending changes.
+
+        Not to be used while records are under way to the changelog: whether they arrived is
+        for a restoration to find out.
+        """
+        self._scans.settle()
+        self._given = self._fresh = None
+        self._pending.clear()
+        self._keys.clear()
+        self.size_bytes = 0
+
+
+def _estimated_bytes(changes: Changes) -> int:
+    """What changes take in memory, as if all were like those looked at."""
+    found = 0
+    for keys, values, start, stop in changes.runs():
+        step = SAMPLE if stop - start >= MANY else 1
+        found += step * _size_bytes(keys[start:stop:step], values[start:stop:step])
+    return found
+
+
+def _size_bytes(keys: Collection[bytes], values: Iterable[bytes | None]) -> int:
+    """What changes take in memory, by estimate."""
+    return ENTRY_BYTES * len(keys) + total_bytes(keys) + total_bytes(values)
+
+
+def overlay(
+    stored: Iterator[tuple[bytes, bytes]], changed: Iterator[Change]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Stored pairs with the changed ones in their places; both ascending by key."""
+    first = next(changed, None)
+    return stored if first is None else _merge_changes(stored, chain((first,), changed))
+
+
+def _merge_changes(
+    stored: Iterator[tuple[bytes, bytes]], changed: Iterator[Change]
+) -> Iterator[tuple[bytes, bytes]]:
+    below = next(stored, None)
+    for key, value in changed:
+        while below is not None and below[0] < key:
+            yield below
+            below = next(stored, None)
+        if below is not None and below[0] == key:
+            below = next(stored, None)
+        if value is not None:
+            yield key, value
+    if below is not None:
+        yield below
+        yield from stored
+
+
+class _Cache:
+    """Values by key within a bound: two generations, the older one dropped when full.
+
+    What is used moves to the young generation, so a key in use survives. Nothing is moved
+    or counted for keys that leave, unlike with a list in order of use.
+    """
+
+    __slots__ = ("__weakref__", "_generation_bytes", "_old", "_young", "_young_bytes")
+
+    def __init__(self, bound_bytes: int) -> None:
+        self._generation_bytes = bound_bytes // 2
+        self._young: dict[bytes, bytes | None] = {}
+        self._old: dict[bytes, bytes | None] = {}
+        self._young_bytes = 0
+
+    def resize(self, bound_bytes: int) -> None:
+        """Keep to another bound; what was kept under a larger one goes."""
+        if bound_bytes // 2 < self._generation_bytes:
+            self._young, self._old, self._young_bytes = {}, {}, 0
+        self._generation_bytes = bound_bytes // 2
+
+    def get(self, key: bytes) -> _Found:
+        """The cached value; None is known to be absent, _MISSING is not known."""
+        found: _Found = self._young.get(key, _MISSING)
+        if found is _MISSING and self._old:
+            found = self._old.get(key, _MISSING)
+            if found is not _MISSING:
+                self.add(key, found)
+        return found
+
+    def renew(self, changes: Iterable[Change]) -> None:
+        """Remember new values of the keys that are known here: those that somebody reads."""
+        if not self._young and not self._old:
+            return
+        for key, value in changes:
+            if key in self._young or key in self._old:
+                self.add(key, value)
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        """Remember a value; it counts again when it is written again, which only turns earlier."""
+        entry_bytes = ENTRY_BYTES + len(key) + len(value or b"")
+        if self._young_bytes + entry_bytes > self._generation_bytes:
+            if entry_bytes > self._generation_bytes:
+                self._young.pop(key, None)
+                self._old.pop(key, None)
+                return
+            self._old, self._young, self._young_bytes = self._young, {}, 0
+        self._young[key] = value
+        self._young_bytes += entry_bytes
+
+
+REPLAY_RECORDS_MAX = 800_000
+"""A task's changes that are not on disk: what a crash makes a restart replay, in a second."""
+
+GONE_SHARE = 4
+"""One in so many has to have come and gone; else all the others go down."""
+
+SAMPLE_STEP = 16
+"""One in so many changes is looked at for its size."""
+
+_RESERVED = b"\x01"
+"""Keys below are no store's: progress, owner and offset. They go last, the offset behind all."""
+
+
+class _Unbuffered(Enum):
+    MISSING = 0
+
+
+_UNBUFFERED: Final = _Unbuffered.MISSING
+_Buffered: TypeAlias = bytes | Literal[_Unbuffered.MISSING] | None
+
+
+class DurableStore(KeyValueStore, Protocol):
+    """Port: a store that keeps some of what is written to it in memory before it is on disk."""
+
+    def persist(self) -> None:
+        """Begin to bring all of it to disk; does not wait for that."""
+
+
+class DeferredStore:
+    """A KeyValueStore that writes to the one beneath when enough has come together."""
+
+    __slots__ = (
+        "_budget", "_keys", "_lasts", "_sampled", "_sampled_bytes", "_scans", "_size_bytes",
+        "_store", "_unsafe", "_waiting",
+    )  # fmt: skip
+
+    def __init__(self, store: DurableStore, budget: WaitingBudget | None = None) -> None:
+        """`budget` is shared with the other stores of the process; by default its own."""
+        self._store = store
+        self._budget = budget or WaitingBudget()
+        self._waiting = WriteBuffer()
+        self._keys = SortedKeys()
+        self._lasts: dict[bytes, bytes] = {}
+        """By prefix of a named store: the last key that has gone down."""
+        self._scans: Scans[bytes | None] = Scans()
+        self._sampled = self._sampled_bytes = 0
+        self._size_bytes = 0
+        self._unsafe = 0
+        """Changes since the store was told to persist: a crash may lose as many."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, whether it waits or not."""
+        found: _Buffered = self._waiting.get(key, _UNBUFFERED)
+        return self._store.get(key) if found is _UNBUFFERED else found
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one value."""
+        self.write([(key, value)])
+
+    def delete(self, key: bytes) -> None:
+        """Remove one key, if it is there."""
+        self.write([(key, None)])
+
+    def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `low` up to but not including `high`, in order, as they are now."""
+        waiting = self._scans.begin(self._keys.range(low, high), self._waiting)
+        return overlay(self._store.range(low, high), waiting)
+
+    def concurrent_range(
+        self, low: bytes, high: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As `range`, for another thread than the one that writes; `get` is for any.
+
+        Each row is as it was or as it is. It costs a look at everything that waits.
+        """
+        keys, values = self._waiting.columns()  # What leaves it from now on is below already.
+        changed = [
+            (key, value)
+            for key, value in zip(keys, values, strict=True)
+            if key >= low and (high is None or key < high)
+        ]
+        changed.sort(key=itemgetter(0))
+        return overlay(self._store.range(low, high), iter(changed))
+
+    def delete_range(self, low: bytes, high: bytes | None = None) -> None:
+        """Remove the keys from `low` up to but not including `high`."""
+        self.flush()
+        self._store.delete_range(low, high)
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Take in the changes; if they end a commit, the store may be written."""
+        fresh = Changes.of(changes)
+        waiting = self._waiting
+        if self._scans.are_open:
+            self._scans.settle()
+        before = len(waiting)
+        for keys, values, start, stop in fresh.runs():
+            waiting.put_all(keys, values, start, stop)
+            self._sample(keys[start:stop:SAMPLE_STEP], values[start:stop:SAMPLE_STEP])
+        self._keys.add_all(waiting.keys_from(before))
+        self._unsafe += len(fresh)
+        self._count()
+        is_much = self._budget.used_bytes > self._budget.bound_bytes
+        is_long = self._unsafe >= REPLAY_RECORDS_MAX
+        if fresh.last_key != OFFSET_KEY or not (is_much or is_long):
+            return
+        is_enough = self._drop_gone()
+        if is_long or not is_enough:
+            self._write_down()
+        if is_long:
+            self._store.persist()
+            self._unsafe = 0
+
+    def flush(self) -> None:
+        """Write all that waits to the store beneath, but for what has come and gone."""
+        self._drop_gone()
+        self._write_down()
+
+    def _write_down(self) -> None:
+        keys, values = self._waiting.in_order()
+        last = bisect_left(keys, _RESERVED)
+        for start in range(last, len(keys), WRITE_KEYS_MAX):
+            stop = start + WRITE_KEYS_MAX
+            self._store.write(Changes(keys[start:stop], values[start:stop]))
+        if last:
+            reserved = list(zip(keys[:last], values[:last], strict=True))
+            reserved.sort(key=lambda change: change[0] == OFFSET_KEY)
+            self._store.write(reserved)
+        self._note_lasts(keys, last)
+        self._forget()
+
+    def _drop_gone(self) -> bool:
+        """Forget what is to be removed from the store and is not there; whether that was much.
+
+        A window's rows lie behind those of all windows before it. So where nothing beneath lies
+        behind what has gone down, all that has come since is known to be nowhere else.
+        """
+        waiting = self._waiting
+        before = len(waiting)
+        removed = waiting.removed()
+        spans = []
+        for prefix in {_prefix_of(key) for key in removed[::SAMPLE_STEP]}:
+            end = prefix_end(prefix)
+            low = self._lasts[prefix] + b"\x00" if prefix in self._lasts else prefix
+            if prefix >= _RESERVED and end and next(self._store.range(low, end), None) is None:
+                spans.append((low, end))
+        if not spans:
+            return False
+        self._scans.settle()
+        waiting.drop_removed(spans)
+        self._keys = SortedKeys(waiting.keys_from(0))
+        self._count()
+        return (before - len(waiting)) * GONE_SHARE >= before
+
+    def _note_lasts(self, keys: Sequence[bytes], reserved: int) -> None:
+        """The keys in their order have gone down, the reserved ones in front."""
+        stop = len(keys)
+        while stop > reserved:
+            last = keys[stop - 1]
+            prefix = _prefix_of(last)
+            self._lasts[prefix] = max(last, self._lasts.get(prefix, last))
+            stop = bisect_left(keys, prefix, reserved, stop)
+
+    def close(self) -> None:
+        """Write what waits, and close the store beneath."""
+        try:
+            self.flush()
+        finally:
+            self._forget()
+            self._store.close()
+
+    def _sample(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        self._sampled += len(keys)
+        self._sampled_bytes += total_bytes(keys) + total_bytes(values)
+
+    def _count(self) -> None:
+        """What waits in memory, as if all were like those looked at."""
+        mean_bytes = ENTRY_BYTES + self._sampled_bytes // max(self._sampled, 1)
+        size_bytes = len(self._waiting) * mean_bytes
+        self._budget.used_bytes += size_bytes - self._size_bytes
+        self._size_bytes = size_bytes
+
+    def _forget(self) -> None:
+        self._scans.settle()
+        self._waiting.clear()
+        self._keys.clear()
+        self._budget.used_bytes -= self._size_bytes
+        self._size_bytes = 0
+
+
+def _prefix_of(key: bytes) -> bytes:
+    """What all keys of its named store begin with (`StoreSpec.prefix`)."""
+    return key[: 1 + key[0]] if key else b""

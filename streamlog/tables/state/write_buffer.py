@@ -1,0 +1,147 @@
+"""Waiting: the last change of each key, in columns, until a store takes them.
+
+A task writes down the same rows with every commit, in the same order and under the very same
+objects as keys. So where a change goes is one of the next places behind where the one before it
+went, and is found by looking at whose object is there: of a hundred thousand keys each look-up in
+a dictionary waits for memory. The rule of the file: it may be compiled; one thread writes, and
+what another one copies (`columns`) is as it was or as it is. Not done here: counting bytes, and
+when they go to the store (`deferred`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from streamlog.records import buffer_writes
+from streamlog.tables.folds import prefetch
+from streamlog.tables.state import key_sort
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["WriteBuffer"]
+
+_AHEAD = prefetch.AHEAD
+_FAR = buffer_writes.AHEAD
+_Columns: TypeAlias = "tuple[list[bytes], list[bytes | None], dict[bytes, int]]"
+
+
+class WriteBuffer:
+    """Keys and their values, where None is a key that is to be removed."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self) -> None:
+        # One object, as another thread may ask while they are replaced.
+        self._columns: _Columns = ([], [], {})
+        """Keys, values, and where in these each key is."""
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __getitem__(self, key: bytes) -> bytes | None:
+        """The value of a key that is there.
+
+        Raises:
+            KeyError: it is not.
+        """
+        _, values, places = self._columns
+        return values[places[key]]
+
+    def get(self, key: bytes, default: Any) -> Any:  # noqa: ANN401 - a value, or whatever it is
+        """The value, or what is given for a key that is not there; for any thread."""
+        _, values, places = self._columns
+        place = places.get(key)
+        return default if place is None or place >= len(values) else values[place]
+
+    def keys_from(self, start: int) -> Sequence[bytes]:
+        """Those that came when there were so many already."""
+        return self._columns[0][start:]
+
+    def columns(self) -> tuple[list[bytes], list[bytes | None]]:
+        """All keys in the order in which they came, and the value of each, as lists of their own.
+
+        For any thread; a key that comes meanwhile may be missing.
+        """
+        own_keys, own_values, _ = self._columns
+        keys, values = own_keys[:], own_values[:]
+        count = min(len(keys), len(values))
+        return keys[:count], values[:count]
+
+    def in_order(self) -> tuple[list[bytes], list[bytes | None]]:
+        """The same, by key.
+
+        Raises:
+            TypeError: a key is something else than bytes.
+        """
+        own_keys, own_values, _ = self._columns
+        keys, values = own_keys[:], own_values[:]
+        key_sort.sort_by_key(keys, values)
+        return keys, values
+
+    def put_all(self, keys: list[bytes], values: list[bytes | None], start: int, stop: int) -> None:
+        """The value of each key from now on, of those from `start` up to but not including `stop`.
+
+        Raises:
+            IndexError: there are fewer keys or values.
+        """
+        if start < 0 or stop > len(keys) or stop > len(values):
+            raise IndexError(f"no entries {start} to {stop} of {len(keys)} and {len(values)}")
+        own_keys, own_values, places = self._columns
+        next_place = 0
+        is_cold = True
+        for at in range(start, stop):
+            if (at - start) % _FAR == 0:
+                buffer_writes.bring_near(values, at + _FAR)
+                buffer_writes.bring_near(own_values, next_place + _FAR)
+            place = key_sort.next_place(own_keys, next_place, keys, at)
+            if place < 0:
+                if is_cold or (at - start) % _AHEAD == 0:
+                    prefetch.warm_slots(places, keys, at)
+                    is_cold = False
+                place = _place_of(keys[at], own_keys, places)
+            if place == len(own_values):
+                own_values.append(values[at])
+            else:
+                own_values[place] = values[at]
+            next_place = place + 1
+
+    def removed(self) -> list[bytes]:
+        """The keys that are to be removed."""
+        keys, values, _ = self._columns
+        return [keys[at] for at in range(len(values)) if values[at] is None]
+
+    def drop_removed(self, spans: list[tuple[bytes, bytes]]) -> None:
+        """Forget those of them that lie in a span: from a key up to but not including another."""
+        own_keys, own_values, _ = self._columns
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        places: dict[bytes, int] = {}
+        for at in range(len(own_keys)):
+            key, value = own_keys[at], own_values[at]
+            if value is None and _is_in(key, spans):
+                continue
+            places[key] = len(keys)
+            keys.append(key)
+            values.append(value)
+        self._columns = (keys, values, places)
+
+    def clear(self) -> None:
+        """Nothing waits any more; who asks meanwhile is told what did."""
+        self._columns = ([], [], {})
+
+
+def _is_in(key: bytes, spans: list[tuple[bytes, bytes]]) -> bool:
+    for low, high in spans:  # noqa: SIM110 - compiled, this is C
+        if low <= key < high:
+            return True
+    return False
+
+
+def _place_of(key: bytes, keys: list[bytes], places: dict[bytes, int]) -> int:
+    """Where the key is; a new one is at the end, and lacks its value."""
+    count = len(keys)
+    place = places.setdefault(key, count)
+    if place == count:
+        keys.append(key)
+    return place

@@ -1,0 +1,368 @@
+"""KeyValueStore, the port of every store, and the layouts of keys.
+
+One store holds the whole state of a task: the named stores of the topology lie in it side by side,
+each under its own prefix, so one atomic write covers all of them and the progress. Keys are ordered
+bytes, and their layout is the order in which state is read: a window key begins with the end of the
+window, so closing windows is one scan. A key that others follow is escaped (00 becomes 00 FF, and
+00 01 ends it), so the order of escaped keys is that of the keys. `ordered_serde` gives numbers and
+times bytes in their own order, for ranges; on topics keys are Kafka's. Rule of the module: these
+layouts are in changelogs and never change. Not done here: caching and rollback (`tables/state`),
+values' types.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypeAlias
+
+from streamlog.errors import SerdeError, TopologyError
+from streamlog.serdes import BytesSerde, FloatSerde, IntSerde, Serde, StrSerde, serde_for
+from streamlog.tables.folds.folding import let_go
+
+_UNSIGNED = struct.Struct(">Q")
+_DOUBLE = struct.Struct(">d")
+_SIGN = 1 << 63
+_ALL = (1 << 64) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def ordered_serde(declared: object) -> tuple[Serde[Any], bool]:
+    """The serde for keys of this type in a store, and whether its bytes are in their order.
+
+    Raises:
+        SerdeError: the type can't be written down.
+    """
+    if declared is datetime:
+        return OrderedMoment(), True
+    serde = serde_for(declared)
+    match serde:
+        case IntSerde():
+            return OrderedInt(), True
+        case FloatSerde():
+            return OrderedFloat(), True
+        case _:
+            return serde, isinstance(serde, StrSerde | BytesSerde)
+
+
+class OrderedInt:
+    """A signed integer of 64 bits, shifted to an unsigned one."""
+
+    def dumps(self, obj: int) -> bytes:
+        """Eight bytes."""
+        IntSerde().dumps(obj)  # Refuses what is no integer of 64 bits.
+        return _UNSIGNED.pack(obj + _SIGN)
+
+    def loads(self, data: bytes) -> int:
+        """The integer."""
+        return _unpack(data) - _SIGN
+
+
+class OrderedFloat:
+    """A double: bits of negative ones turned round, the sign of the others."""
+
+    def dumps(self, obj: float) -> bytes:
+        """Eight bytes; -0.0 is 0.0, and what is no number has no place in an order."""
+        data = FloatSerde().dumps(obj)  # Refuses what is no number.
+        number: float = _DOUBLE.unpack(data)[0]
+        if math.isnan(number):
+            raise SerdeError("nan can't be a key: it equals nothing, not even itself")
+        bits: int = _UNSIGNED.unpack(_DOUBLE.pack(number + 0.0))[0]
+        return _UNSIGNED.pack(bits ^ (_ALL if bits & _SIGN else _SIGN))
+
+    def loads(self, data: bytes) -> float:
+        """The double."""
+        bits = _unpack(data)
+        number: float = _DOUBLE.unpack(_UNSIGNED.pack(bits ^ (_SIGN if bits & _SIGN else _ALL)))[0]
+        return number
+
+
+class OrderedMoment:
+    """An aware datetime as microseconds since 1970; it comes back in UTC."""
+
+    def dumps(self, obj: datetime) -> bytes:
+        """Eight bytes."""
+        if not isinstance(obj, datetime) or obj.tzinfo is None:
+            raise SerdeError(f"a datetime with a time zone is expected as the key, not {obj!r}")
+        return _UNSIGNED.pack((obj - _EPOCH) // _MICROSECOND + _SIGN)
+
+    def loads(self, data: bytes) -> datetime:
+        """The same moment."""
+        return _EPOCH + (_unpack(data) - _SIGN) * _MICROSECOND
+
+
+def _unpack(data: bytes) -> int:
+    if len(data) != _UNSIGNED.size:
+        raise SerdeError(f"a key of {_UNSIGNED.size} bytes expected, not {data!r}")
+    number: int = _UNSIGNED.unpack(data)[0]
+    return number
+
+
+Change: TypeAlias = tuple[bytes, bytes | None]
+"""A key and its new value; None deletes."""
+
+STORE_NAME_BYTES_MAX = 255
+"""A store's name is written before each of its keys, after one byte with its length."""
+
+_SPAN = struct.Struct(">QQ")
+_END = struct.Struct(">Q")
+
+
+Run: TypeAlias = tuple[list[bytes], list[bytes | None], int, int]
+"""Keys and values, and from where up to where they count."""
+
+
+class Changes:
+    """Changes as columns, each key once; iterated over, it gives each as a `Change`.
+
+    A commit of many rows hands on two lists instead of a tuple for each row. They are not copied
+    where only a part of them goes on, or one more behind them: a copy looks at every key and value,
+    which of many rows are in no cache any more.
+    """
+
+    __slots__ = ("_keys", "_start", "_stop", "_values", "head")
+
+    def __init__(
+        self,
+        keys: list[bytes] | None = None,
+        values: list[bytes | None] | None = None,
+        head: Changes | None = None,
+    ) -> None:
+        """The lists are kept and not copied: they are not to be changed any more.
+
+        Raises:
+            ValueError: the columns are not of one length.
+        """
+        self._keys: list[bytes] = [] if keys is None else keys
+        self._values: list[bytes | None] = [] if values is None else values
+        if len(self._keys) != len(self._values):
+            raise ValueError(f"columns of {len(self._keys)} and {len(self._values)} entries")
+        self._start, self._stop = 0, len(self._keys)
+        self.head = head
+        """The changes that these begin with, if they are others and some more."""
+
+    @classmethod
+    def of(cls, changes: Iterable[Change]) -> Changes:
+        """The changes as columns, of each key the last one; columns are given back as they are."""
+        if isinstance(changes, Changes):
+            return changes
+        found = dict(changes)
+        return cls(list(found), list(found.values()))
+
+    def __len__(self) -> int:
+        own = self._stop - self._start
+        return own if self.head is None else own + len(self.head)
+
+    def __iter__(self) -> Iterator[Change]:
+        for keys, values, start, stop in self.runs():
+            yield from zip(keys[start:stop], values[start:stop], strict=True)
+
+    def runs(self) -> Iterator[Run]:
+        """All of them in their order, as they are kept: nothing is copied."""
+        if self.head is not None:
+            yield from self.head.runs()
+        if self._start < self._stop:
+            yield self._keys, self._values, self._start, self._stop
+
+    @property
+    def row_keys(self) -> list[bytes]:
+        """The keys, as a list of their own."""
+        return [key for keys, _, start, stop in self.runs() for key in keys[start:stop]]
+
+    @property
+    def row_values(self) -> list[bytes | None]:
+        """The values, as a list of their own."""
+        return [value for _, values, start, stop in self.runs() for value in values[start:stop]]
+
+    @property
+    def last_key(self) -> bytes | None:
+        """The key of the last one; None if there are none."""
+        if self._start < self._stop:
+            return self._keys[self._stop - 1]
+        return None if self.head is None else self.head.last_key
+
+    def part(self, start: int, stop: int) -> Changes:
+        """Those from `start` up to but not including `stop`, or to the last."""
+        cut = 0 if self.head is None else len(self.head)
+        if self.head is not None and stop <= cut:
+            return self.head.part(start, stop)
+        own = Changes.__new__(Changes)
+        own._keys, own._values = self._keys, self._values  # noqa: SLF001 - its own
+        own._start = min(self._start + max(start - cut, 0), self._stop)  # noqa: SLF001 - as above
+        own._stop = max(min(self._start + stop - cut, self._stop), own._start)  # noqa: SLF001 - as above
+        own.head = None if self.head is None or start >= cut else self.head.part(start, cut)
+        return own
+
+    def let_go(self) -> None:
+        """Nobody needs them any more; how many there were is still known."""
+        for keys, values, _, _ in self.runs():
+            let_go(keys)
+            let_go(values)
+
+    def followed_by(self, key: bytes, value: bytes | None) -> Changes:
+        """These and one more."""
+        return Changes([key], [value], head=self)
+
+
+class KeyValueStore(Protocol):
+    """Port: an ordered map of bytes to bytes, the state of one task.
+
+    Keys are compared byte by byte. There is one writer, and no reader beside it.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None if there is none."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one value."""
+
+    def delete(self, key: bytes) -> None:
+        """Remove one key, if it is there."""
+
+    def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `low` up to but not including `high` (None: to the last), in order.
+
+        The scan shows the store as it was when it was asked for, whatever is written meanwhile.
+        """
+
+    def delete_range(self, low: bytes, high: bytes | None = None) -> None:
+        """Remove the keys from `low` up to but not including `high` (None: to the last)."""
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Apply the changes in their order: all of them or, after a crash, none."""
+
+    def close(self) -> None:
+        """Give everything back; the store can't be used any more. Closing twice is harmless."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """A named store of a topology; its name is the identity of its state.
+
+    Raises:
+        TopologyError: the name is empty or longer than 255 bytes.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name.encode()) <= STORE_NAME_BYTES_MAX:
+            raise TopologyError(
+                f"a store needs a name of 1 to {STORE_NAME_BYTES_MAX} bytes, not {self.name!r}"
+            )
+
+    @property
+    def prefix(self) -> bytes:
+        """What each key of this store begins with, and no key of another store does."""
+        name = self.name.encode()
+        return bytes((len(name),)) + name
+
+
+class NamedStore:
+    """One named store inside the store of its task: the same keys, without their prefix."""
+
+    __slots__ = ("_end", "_prefix", "_store")
+
+    def __init__(self, store: KeyValueStore, spec: StoreSpec) -> None:
+        self._store = store
+        self._prefix = spec.prefix
+        self._end = prefix_end(self._prefix)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None if there is none."""
+        return self._store.get(self._prefix + key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one value."""
+        self._store.put(self._prefix + key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove one key, if it is there."""
+        self._store.delete(self._prefix + key)
+
+    def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys of this store from `low` up to but not including `high`, in order."""
+        cut = len(self._prefix)
+        pairs = self._store.range(self._prefix + low, self._bound(high))
+        return ((key[cut:], value) for key, value in pairs)
+
+    def delete_range(self, low: bytes = b"", high: bytes | None = None) -> None:
+        """Remove the keys of this store from `low` up to but not including `high`."""
+        self._store.delete_range(self._prefix + low, self._bound(high))
+
+    def _bound(self, high: bytes | None) -> bytes | None:
+        return self._end if high is None else self._prefix + high
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """The lowest key above every key that begins with `prefix`; None if there is none."""
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes((head[-1] + 1,)) if head else None
+
+
+def window_key(end_ms: int, start_ms: int, key: bytes) -> bytes:
+    """The key of one window's row, ordered by (end, start, key).
+
+    Both times are milliseconds since the epoch, in [0, 2^63).
+    """
+    return _SPAN.pack(end_ms, start_ms) + key
+
+
+def split_window_key(data: bytes) -> tuple[int, int, bytes]:
+    """End, start and key of a window's row, as `window_key` put them together."""
+    end_ms, start_ms = _SPAN.unpack_from(data)
+    return end_ms, start_ms, data[_SPAN.size :]
+
+
+def window_bound(end_ms: int) -> bytes:
+    """The lowest key of any window that ends at `end_ms` or later; a time below 0 counts as 0.
+
+    `range(b"", window_bound(t + 1))` are the rows of the windows that end at `t` or before.
+    """
+    return _END.pack(max(end_ms, 0))
+
+
+TIME_MS_MAX = 2**63 - 1
+TIME_MS_MIN = -(2**63)
+
+_TIME = struct.Struct(">Q")
+_TIMES = struct.Struct(">QQ")
+_SHIFT = 1 << 63
+_ZERO, _ESCAPED, _KEY_END = b"\x00", b"\x00\xff", b"\x00\x01"
+
+
+def escape_key(key: bytes) -> bytes:
+    """A key that may be followed by something."""
+    return key.replace(_ZERO, _ESCAPED) + _KEY_END
+
+
+def unescape_key(data: bytes) -> tuple[bytes, int]:
+    """The key at the beginning of these bytes, and where it ends."""
+    end = data.index(_KEY_END)  # In the key itself FF follows every zero.
+    return data[:end].replace(_ESCAPED, _ZERO), end + len(_KEY_END)
+
+
+def time_bytes(time_ms: int) -> bytes:
+    """A time; what is beyond 64 bits counts as the first or the last time there is."""
+    return _TIME.pack(min(max(time_ms, TIME_MS_MIN), TIME_MS_MAX) + _SHIFT)
+
+
+def time_at(data: bytes, position: int = 0) -> int:
+    """The time that `time_bytes` has written there."""
+    time_ms: int = _TIME.unpack_from(data, position)[0]
+    return time_ms - _SHIFT
+
+
+def span_bytes(first_ms: int, second_ms: int) -> bytes:
+    """Two times, in the order of both; both have to be within 64 bits."""
+    return _TIMES.pack(first_ms + _SHIFT, second_ms + _SHIFT)
+
+
+def span_at(data: bytes, position: int) -> tuple[int, int]:
+    """The times that `span_bytes` has written there."""
+    first, second = _TIMES.unpack_from(data, position)
+    return first - _SHIFT, second - _SHIFT

@@ -1,0 +1,591 @@
+"""TcpTransport: one connection to a broker, with many requests in flight.
+
+Opens the connection, agrees on API versions, authenticates, and matches answers to requests.
+An answer that is late breaks the connection; a process that was itself stopped gives the broker
+more time. Not done here: which broker is asked, and repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from types import TracebackType
+from typing import Final, Protocol, Self, TypeVar, cast
+
+from streamlog.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    CorruptData,
+    LogError,
+    RequestTimedOut,
+    StreamlogError,
+)
+from streamlog.protocol.api_table import APIS, OWN_KEY, Api, api_of
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.frame import decode_response, encode_request, what_speaks
+from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest, ApiVersionsResponse
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from streamlog.protocol.schema import Message
+from streamlog.transport.security import Security, exchange_of
+
+STEP_S: Final = 1.0
+"""Short against all timeouts of requests, and long enough to cost nothing."""
+LATE_S: Final = 0.1
+"""A step that ends so much later than it was set to has seen the loop standing."""
+
+
+class AnswerDeadline:
+    """A bound for what is awaited within it; use it in an `async with` block, once.
+
+    Raises:
+        TimeoutError: the loop has run for so long, and it was not done.
+    """
+
+    __slots__ = ("_due_s", "_has_waited", "_left_s", "_loop", "_timeout", "_timer")
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._left_s = timeout_ms / 1000
+        self._has_waited = False
+        self._timeout = asyncio.timeout(None)
+        self._loop = asyncio.get_running_loop()
+
+    async def __aenter__(self) -> Self:
+        """Begin to count."""
+        await self._timeout.__aenter__()
+        self._step()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        await self._timeout.__aexit__(exc_type, exc, traceback)
+
+    def _step(self) -> None:
+        step_s = min(self._left_s, STEP_S)
+        self._left_s -= step_s
+        self._due_s = self._loop.time() + step_s
+        self._timer = self._loop.call_at(self._due_s, self._look)
+
+    def _look(self) -> None:
+        now_s = self._loop.time()
+        if self._left_s <= 0 and now_s - self._due_s >= LATE_S and not self._has_waited:
+            # For what has come while nobody could look. Where the loop never keeps time, once.
+            self._has_waited, self._left_s = True, LATE_S
+        if self._left_s > 0:
+            self._step()
+        else:
+            self._timeout.reschedule(now_s)
+
+
+RESPONSE_BYTES_MAX = 256 * 1024 * 1024
+"""No response is larger: five times what a consumer asks for at most by default."""
+READ_BYTES = 8 * 1024
+"""One read of small frames; a larger frame is read into a buffer of its own size. Every connection
+has it, and most wait for something small."""
+WRITE_BUFFER_BYTES = 1024 * 1024
+"""Beyond this the next caller waits until the socket has taken some of it."""
+CLOSE_TIMEOUT_MS = 1_000
+"""How long closing waits for bytes that the peer has not taken."""
+CLIENT_SOFTWARE_NAME = "streamlog"
+CLIENT_SOFTWARE_VERSION = "0.1.0"
+SESSION_USED = 0.85
+"""After this part of a session's lifetime who is at this end is proven again."""
+SESSION_TIMEOUT_MS = 30_000
+"""How long a request that is not answered waits for that."""
+NONCE_BYTES = 24
+
+_SIZE = struct.Struct(">i")
+_ERROR_CODE_AT = 4  # An ApiVersions answer: correlation id, then the error code, in any version.
+
+
+class Transport(Protocol):
+    """Port: a broker that takes requests."""
+
+    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+        """Send `request`, return the answer to it.
+
+        The request is handed over before the first suspension, so calls made one after the
+        other reach the broker in that order.
+
+        Raises:
+            ConnectionLost: the broker went away; the request may have taken effect.
+            RequestTimedOut: no answer within `timeout_ms`; the transport is closed.
+            CorruptData: the answer can't be read; the transport is closed.
+        """
+        ...
+
+    async def send(self, request: Message) -> None:
+        """Send a request to which the broker gives no answer (`acks=0`).
+
+        Raises:
+            ConnectionLost: the broker went away.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End it; calls that wait for an answer raise `ConnectionLost`."""
+        ...
+
+    def version(self, api_key: int) -> int:
+        """The version in which both sides speak this API.
+
+        Raises:
+            LogError: the broker does not serve it, or no version that we know.
+        """
+        ...
+
+
+class TcpTransport:
+    """One TCP connection to a broker. Made by `connect`."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        security: Security | None = None,
+        is_broker: bool = False,
+    ) -> None:
+        self._address = f"{host}:{port}"
+        self._client_id = client_id
+        self._is_broker = is_broker
+        self._security = security or Security()
+        self._due_s: float | None = None
+        """When to prove again who this is, by the loop's clock."""
+        self._proving = asyncio.Lock()
+        self._has_talked = False
+        """Whether the broker has answered anything but ApiVersions."""
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._correlation_ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[bytes | bytearray]] = {}
+        self._lost: ConnectionLost | None = None
+        self._wire = _Wire(self._on_frame, self._on_lost)
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_ms: int,
+        security: Security | None = None,
+        is_broker: bool = False,
+    ) -> Self:
+        """Open a connection, agree on versions, and prove who this is if that is wanted.
+
+        A broker at this end speaks versions, too, that are not for clients.
+
+        Raises:
+            ConnectionLost: nobody listens there, or it hung up.
+            RequestTimedOut: somebody listens but does not answer like a broker.
+            AuthenticationFailed: one side does not take the other's certificate or proof.
+        """
+        transport = cls(host, port, client_id=client_id, security=security, is_broker=is_broker)
+        try:
+            await transport._open(host, port, timeout_ms)
+            await transport._agree(timeout_ms)
+            if transport._security.has_sasl:
+                await transport._prove(timeout_ms)
+        except BaseException:
+            await transport.close()
+            raise
+        return transport
+
+    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+        """See `Transport.call`."""
+        api = api_of(type(request))
+        version = self.version(api.key)
+        async with self._session(timeout_ms):
+            answer = self._asked(api, version, request)
+        frame = await self._answered(api, answer, timeout_ms)
+        self._has_talked = True
+        return self._decode(api, version, frame)
+
+    async def send(self, request: Message) -> None:
+        """See `Transport.send`."""
+        api = api_of(type(request))
+        async with self._session(SESSION_TIMEOUT_MS):
+            self._write(api, self.version(api.key), request)
+        await self._wire.drained()
+        if self._lost is not None:
+            raise self._lost
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        self._end(ConnectionLost(f"the connection to {self._address} was closed by this client"))
+        await self._wire.close()
+
+    def version(self, api_key: int) -> int:
+        """See `Transport.version`."""
+        ours = APIS[api_key]
+        low, high = self._versions.get(api_key, (0, -1))
+        chosen = min(ours.max_version if self._is_broker else ours.client_version_max, high)
+        if chosen < max(ours.min_version, low):
+            offers = f"only versions {low} to {high} of it" if high >= 0 else "nothing of it"
+            needs = f"this client needs {ours.min_version} to {ours.max_version}: use a newer one"
+            if high < 0 and api_key >= OWN_KEY:
+                needs = "brokers of streamlog alone know it"
+            what = f"the broker at {self._address} speaks {offers}: {ours.name}; {needs}"
+            raise LogError(what, code=ErrorCode.UNSUPPORTED_VERSION)
+        return chosen
+
+    async def _open(self, host: str, port: int, timeout_ms: int) -> None:
+        """Open the socket, with TLS if that is wanted."""
+        loop, tls = asyncio.get_running_loop(), self._security.tls()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await loop.create_connection(lambda: self._wire, host, port, ssl=tls)
+        except TimeoutError:
+            raise ConnectionLost(_unreachable(self._address, "no answer")) from None
+        except ssl.SSLError as reason:
+            raise AuthenticationFailed(_no_tls(self._address, reason)) from None
+        except OSError as reason:
+            is_cut = isinstance(reason, ConnectionResetError | ConnectionAbortedError)
+            if tls is not None and is_cut:
+                raise ConnectionLost(_no_handshake(self._address)) from None
+            raise ConnectionLost(_unreachable(self._address, _said(reason))) from reason
+
+    async def _agree(self, timeout_ms: int) -> None:
+        """Ask which versions the broker serves: in our newest, else in the oldest, way."""
+        api = api_of(ApiVersionsRequest)
+        request = ApiVersionsRequest(
+            client_software_name=CLIENT_SOFTWARE_NAME,
+            client_software_version=CLIENT_SOFTWARE_VERSION,
+        )
+        version = api.max_version
+        frame = await self._exchange(api, version, request, timeout_ms)
+        if frame[_ERROR_CODE_AT : _ERROR_CODE_AT + 2] == _UNSUPPORTED:
+            # Some brokers write the rest in a form of their own; version 0 is for everyone.
+            version = 0
+            frame = await self._exchange(api, version, request, timeout_ms)
+        response = self._decode(api, version, frame)
+        if not isinstance(response, ApiVersionsResponse):
+            raise CorruptData(f"{self._address} answered ApiVersions with something else")
+        if response.error_code:
+            raise error_for(response.error_code, f"ApiVersions, asked of {self._address}")
+        self._versions = {
+            served.api_key: (served.min_version, served.max_version)
+            for served in response.api_keys
+            if served.api_key in APIS
+        }
+
+    # ---- who this is ----
+
+    def _session(self, timeout_ms: int) -> AbstractAsyncContextManager[object]:
+        """Where a request is written: not before it is proven again who this is, if that is due.
+
+        Requests keep their order: the lock is fair.
+        """
+        if self._due_s is None:
+            return nullcontext()
+        return self._in_session(timeout_ms)
+
+    @asynccontextmanager
+    async def _in_session(self, timeout_ms: int) -> AsyncIterator[None]:
+        async with self._proving:
+            is_due = asyncio.get_running_loop().time() >= (self._due_s or 0)
+            if is_due and self._lost is None:
+                try:
+                    await self._prove(timeout_ms)
+                except StreamlogError as error:
+                    self._end(ConnectionLost(f"hung up on {self._address}: {error}"))
+                    raise
+            yield
+
+    async def _prove(self, timeout_ms: int) -> None:
+        """SASL, from the choice of the mechanism to the broker's consent."""
+        security = self._security
+        given = security.secret
+        secret = await asyncio.to_thread(given) if callable(given) else given
+        nonce = secrets.token_urlsafe(NONCE_BYTES)
+        exchange = exchange_of(security.mechanism, security.user, secret, nonce=nonce)
+        await self._choose(security.mechanism, timeout_ms)
+        message: bytes | None = exchange.first()
+        while message is not None:
+            request = SaslAuthenticateRequest(auth_bytes=message)
+            response = await self._ask(request, SaslAuthenticateResponse, timeout_ms)
+            if response.error_code:
+                who = f"user {security.user!r}" if security.user else "the token"
+                raise error_for(
+                    response.error_code,
+                    f"{self._address} does not take {who} by {security.mechanism}"
+                    f" ({response.error_message or 'it gives no reason'})",
+                )
+            message = exchange.answer(bytes(response.auth_bytes))
+        self._due_s = None
+        if response.session_lifetime_ms > 0:
+            lasts_s = SESSION_USED * response.session_lifetime_ms / 1000
+            self._due_s = asyncio.get_running_loop().time() + lasts_s
+
+    async def _choose(self, mechanism: str, timeout_ms: int) -> None:
+        if api_of(SaslHandshakeRequest).key not in self._versions:
+            raise AuthenticationFailed(
+                f"the broker at {self._address} knows no SASL: use security.protocol"
+                f" {'SSL' if self._security.has_tls else 'PLAINTEXT'}"
+            )
+        request = SaslHandshakeRequest(mechanism=mechanism)
+        response = await self._ask(request, SaslHandshakeResponse, timeout_ms)
+        if response.error_code:
+            offered = ", ".join(response.mechanisms) or "none: it asks for no proof"
+            raise error_for(
+                response.error_code,
+                f"{self._address}, asked for sasl.mechanism={mechanism}; it offers {offered}",
+            )
+
+    async def _ask(self, request: Message, answer: type[M], timeout_ms: int) -> M:
+        api = api_of(type(request))
+        version = self.version(api.key)
+        frame = await self._exchange(api, version, request, timeout_ms)
+        response = self._decode(api, version, frame)
+        if not isinstance(response, answer):
+            raise CorruptData(f"{self._address} answered {api.name} with something else")
+        return response
+
+    # ---- requests ----
+
+    async def _exchange(
+        self, api: Api, version: int, request: Message, timeout_ms: int
+    ) -> bytes | bytearray:
+        """Write a request and wait for the frame that answers it."""
+        return await self._answered(api, self._asked(api, version, request), timeout_ms)
+
+    def _asked(self, api: Api, version: int, request: Message) -> asyncio.Future[bytes | bytearray]:
+        """Write a request; where the frame that answers it will be."""
+        correlation_id = self._write(api, version, request)
+        answer: asyncio.Future[bytes | bytearray] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = answer
+        return answer
+
+    async def _answered(
+        self, api: Api, answer: asyncio.Future[bytes | bytearray], timeout_ms: int
+    ) -> bytes | bytearray:
+        try:
+            async with AnswerDeadline(timeout_ms):
+                await self._wire.drained()
+                return await answer
+        except TimeoutError:
+            # Answers come in order: whatever is behind this one would be late as well.
+            timed_out = RequestTimedOut(
+                f"{self._address} did not answer {api.name} within {timeout_ms} ms: "
+                "it is overloaded, stopped, or not a Kafka broker"
+            )
+            self._end(ConnectionLost(f"given up on {self._address}: {timed_out}"))
+            raise timed_out from None
+        finally:
+            answer.cancel()  # Nobody waits any more; if it still comes, it is dropped.
+
+    def _write(self, api: Api, version: int, request: Message) -> int:
+        if self._lost is not None:
+            raise ConnectionLost(str(self._lost))
+        correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
+        self._wire.write(encode_request(api, version, correlation_id, self._client_id, request))
+        return correlation_id
+
+    def _decode(self, api: Api, version: int, frame: bytes | bytearray) -> Message:
+        try:
+            return decode_response(api, version, frame)[1]
+        except CorruptData as corrupt:
+            self._end(ConnectionLost(f"hung up on {self._address}: {corrupt}"))
+            raise
+
+    def _on_frame(self, frame: bytes | bytearray) -> None:
+        """A whole frame has come: whoever asked for it decodes it."""
+        correlation_id: int = _SIZE.unpack_from(frame)[0]
+        answer = self._waiting.pop(correlation_id, None)
+        if answer is None:
+            self._end(
+                ConnectionLost(
+                    f"{self._address} answered request {correlation_id}, which was never made: "
+                    "it does not keep to the Kafka protocol"
+                )
+            )
+        elif not answer.done():  # Else the caller was cancelled and nobody wants to know.
+            answer.set_result(frame)
+
+    def _on_lost(self, reason: str) -> None:
+        what = "the broker stopped, or refused a request; see its log"
+        if not self._has_talked:
+            protocol = self._security.protocol
+            what += (
+                f". It did so before anything was said: if it asks for another security.protocol"
+                f" than {protocol}, say which"
+            )
+        self._end(ConnectionLost(f"the connection to {self._address} broke ({reason}): {what}"))
+
+    def _end(self, lost: ConnectionLost) -> None:
+        """No more requests; who waits is told."""
+        if self._lost is not None:
+            return
+        self._lost = lost
+        self._wire.hang_up()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost(str(lost)))
+        self._waiting.clear()
+
+
+class _Wire(asyncio.BufferedProtocol):
+    """Bytes to frames and back, without knowing what they mean.
+
+    Small frames share one buffer of `READ_BYTES`. A frame that is not all there gets a buffer
+    of its exact size, and the socket is read into the rest of it: no byte of a large fetch is
+    copied again.
+    """
+
+    def __init__(
+        self, on_frame: Callable[[bytes | bytearray], None], on_lost: Callable[[str], None]
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._socket: asyncio.Transport | None = None
+        self._scratch = memoryview(bytearray(READ_BYTES))
+        self._held_bytes = 0
+        self._partial: bytearray | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._closed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open."""
+        # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
+        self._socket = cast("asyncio.Transport", transport)
+        self._socket.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone; callers must not wait for it."""
+        self._closed.set()
+        self._writable.set()
+        self._on_lost(str(exc) if exc else "it was closed")
+
+    def pause_writing(self) -> None:
+        """The peer does not keep up."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the frame knows better
+        """Where the next bytes go."""
+        if self._partial is not None:
+            return memoryview(self._partial)[self._held_bytes :]
+        return self._scratch[self._held_bytes :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived where `get_buffer` said."""
+        self._held_bytes += nbytes
+        if self._partial is None:
+            self._cut()
+        elif self._held_bytes == len(self._partial):
+            frame, self._partial, self._held_bytes = self._partial, None, 0
+            self._on_frame(frame)
+
+    def write(self, buffers: list[bytes | bytearray | memoryview]) -> None:
+        """Hand bytes to the socket."""
+        if self._socket is not None:
+            self._socket.writelines(buffers)
+
+    async def drained(self) -> None:
+        """Wait while the peer does not keep up."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+
+    def hang_up(self) -> None:
+        """Close once everything that was written is out."""
+        # Only once: with TLS, after a second `close` asyncio's `abort` does nothing.
+        if self._socket is not None and not self._socket.is_closing():
+            self._socket.close()
+
+    async def close(self) -> None:
+        """Hang up and wait until the socket is gone, at most `CLOSE_TIMEOUT_MS`.
+
+        If cancelled, it is gone with the next turn of the loop.
+        """
+        if self._socket is None:
+            return
+        self.hang_up()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
+                await self._closed.wait()
+        except TimeoutError:
+            self._socket.abort()
+            await self._closed.wait()
+        except asyncio.CancelledError:
+            self._socket.abort()
+            raise
+
+    def _cut(self) -> None:
+        """Hand on the whole frames in the shared buffer, keep what is left."""
+        position, held = 0, self._held_bytes
+        while held - position >= _SIZE.size:
+            size: int = _SIZE.unpack_from(self._scratch, position)[0]
+            if not _SIZE.size <= size <= RESPONSE_BYTES_MAX:
+                self._on_lost(f"it announced an answer of {size} bytes: {what_speaks(size)}")
+                return
+            start, end = position + _SIZE.size, position + _SIZE.size + size
+            if end > held:
+                self._partial = bytearray(size)
+                self._held_bytes = held - start
+                self._partial[: self._held_bytes] = self._scratch[start:held]
+                return
+            self._on_frame(bytes(self._scratch[start:end]))
+            position = end
+        self._held_bytes = held - position
+        self._scratch[: self._held_bytes] = bytes(self._scratch[position:held])
+
+
+M = TypeVar("M", bound=Message)
+_UNSUPPORTED = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _said(reason: OSError) -> str:
+    """The system's own words: asyncio puts others in their place."""
+    if reason.errno is not None and reason.errno > 0:
+        return os.strerror(reason.errno)
+    return reason.strerror or str(reason)
+
+
+def _no_tls(address: str, reason: ssl.SSLError) -> str:
+    """Why there is no TLS, and what can be done."""
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of the broker at {address} is not taken: {reason.verify_message};"
+            " ssl.ca.location names the authorities that are trusted"
+        )
+    said = (reason.reason or str(reason)).replace("_", " ").lower()
+    return (
+        f"no TLS with the broker at {address} ({said}): if its listener is one without,"
+        " security.protocol is PLAINTEXT or SASL_PLAINTEXT; if it asks for a certificate,"
+        " ssl.certificate.location is it"
+    )
+
+
+def _no_handshake(address: str) -> str:
+    return (
+        f"the broker at {address} hung up on the TLS handshake: if its listener is one without"
+        " TLS, security.protocol is PLAINTEXT or SASL_PLAINTEXT"
+    )
+
+
+def _unreachable(address: str, reason: str) -> str:
+    return (
+        f"can't reach the broker at {address} ({reason}): check that it is running, that it "
+        "listens on this address, and that no firewall is in between"
+    )

@@ -1,2 +1,0 @@
-# C types of arenas.py.
-from streamlog.worker cimport huge_pages

@@ -1,0 +1,1 @@
+"""Commits: sinks, changelogs and offsets, at least once or exactly once."""

@@ -1,0 +1,228 @@
+"""GlobalReader: the topics of global tables into this worker, in memory or on its disk.
+
+Everything that is there is read before the worker joins its group, so that no task looks into half
+a table; from then on what comes is followed, by a consumer of no group. What is not committed in
+the log is not read. Rule of the file: rows are brought by the event loop, or by a thread that it
+waits for, and looked up by the engine thread, row by row. Not done here: the rows
+(`processing/joins/stream_table_join`), and what is kept of them on disk (`global_stores`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from streamlog import repeated
+from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
+from streamlog.clock import Clock
+from streamlog.errors import DamagedBatch, RequestTimedOut, SourceLost
+from streamlog.log import Log
+from streamlog.processing.error_handling import DamagedInputs
+from streamlog.processing.joins.stream_table_join import GlobalTables
+from streamlog.record import TopicPartition
+from streamlog.records.record_columns import RecordColumns
+from streamlog.topology import Topology
+from streamlog.worker.continuity import is_truncated
+from streamlog.worker.health.worker_figures import Figures
+from streamlog.worker.program import Program
+from streamlog.worker.state.global_stores import GlobalStores
+
+logger = repeated.logger(__name__)
+
+POLL_MS = 500
+"""Longest wait for records, and so the longest a stop goes unnoticed while they are read."""
+SLICE_RECORDS = 5_000
+"""Taken in at once: heartbeats and agents get their turn in between."""
+STALL_MS = 60_000
+"""A log that says it has more and gives nothing for so long is not waited for."""
+TELL_MS = 60 * 60 * 1000
+"""Tables on disk are known to be up to date so often, even if nothing comes."""
+FETCH_BYTES = 4 * 1024 * 1024
+"""Of one partition at once."""
+
+
+class GlobalReader:
+    """Reads the topics of an app's global tables; an async context manager."""
+
+    def __init__(
+        self,
+        log: Log,
+        topology: Topology,
+        counts: Mapping[str, int],
+        clock: Clock,
+        *,
+        stores: GlobalStores | None = None,
+    ) -> None:
+        """`counts` are the partitions of every topic; `stores` those of tables that are on disk."""
+        self.figures = Figures()
+        """Those of the worker."""
+        self._damaged = DamagedInputs.of_global_tables(topology)
+        self._stores = stores or GlobalStores({})
+        self.tables = GlobalTables(topology.global_tables, self._stores.rocksdb)
+        self.left: dict[str, int] = {}
+        """By topic, how many offsets are still to be read before tasks may start."""
+        self._partitions = [
+            TopicPartition(topic, number)
+            for topic in self.tables.topics
+            for number in range(counts[topic])
+        ]
+        self._clock = clock
+        self._told_ms = 0
+        self._consumer = log.consumer(
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            max_partition_fetch_bytes=FETCH_BYTES,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Connect, if there is anything to be read."""
+        if self._partitions:
+            await self._consumer.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._partitions:
+                if exc_type is None and self._stores.rocksdb and self._consumer.positions():
+                    await self._tell()
+                await self._consumer.__aexit__(exc_type, exc, traceback)
+        finally:
+            await asyncio.to_thread(self._stores.close)
+
+    async def load(self, stop: asyncio.Event) -> None:
+        """Read all that is there, or until `stop` is set.
+
+        Raises:
+            RequestTimedOut: the log does not give what it said to have.
+            ProcessingError: a batch can't be read, and the policy is `FAIL`.
+        """
+        if not self._partitions:
+            return
+        consumer = self._consumer
+        ids = {topic: await consumer.topic_id(topic) for topic in self.tables.topics}
+        begins = await consumer.begin_offsets(self._partitions)
+        ends = await consumer.end_offsets(self._partitions)
+        await asyncio.to_thread(self._stores.forget, await self._cut(ends))
+        starts = await asyncio.to_thread(
+            self._stores.starts, self.tables.of_topics, begins, ends, self._clock.wall_ms(), ids
+        )
+        epochs = self._epochs()
+        consumer.assign(self._partitions)
+        for partition, offset in starts.items():
+            epoch = epochs.get((partition, offset), NO_EPOCH)
+            consumer.seek(partition, OffsetAndMetadata(offset, "", epoch, ids[partition.topic]))
+        begun_ms = moved_ms = self._clock.now_ms()
+        before = self._count(ends)
+        while before and not stop.is_set():
+            await self._step()
+            after, now_ms = self._count(ends), self._clock.now_ms()
+            if after < before:
+                moved_ms = now_ms
+            elif now_ms - moved_ms >= STALL_MS:
+                behind = ", ".join(topic for topic, count in self.left.items() if count)
+                raise RequestTimedOut(
+                    f"the topics of global tables gave nothing for {STALL_MS // 1000} s, though "
+                    f"there is more to be read of {behind}: a transaction in them may be open"
+                )
+            before = after
+        took_ms = self._clock.now_ms() - begun_ms
+        logger.info("global tables of %s read in %d ms", ", ".join(self.tables.topics), took_ms)
+
+    async def follow(self) -> None:
+        """Take in what comes, for ever.
+
+        Raises:
+            SourceLost: a topic was created again, or truncated: tasks would see rows of both.
+        """
+        while self._partitions:
+            try:
+                await self._step()
+            except SourceLost as error:
+                raise SourceLost(
+                    f"{error}. It is the topic of a global table, whose rows in this worker are of"
+                    " the old one: start the worker again, and the table is read anew",
+                    topic=error.topic,
+                    partition=error.partition,
+                    position=error.position,
+                    ids=(error.old_id, error.new_id),
+                    resume=(error.resume_at, error.resume_epoch),
+                ) from error
+
+    def _epochs(self) -> dict[tuple[TopicPartition, int], int]:
+        """The leader epochs of the places that tables on disk have been read to."""
+        places = self._stores.places(self.tables.of_topics).values()
+        return {(part, at.offset): at.leader_epoch for each in places for part, at in each.items()}
+
+    async def _cut(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        """Tables on disk whose topic was truncated, and written to again since."""
+        cut = []
+        for name, places in self._stores.places(self.tables.of_topics).items():
+            inside = {part: at for part, at in places.items() if at.offset <= ends.get(part, -1)}
+            if await is_truncated(self._consumer, inside):
+                cut.append(name)
+        return cut
+
+    async def _step(self) -> None:
+        try:
+            polled = await self._consumer.poll_columns(
+                timeout_ms=POLL_MS, max_records=SLICE_RECORDS
+            )
+        except DamagedBatch as damaged:
+            self._pass(damaged)
+            return
+        if not self._stores.rocksdb:
+            self._apply(polled)
+        elif polled or self._clock.wall_ms() - self._told_ms >= TELL_MS:
+            await asyncio.to_thread(self._apply, polled)
+            await self._tell()
+
+    def _pass(self, damaged: DamagedBatch) -> None:
+        """Continue behind a batch that can't be read, without its rows.
+
+        Raises:
+            ProcessingError: the policy is `FAIL`.
+        """
+        drops = self._damaged.outbox(damaged).drops
+        self.figures.left_out(drops)
+        self.figures.passed_batches[damaged.topic, damaged.partition] += 1
+        self._consumer.seek(TopicPartition(damaged.topic, damaged.partition), damaged.next_offset)
+
+    async def _tell(self) -> None:
+        """Write down how far the tables on disk have been read."""
+        consumer, self._told_ms = self._consumer, self._clock.wall_ms()
+        places = {part: consumer.place(part, at) for part, at in consumer.positions().items()}
+        tables = self.tables.of_topics
+        await asyncio.to_thread(self._stores.reached, tables, places, self._told_ms)
+
+    def _apply(self, polled: Mapping[TopicPartition, RecordColumns]) -> None:
+        for partition, records in polled.items():
+            self.tables.apply(partition.topic, records.keys, records.values)
+
+    def _count(self, ends: Mapping[TopicPartition, int]) -> int:
+        positions = self._consumer.positions()
+        self.left = dict.fromkeys(self.tables.topics, 0)
+        for partition, end in ends.items():
+            self.left[partition.topic] += max(end - positions.get(partition, 0), 0)
+        return sum(self.left.values())
+
+
+def reader_of(program: Program, log: Log, counts: Mapping[str, int], clock: Clock) -> GlobalReader:
+    """That of a program, with the stores of tables that are kept on disk.
+
+    Raises:
+        LogDirectoryError: their directories can't be made, read or written.
+    """
+    stores = GlobalStores.opened(
+        program.topology.global_tables,
+        program.state_path,
+        memory_bytes=program.global_memory_bytes,
+        cluster=log.cluster_id,
+    )
+    return GlobalReader(log, program.topology, counts, clock, stores=stores)

@@ -1,0 +1,1 @@
+"""How a worker does: figures, watchdog, and what holds results back."""

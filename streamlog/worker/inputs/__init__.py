@@ -1,0 +1,1 @@
+"""What tasks read: where they start, where inputs end, and that the logs still are the same."""

@@ -1,0 +1,1 @@
+"""Worker processes on one machine, and their memory."""

@@ -1,0 +1,294 @@
+"""Standstill: the tasks of a worker are taken to a cut, and what they know there is left in files.
+
+A task stands when all tasks upstream do, and it has been given what comes before the cut: of every
+source what the log has, of every repartition topic all that is there. What then still waits for its
+turn stays in its topic; that of repartition topics goes into the snapshot as well. It has told
+those downstream that nothing comes before the cut's time any more, and all of it is committed; only
+then its rows and its progress are written to files, and said to be. So each task waits for nothing
+but facts that do not change any more, whoever runs it, and however often. Not done here: leaving
+the group (`halting`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+from uuid import uuid4
+
+from streamlog import repeated
+from streamlog.clock import Clock
+from streamlog.errors import RequestTimedOut, UsageError
+from streamlog.log import Log
+from streamlog.processing.outbox import SinkBatch
+from streamlog.processing.provenance import BUSY_MS, MARK, ProvenanceMark, identity, pack_mark
+from streamlog.processing.task import Task, TaskId
+from streamlog.record import TopicPartition
+from streamlog.records.record_columns import RecordColumns
+from streamlog.snapshots import PendingRecords, SnapshotPlace, TaskEntry
+from streamlog.snapshots.capture import entry_of, finished, pending_of
+from streamlog.snapshots.manifest import MANIFEST_FILE
+from streamlog.snapshots.rebased import renumbered
+from streamlog.tables.state.changelog import TaskProgress
+from streamlog.tables.stores.store import KeyValueStore
+from streamlog.worker.program import WorkerStart
+from streamlog.worker.running_task import RunningTask
+from streamlog.worker.savepoint.savepoint_watch import SavepointWatch
+from streamlog.worker.state.changelog_reader import aside
+from streamlog.worker.task_deps import TaskDeps
+from streamlog.worker.tasks import WorkerTasks
+from streamlog.worker.topics.savepoint_messages import (
+    SavepointCut,
+    SavepointReached,
+    SavepointReleased,
+    Word,
+    encoded,
+    topic_of,
+)
+
+logger = repeated.logger(__name__)
+
+POLL_MS: Final = 200
+STALL_MS: Final = 30_000
+
+
+class TaskSavepoints:
+    """Takes the tasks of one worker to a cut."""
+
+    def __init__(
+        self,
+        cut: SavepointCut,
+        watch: SavepointWatch,
+        start: WorkerStart,
+        surroundings: TaskDeps,
+    ) -> None:
+        self._cut = cut
+        self._watch = watch
+        self._program = start.program
+        self._topology = start.program.topology
+        self._counts = start.counts
+        self._with = surroundings
+        self._place = SnapshotPlace(cut.url)
+        self._ends: dict[TopicPartition, int] = {}
+        """Of repartition topics into which nothing more is written."""
+        self._seen: dict[TaskId, tuple[int, Mapping[tuple[str, int], int]]] = {}
+        """When tasks worked last that may stand, and where they were."""
+        self._said: set[str] = set()
+        """Tasks of which we have said ourselves that they stand."""
+
+    async def look(self, tasks: WorkerTasks, commit: Callable[[], Awaitable[bool]]) -> bool:
+        """Let tasks that have come to the cut stand there; whether all of the app's do.
+
+        To be called between two rounds of the worker.
+
+        Raises:
+            StreamlogError: a snapshot can't be written, or the log not be reached.
+        """
+        standing = self._standing
+        fresh = [each for each in tasks.running if str(each.task.id) not in standing]
+        there = [each for each in fresh if await self._is_there(each, tasks)]
+        for running in there:
+            await tasks.write(self._marks(running.task))
+        if there and await commit():
+            for running in there:
+                # The commit may not have counted: then it was closed, and is opened again.
+                if tasks.runs(running.task.id):
+                    await self._stand(running, tasks)
+        if not all(str(each) in self._standing for each in self._all):
+            return False
+        return await self._finish()
+
+    @property
+    def _standing(self) -> set[str]:
+        halt = self._watch.halt
+        heard = set() if halt is None or halt.id != self._cut.id else {*halt.stood}
+        return heard | self._said
+
+    @property
+    def _all(self) -> list[TaskId]:
+        return [
+            TaskId(sub.number, partition)
+            for sub in self._topology.subtopologies
+            for partition in range(sub.tasks(self._counts))
+        ]
+
+    async def _is_there(self, running: RunningTask, tasks: WorkerTasks) -> bool:
+        """Whether nothing more comes of it before the cut."""
+        task = running.task
+        if running.arrived or running.marks or tasks.awaits_calls:
+            return False
+        if not all(str(each) in self._standing for each in self._upstream(task)):
+            return False
+        for part in running.inputs:
+            if not await self._is_given(part, running):
+                return False
+        # What was read last may let go what waits: so once more, and nothing has moved.
+        before = self._seen.get(task.id)
+        self._seen[task.id] = (running.processed_ms, positions := task.positions)
+        if before is None or before[0] == running.processed_ms or before[1] != positions:
+            return False
+        await self._refuse_beyond(task)
+        return True
+
+    async def _is_given(self, part: TopicPartition, running: RunningTask) -> bool:
+        """Whether a task has been given all of an input that comes before the cut.
+
+        It need not have taken all: some may wait for a window or timer of another input. What comes
+        behind so many of those that they are not read on waits with them.
+        """
+        task, read = running.task, self._with.consumer.positions().get(part, -1)
+        if self._topology.topics[part.topic].internal:
+            return read >= await self._end(part)
+        is_held = part in self._with.consumer.paused() and task.buffered[part] > 0
+        return part in task.cuts or is_held or read >= self._cut.limit(part)
+
+    async def _refuse_beyond(self, task: Task) -> None:
+        """No task may have been further than where all are to stand."""
+        for (topic, partition), time_ms in task.stream_times.items():
+            # Behind repartition topics nothing is further than the tasks above, which stand; their
+            # times may be, as records can be given other ones (`set_timestamp`).
+            is_source = not self._topology.topics[topic].internal
+            if is_source and time_ms >= self._cut.until_ms:
+                told = f"task {task.id} has come further in {topic}-{partition} than the others"
+                await self._say(SavepointReleased(id=self._cut.id, outcome="given up", told=told))
+                raise UsageError(f"{told}: start the workers again, and repeat what halted them")
+
+    def _upstream(self, task: Task) -> Iterable[TaskId]:
+        for sub in self._topology.subtopologies:
+            if {*sub.repartition_topics} & {*task.subtopology.topics}:
+                yield from (TaskId(sub.number, n) for n in range(sub.tasks(self._counts)))
+
+    async def _end(self, part: TopicPartition) -> int:
+        if part not in self._ends:
+            self._ends |= await self._with.consumer.end_offsets([part])
+        return self._ends[part]
+
+    def _marks(self, task: Task) -> list[SinkBatch]:
+        """To those behind: nothing of an input that was cut comes before that time."""
+        mark = ProvenanceMark(self._cut.until_ms, self._cut.until_ms, BUSY_MS)
+        found: list[SinkBatch] = []
+        for source in sorted(task.cuts):
+            headers = [((MARK, pack_mark(mark, identity(source))),)]
+            found += [
+                SinkBatch(topic, partition, [max(mark.time_ms, 0)], [None], [None], headers)
+                for topic in self._behind(source)
+                for partition in range(self._counts[topic])
+            ]
+        return found
+
+    def _behind(self, source: tuple[str, int]) -> list[str]:
+        """The repartition topics that hear of a source."""
+        name, partition = source
+        return [
+            topic
+            for sub in self._topology.subtopologies
+            for topic, feeders in sub.feeders.items()
+            if any(f.name == name and partition < f.partitions(self._counts) for f in feeders)
+        ]
+
+    async def _stand(self, running: RunningTask, tasks: WorkerTasks) -> None:
+        """Leave what a task knows, and say so."""
+        task = running.task
+        attempt = uuid4().hex[:8]
+        tails = {
+            part: await self._tail(part, task.positions.get(part, 0))
+            for part in running.inputs
+            if self._topology.topics[part.topic].internal
+        }
+        pending = await aside(partial(self._pending, task.id, tails, attempt))
+        store = None if running.state is None else running.state.front
+        leave = partial(self._entry, store, tails, attempt)
+        entry = await tasks.ask(task.id, leave)
+        await self._say(SavepointReached(id=self._cut.id, entry=entry, pending=tuple(pending)))
+        self._said.add(entry.task)
+        logger.info("task %s stands at the cut, with %d rows", entry.task, entry.rows)
+
+    def _entry(
+        self,
+        store: KeyValueStore | None,
+        tails: Mapping[TopicPartition, RecordColumns],
+        attempt: str,
+        task: Task,
+    ) -> TaskEntry:
+        progress: TaskProgress | None = None
+        if store is not None:
+            offsets = {(*part,): tail.offsets for part, tail in tails.items()}
+            progress = renumbered(task.progress, offsets)
+        return entry_of(
+            (task.id.subtopology, task.id.partition),
+            store=store,
+            progress=progress,
+            offsets=task.positions,
+            times=task.stream_times,
+            logs={
+                at: log
+                for at, log in task.logs.items()
+                if not self._topology.topics[at[0]].internal
+            },
+            place=self._place,
+            attempt=attempt,
+        )
+
+    def _pending(
+        self, task_id: TaskId, tails: Mapping[TopicPartition, RecordColumns], attempt: str
+    ) -> list[PendingRecords]:
+        return [
+            pending_of(self._place, f"{task_id}-{attempt}", (*part,), tail)
+            for part, tail in tails.items()
+            if len(tail)
+        ]
+
+    async def _tail(self, part: TopicPartition, position: int) -> RecordColumns:
+        """What is in a repartition topic from there on."""
+        return await records_of(
+            self._with.log, part, position, await self._end(part), self._with.clock
+        )
+
+    async def _finish(self) -> bool:
+        """All stand: the snapshot is made of what they have left, by whoever comes first."""
+        halt = self._watch.halt
+        if halt is None or not halt.stands(map(str, self._all)):
+            return False  # What was said has not come back yet.
+        if not await aside(partial(self._place.has, MANIFEST_FILE)):
+            stood = list(halt.stood.values())
+            await aside(
+                partial(
+                    finished,
+                    self._place,
+                    [each.entry for each in stood],
+                    topology=self._topology,
+                    origin=self._program.origin,
+                    partitions=self._counts,
+                    cut_ms=self._cut.until_ms,
+                    created_ms=halt.hold.wall_ms,
+                    pending=[records for each in stood for records in each.pending],
+                )
+            )
+        return True
+
+    async def _say(self, word: Word) -> None:
+        topic = topic_of(self._program.app_id)
+        await (await self._with.producer.send(topic, encoded(word), partition=0))
+
+
+async def records_of(
+    log: Log, part: TopicPartition, position: int, end: int, clock: Clock
+) -> RecordColumns:
+    """The committed records of a partition between two offsets.
+
+    Raises:
+        RequestTimedOut: the log does not give what it said to have.
+    """
+    found = RecordColumns()
+    async with log.consumer(auto_offset_reset="none", isolation_level="read_committed") as consumer:
+        consumer.assign([part])
+        consumer.seek(part, position)
+        deadline_ms = clock.now_ms() + STALL_MS
+        while await consumer.position(part) < end:
+            if clock.now_ms() >= deadline_ms:
+                raise RequestTimedOut(f"{part.topic}-{part.partition} can't be read up to {end}")
+            polled = (await consumer.poll_columns(timeout_ms=POLL_MS)).get(part, RecordColumns())
+            for each in polled[: bisect_left(polled.offsets, end)]:
+                found.add(each.offset, each.timestamp_ms, each.key, each.value, each.headers)
+    return found

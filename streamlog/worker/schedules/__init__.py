@@ -1,0 +1,1 @@
+"""Timers and crontabs of the app, and the log of their runs."""

@@ -1,0 +1,266 @@
+"""Timers and crontabs: functions that run by the clock, on the leader or on every worker.
+
+When something is due is arithmetic (`dsl/schedule_times`), and so is what has been run already
+(`runs`); here is the waiting. A schedule never runs beside itself: what falls due while it runs is
+missed, and `misfire` says what then happens. What runs on the leader is remembered in the log
+(`run_log`): a new leader, also after a time without any worker, knows which runs are done, which
+were missed, and which were interrupted. Rule of the file: a due time is claimed in the log before
+it is run, so that one who only believes to lead runs nothing twice; timers of short intervals are
+not worth that and tell now and then how far they are. What runs on every worker is forgotten with
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from streamlog import repeated
+from streamlog.clock import Clock, SteadyWall
+from streamlog.dsl.schedule_times import (
+    Crontab,
+    CronTimes,
+    Interval,
+    Misfire,
+    On,
+    Schedule,
+    Timer,
+    cron_times,
+    missed_runs,
+)
+from streamlog.processing.column_batch import exit_failure
+from streamlog.worker.schedules.run_log import RunLog
+from streamlog.worker.schedules.schedule_runs import Runs
+
+logger = repeated.logger(__name__)
+
+LOOK_INTERVAL_MS = 1_000
+"""A waiting job looks at the clock this often: a longer sleep would not notice that the clock
+was set or that the machine slept."""
+LEAD_LOOK_MS = 200
+"""How soon a worker notices that it leads."""
+RENEW_MS = 10_000
+"""A claim is written again this often while its run takes its time."""
+SILENT_MS = 30_000
+"""An owner that has not done so for so long is gone: its run was interrupted."""
+STOP_WAIT_MS = 30_000
+"""A run that is still at work so long after the request to stop is not waited for."""
+FREQUENT_MS = 10_000
+"""Timers of shorter intervals claim nothing, and tell this often what they have run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A timer or a crontab, made alike."""
+
+    name: str
+    key: str
+    """What it is remembered by: another time to run at is another schedule."""
+    schedule: Callable[[int], Schedule]
+    """Given what is done with."""
+    read_ms: Callable[[], int]
+    """The time that the schedule counts in."""
+    run: Callable[[int], Awaitable[object]]
+    """Takes the due time."""
+    on: On
+    misfire: Misfire
+    is_frequent: bool
+
+
+class CronScheduler:
+    """Runs timers and crontabs until it is stopped; then lets the running ones finish, in a while.
+
+    `is_leader` tells whether this worker leads the group; what is to run on the leader is
+    looked up each time it falls due. A function that raises is logged with its traceback and
+    runs again at its next time: a failed report must not stop the processing of records.
+    """
+
+    def __init__(
+        self,
+        timers: Sequence[Timer],
+        crontabs: Sequence[Crontab],
+        *,
+        clock: Clock,
+        is_leader: Callable[[], bool],
+        run_log: Callable[[], RunLog] | None = None,
+    ) -> None:
+        """`run_log` opens the memory of what the leader runs; without it, it is this worker's."""
+        self._clock = clock
+        self._wall = SteadyWall(clock)
+        self._is_leader = is_leader
+        self._open_log = run_log
+        self._log: RunLog | None = None
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._told_ms: dict[str, int] = {}
+        self._me = uuid4().hex
+        self._stop = asyncio.Event()
+        jobs = [*map(self._timer_job, timers), *map(self._crontab_job, crontabs)]
+        self._jobs = _told_apart(jobs)
+
+    async def run(self) -> None:
+        """Run everything at its time until `stop` is called.
+
+        Raises:
+            StreamlogError: the log of what has been run can't be read or written.
+        """
+        async with self._stack, asyncio.TaskGroup() as tasks:
+            kept: dict[asyncio.Task[None], str] = {}
+            for job in self._jobs:
+                keep = self._keep(job) if job.on == "every_worker" else self._keep_led(job)
+                kept[tasks.create_task(keep, name=f"schedule {job.name}")] = job.name
+            if kept:
+                tasks.create_task(self._end_late(kept), name="late schedules")
+
+    def stop(self) -> None:
+        """Start nothing new; `run` returns when what runs has finished, or has had its time."""
+        self._stop.set()
+
+    async def _end_late(self, kept: Mapping[asyncio.Task[None], str]) -> None:
+        """A claim that is cut off stays open: the next leader finds that it was interrupted."""
+        await self._stop.wait()
+        _, late = await asyncio.wait(kept, timeout=STOP_WAIT_MS / 1000)
+        for task in late:
+            text = "%s is still at work %d s after the request to stop and is not waited for"
+            logger.warning(text, kept[task], STOP_WAIT_MS // 1000)
+            task.cancel()
+
+    async def _keep(self, job: _Job) -> None:
+        """Run what every worker runs."""
+        schedule = job.schedule(job.read_ms())
+        due_ms = schedule.next_after(job.read_ms())
+        while not await self._stopped_within(due_ms - job.read_ms()):
+            now_ms = job.read_ms()
+            if now_ms < due_ms:
+                continue
+            for time_ms in missed_runs(schedule, due_ms, now_ms, job.misfire):
+                await self._run(job, time_ms)
+            due_ms = schedule.next_after(now_ms)
+
+    async def _keep_led(self, job: _Job) -> None:
+        """Run what the leader runs, while this is the leader."""
+        runs: Runs | None = None
+        wait_ms = 0
+        while not await self._stopped_within(wait_ms):
+            wait_ms = LEAD_LOOK_MS
+            if not self._is_leader():
+                runs = None
+                continue
+            runs = runs or await self._taken_over(job)
+            if runs is not None:
+                runs = await self._run_due(job, runs)
+            if runs is not None:
+                now_ms = job.read_ms()
+                due_ms = job.schedule(runs.done_ms).next_after(now_ms)
+                wait_ms = min(due_ms - now_ms, LOOK_INTERVAL_MS)
+
+    async def _run_due(self, job: _Job, runs: Runs) -> Runs | None:
+        """Run what is due; None if it turns out that another worker does."""
+        known: Runs | None = runs
+        schedule = job.schedule(runs.done_ms)
+        for due_ms in runs.to_run(schedule, job.read_ms(), job.misfire):
+            if known is None or self._stop.is_set() or not self._is_leader():
+                break
+            known = await self._run_once(job, known, due_ms)
+        return known
+
+    async def _taken_over(self, job: _Job) -> Runs | None:
+        """What is known of the runs; None while another worker is at one of them."""
+        log = await self._opened_log()
+        if log is None:
+            return Runs(job.read_ms())
+        await log.read()
+        runs = log.runs(job.key) or await log.write(job.key, Runs(job.read_ms()))
+        if runs.is_open and runs.by != self._me and log.silent_ms(job.key) < SILENT_MS:
+            return None
+        return runs
+
+    async def _run_once(self, job: _Job, runs: Runs, due_ms: int) -> Runs | None:
+        log = self._log
+        if log is None or job.is_frequent:
+            await self._run(job, due_ms)
+            return await self._told(job, runs.done(due_ms))
+        claim = runs.claim(due_ms, self._me)
+        known = await log.write(job.key, claim)
+        if (known.claimed_ms, known.attempt, known.by) != (due_ms, claim.attempt, self._me):
+            logger.info("%s is run by another worker", job.name)
+            return None
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(self._run(job, due_ms), name=f"run {job.name}")
+            while not (await asyncio.wait([running], timeout=RENEW_MS / 1000))[0]:
+                await log.write(job.key, claim)
+        return await log.write(job.key, claim.done(due_ms))
+
+    async def _told(self, job: _Job, runs: Runs) -> Runs:
+        """Write now and then how far a frequent timer is."""
+        now_ms = self._clock.now_ms()
+        if self._log is None or now_ms - self._told_ms.get(job.key, 0) < FREQUENT_MS:
+            return runs
+        self._told_ms[job.key] = now_ms
+        return await self._log.write(job.key, runs)
+
+    async def _opened_log(self) -> RunLog | None:
+        async with self._opening:
+            if self._log is None and self._open_log is not None:
+                self._log = await self._stack.enter_async_context(self._open_log())
+        return self._log
+
+    async def _run(self, job: _Job, due_ms: int) -> None:
+        failure: Exception | None = None
+        try:
+            await job.run(due_ms)
+        except Exception as error:  # noqa: BLE001 - the user's function: logged below
+            failure = error
+        except (SystemExit, KeyboardInterrupt) as stop:
+            failure = exit_failure(stop)
+        if failure is not None:
+            logger.error("%s failed; it runs again next time", job.name, exc_info=failure)
+
+    async def _stopped_within(self, delay_ms: int) -> bool:
+        delay_ms = min(max(delay_ms, 0), LOOK_INTERVAL_MS)
+        try:
+            async with asyncio.timeout(delay_ms / 1000):
+                await self._stop.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _timer_job(self, timer: Timer) -> _Job:
+        async def run(_due_ms: int) -> None:
+            await timer.run()
+
+        def schedule(done_ms: int) -> Schedule:
+            return Interval(done_ms, timer.every_ms)
+
+        # Setting the clock does not move a timer; leaders have no other clock in common.
+        read_ms = self._clock.now_ms if timer.on == "every_worker" else self._wall.now_ms
+        key = f"timer {timer.name} every {timer.every_ms} ms"
+        is_frequent = timer.every_ms < FREQUENT_MS
+        return _Job(timer.name, key, schedule, read_ms, run, timer.on, "once", is_frequent)
+
+    def _crontab_job(self, crontab: Crontab) -> _Job:
+        times = cron_times(crontab.spec, crontab.timezone)
+
+        async def run(due_ms: int) -> None:
+            await crontab.run(times.local(due_ms))
+
+        def schedule(_done_ms: int) -> CronTimes:
+            return times
+
+        key = f"crontab {crontab.name} at {crontab.spec} {crontab.timezone}"
+        on, misfire, read_ms = crontab.on, crontab.misfire, self._clock.wall_ms
+        return _Job(crontab.name, key, schedule, read_ms, run, on, misfire, is_frequent=False)
+
+
+def _told_apart(jobs: Sequence[_Job]) -> list[_Job]:
+    """Functions of the same name that run at the same times get numbers."""
+    seen: dict[str, int] = {}
+    found = []
+    for job in jobs:
+        seen[job.key] = seen.get(job.key, 0) + 1
+        key = job.key if seen[job.key] == 1 else f"{job.key} #{seen[job.key]}"
+        found.append(replace(job, key=key))
+    return found

@@ -1,0 +1,1 @@
+"""The state of tasks on this worker: restore, changelogs, standbys, global tables."""

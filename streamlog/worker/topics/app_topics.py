@@ -1,0 +1,260 @@
+"""The topics an app needs: finds them, creates what is missing, refuses what does not fit.
+
+Internal topics (repartition, changelog) are always created. Declared ones are created on an
+embedded log, and on a cluster if they are only written to or the app says how many
+partitions they have: a source that is missing on somebody's cluster is more likely a wrong
+name, or the wrong cluster, than a wish. Partition counts that exist are never changed, as
+keys would move and state with them. Not done here: deleting what an app no longer uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from streamlog import repeated
+from streamlog.client.admin import Admin, NewTopic
+from streamlog.errors import LogError, TopicExists, TopologyError, UnknownTopicOrPartition
+from streamlog.log import Log
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.topology import Topology
+from streamlog.worker.time_bounds import EVERY_TIME, take_every_time, without_bounds
+from streamlog.worker.topics.whole_topic import DELETE_RETENTION_MS
+
+logger = repeated.logger(__name__)
+
+BROKER_DEFAULT = -1
+"""As many partitions, or replicas, as the broker gives a topic of which nothing is said."""
+CHANGELOG_BATCH_BYTES = 64 * 1024 * 1024
+"""A checkpoint may be one batch. Tasks commit long before one grows to this."""
+CHANGELOG_CONFIGS = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(CHANGELOG_BATCH_BYTES),
+    "segment.bytes": str(2 * CHANGELOG_BATCH_BYTES),
+    "min.compaction.lag.ms": str(10 * 60 * 1000),
+    "delete.retention.ms": str(DELETE_RETENTION_MS),
+    **EVERY_TIME,
+}
+"""Only what is no longer written to is compacted, so segments are small. The lag is for an owner
+that finds a former one's late records and writes their keys again (`restore`)."""
+REPARTITION_CONFIGS = {
+    "retention.ms": "-1",
+    "max.message.bytes": str(CHANGELOG_BATCH_BYTES),
+    **EVERY_TIME,
+}
+"""Records there keep the time of their event: a cluster's limit would take those of an old one
+before they are read. And they are larger than those that they came of, by a header."""
+PUTS_CONFIGS = {"cleanup.policy": "compact", **EVERY_TIME}
+"""What is put into a table: the task keeps the rows, and the newest of a key is all it needs."""
+CLEANUP_POLICY = "cleanup.policy"
+_ARGUMENTS = {
+    CLEANUP_POLICY: "compact=True",
+    "retention.ms": "retention=",
+    "max.message.bytes": "its own limit",
+}
+"""The settings that an app declares, by the arguments of `app.topic`."""
+SEEN_ATTEMPTS_MAX = 50
+"""A cluster's brokers learn of a new topic one after the other."""
+SEEN_RETRY_MS = 100
+
+
+async def ensure_topics(
+    log: Log,
+    topology: Topology,
+    declared: Mapping[str, TopicSpec],
+    *,
+    required: Collection[str],
+) -> dict[str, int]:
+    """Make sure that all topics of an app are there; returns the partition count of each.
+
+    Args:
+        log: where they are, or are created.
+        topology: what the app computes, with its repartition and changelog topics.
+        declared: the topics of the app, by name.
+        required: those that are not made up, unless their number of partitions is declared.
+
+    Raises:
+        UnknownTopicOrPartition: a required topic is missing.
+        TopologyError: partition counts contradict each other, or the state.
+    """
+    admin = log.admin()
+    existing = await _counts(admin)
+    counts = await declare_topics(log, declared, required=required)
+    await _tell_other_settings(admin, [s for s in declared.values() if s.name in existing])
+    counts = await _with_lone_tables(admin, topology, counts)
+    wanted = topology.partition_counts(counts)
+    changelogs = topology.changelog_partitions(wanted)
+    own = {name for name, spec in topology.topics.items() if spec.is_made} | {*changelogs}
+    own |= {name for name, spec in declared.items() if spec.takes_every_time}
+    await take_every_time(admin, own & existing.keys())
+    missing = [
+        NewTopic(name, wanted[name], replication_factor=BROKER_DEFAULT, configs=REPARTITION_CONFIGS)
+        for name, spec in topology.topics.items()
+        if spec.internal and name not in counts
+    ]
+    missing += [
+        NewTopic(name, wanted[name], replication_factor=BROKER_DEFAULT, configs=PUTS_CONFIGS)
+        for name, spec in topology.topics.items()
+        if spec.is_own and name not in counts
+    ]
+    missing += [
+        NewTopic(name, number, replication_factor=BROKER_DEFAULT, configs=CHANGELOG_CONFIGS)
+        for name, number in changelogs.items()
+        if name not in counts
+    ]
+    await _create(admin, missing)
+    of_app = {*declared, *topology.topics, *changelogs}
+    counts = await _seen(admin, of_app)
+    _refuse_other_counts(changelogs, counts)
+    # A cluster has topics of others, too.
+    return topology.partition_counts({name: counts[name] for name in of_app})
+
+
+async def declare_topics(
+    log: Log, declared: Mapping[str, TopicSpec], *, required: Collection[str] = ()
+) -> dict[str, int]:
+    """Make sure that declared topics are there; returns the partition counts of all topics.
+
+    Raises:
+        UnknownTopicOrPartition: a required one is missing.
+    """
+    admin = log.admin()
+    counts = await _counts(admin)
+    missing = [spec for name, spec in sorted(declared.items()) if name not in counts]
+    _refuse_missing(missing, required)
+    await _create(admin, [_new(spec) for spec in missing])
+    return await _seen(admin, declared)
+
+
+async def _with_lone_tables(
+    admin: Admin, topology: Topology, counts: dict[str, int]
+) -> dict[str, int]:
+    """Tables that nothing else is read with are as wide as the log makes a topic."""
+    lone = [
+        spec.name
+        for sub in topology.subtopologies
+        for spec in sub.topics.values()
+        if spec.is_own
+        and spec.partitions is None
+        and len(sub.topics) == 1
+        and spec.name not in counts
+    ]
+    if not lone:
+        return counts
+    await _create(
+        admin,
+        [
+            NewTopic(name, BROKER_DEFAULT, replication_factor=BROKER_DEFAULT, configs=PUTS_CONFIGS)
+            for name in lone
+        ],
+    )
+    return await _seen(admin, {*lone, *counts})
+
+
+async def _tell_other_settings(admin: Admin, existing: Iterable[TopicSpec]) -> None:
+    """Log which settings of topics that exist differ from what the app declares.
+
+    What `app.topic` declares is for the topic's creation: an existing topic is not altered.
+    """
+    for spec in existing:
+        wanted = _configs(spec)
+        if not wanted:
+            continue
+        try:
+            found = await admin.describe_configs(spec.name)
+        except LogError as error:  # Not every user may look at settings.
+            logger.info("the settings of topic %s can't be compared: %s", spec.name, error)
+            continue
+        given = {name: entry.value for name, entry in found.items()}
+        for line in other_settings(spec.name, wanted, given):
+            logger.warning("%s", line)
+
+
+def other_settings(
+    topic: str, wanted: Mapping[str, str], given: Mapping[str, str | None]
+) -> Iterator[str]:
+    """A line for each setting of a topic that differs from what the app declares."""
+    for name, value in wanted.items():
+        there = given.get(name)
+        parts = [part.strip() for part in (there or "").split(",")]
+        if there is None or there == value or (name == CLEANUP_POLICY and value in parts):
+            continue
+        yield (
+            f"topic {topic} has {name}={there}, and this app declares {_ARGUMENTS[name]} "
+            f"({name}={value}), which counts only when the app creates the topic: to alter it, "
+            f"run: streamlog configs alter --topic {topic} --set {name}={value} --log URL"
+        )
+
+
+def _configs(spec: TopicSpec) -> dict[str, str]:
+    """The settings that an app declares for a topic."""
+    configs = {CLEANUP_POLICY: "compact"} if spec.compact else {}
+    if spec.retention_ms is not None:
+        configs["retention.ms"] = str(spec.retention_ms)
+    if spec.message_bytes_max is not None:
+        configs["max.message.bytes"] = str(spec.message_bytes_max)
+    return configs
+
+
+def _new(spec: TopicSpec) -> NewTopic:
+    return NewTopic(
+        spec.name,
+        spec.partitions or BROKER_DEFAULT,
+        replication_factor=BROKER_DEFAULT,
+        configs=_configs(spec) | (EVERY_TIME if spec.takes_every_time else {}),
+    )
+
+
+def _refuse_missing(missing: Iterable[TopicSpec], required: Collection[str]) -> None:
+    for spec in missing:
+        if spec.name in required and spec.partitions is None:
+            raise UnknownTopicOrPartition(
+                f"topic {spec.name!r} is read by this app but does not exist; create it "
+                f"(streamlog topics create {spec.name} --partitions N --log URL), or let the app "
+                "do it: app.topic(..., partitions=N)"
+            )
+
+
+def _refuse_other_counts(wanted: Mapping[str, int], counts: Mapping[str, int]) -> None:
+    for name, number in wanted.items():
+        if counts.get(name, number) != number:
+            raise TopologyError(
+                f"{name!r} has {counts[name]} partitions but its inputs now need {number}: state "
+                "can't be moved between partitions. Give the inputs their old partition count, "
+                "or delete this topic and the state directory to start again"
+            )
+
+
+async def _create(admin: Admin, topics: list[NewTopic]) -> None:
+    for topic in topics:
+        try:
+            await _create_one(admin, topic)
+        except TopicExists:
+            continue  # Another worker was faster.
+        logger.info("created topic %s", topic.name)
+
+
+async def _create_one(admin: Admin, topic: NewTopic) -> None:
+    try:
+        await admin.create_topics([topic])
+    except LogError as error:
+        unbounded = without_bounds(topic)
+        if error.code != ErrorCode.INVALID_CONFIG or unbounded is None:
+            raise
+        # Kafka before 3.6 does not know the bounds, and has none by default.
+        await admin.create_topics([unbounded])
+
+
+async def _counts(admin: Admin) -> dict[str, int]:
+    return {topic.name: topic.partitions for topic in await admin.list_topics()}
+
+
+async def _seen(admin: Admin, names: Collection[str]) -> dict[str, int]:
+    for _ in range(SEEN_ATTEMPTS_MAX):
+        counts = await _counts(admin)
+        if counts.keys() >= {*names}:
+            return counts
+        await asyncio.sleep(SEEN_RETRY_MS / 1000)
+    absent = ", ".join(sorted({*names} - counts.keys()))
+    raise UnknownTopicOrPartition(f"created, but still not listed by the cluster: {absent}")

@@ -1,0 +1,208 @@
+"""The versions of an app's topology, in a topic of the app's own, `<app>-topology`.
+
+Each worker compares what it is about to run with the version that was recorded last, says what
+differs, and refuses to lose state that nobody has agreed to lose. Several start at once, and of
+several programs: a record tells which one it follows, and one that does not follow the version
+that counts at its place in the log counts for nothing; its writer compares again with the winner.
+So every worker sees the same history. What has been refused leaves no trace. Not done here:
+the comparison itself (`blueprints/topology_difference`), and removing what was given up
+(`processing/task_progress`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from streamlog import repeated
+from streamlog.blueprints.blueprint import Blueprint
+from streamlog.blueprints.topology_difference import TopologyDifference, difference
+from streamlog.client.admin import NewTopic
+from streamlog.clock import Clock
+from streamlog.errors import CorruptData, StateLost, TopicExists, TopologyError
+from streamlog.log import Log
+from streamlog.processing.task_progress import Era
+from streamlog.record import TopicPartition
+from streamlog.topology import Topology
+from streamlog.worker.topics.whole_topic import whole_topic
+
+logger = repeated.logger(__name__)
+
+FORMAT_VERSION = 1
+"""Of a record. A reader refuses what it does not know."""
+CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1"}
+"""All versions stay: there is one record for each change of the program."""
+BROKER_DEFAULT = -1
+OWN_TOPICS = b'{"own_topics"'
+"""So begin records of `own_topics`, which are no versions."""
+ATTEMPTS_MAX = 20
+"""Each one that fails is another program's success."""
+
+
+class _Wire(msgspec.Struct, frozen=True):
+    """A version as it is written."""
+
+    format: int
+    follows: int
+    version: int
+    era: int
+    lost: dict[str, int]
+    blueprint: Blueprint
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version that counts."""
+
+    offset: int
+    number: int
+    era: Era
+    blueprint: Blueprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionChange:
+    """What a worker makes of the version that it found."""
+
+    before: Version | None
+    blueprint: Blueprint
+    difference: TopologyDifference = field(default_factory=TopologyDifference)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing to be recorded."""
+        if self.before is None:
+            return not self.blueprint.nodes
+        return self.before.blueprint == self.blueprint
+
+    @property
+    def number(self) -> int:
+        """Of the version that this worker runs."""
+        if self.before is None:
+            return 1
+        return self.before.number + (not self.is_settled)
+
+    @property
+    def era(self) -> Era:
+        """What has been given up, this change included."""
+        before = Era() if self.before is None else self.before.era
+        if not self.difference.losses:
+            return before
+        number = before.number + 1
+        given_up = {loss.store: number for loss in self.difference.losses if loss.store}
+        return Era(number, {**before.lost, **given_up})
+
+    def encode(self) -> bytes:
+        """The record of the new version."""
+        follows = -1 if self.before is None else self.before.offset
+        era = self.era
+        return msgspec.json.encode(
+            _Wire(FORMAT_VERSION, follows, self.number, era.number, dict(era.lost), self.blueprint),
+            order="deterministic",
+        )
+
+
+def topic_of(app_id: str) -> str:
+    """Where the versions of an app's topology are."""
+    return f"{app_id}-topology"
+
+
+def current(records: Iterable[tuple[int, bytes]]) -> Version | None:
+    """The version that counts after these records, offset and value each.
+
+    Raises:
+        CorruptData: one is not readable, or a newer streamlog has written it.
+    """
+    counts: Version | None = None
+    for offset, data in records:
+        if data.startswith(OWN_TOPICS):
+            continue
+        try:
+            wire = msgspec.json.decode(data, type=_Wire)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorruptData(f"topology version at offset {offset}: {error}") from error
+        if wire.format != FORMAT_VERSION:
+            raise CorruptData(
+                f"topology version at offset {offset} has format {wire.format}, this streamlog "
+                f"reads {FORMAT_VERSION}: a newer one has written it; use that one"
+            )
+        if wire.follows == (-1 if counts is None else counts.offset):
+            counts = Version(offset, wire.version, Era(wire.era, wire.lost), wire.blueprint)
+    return counts
+
+
+def compared(before: Version | None, topology: Topology) -> VersionChange:
+    """What a program changes."""
+    blueprint = Blueprint.of(topology)
+    if before is None:
+        return VersionChange(before=None, blueprint=blueprint)
+    found = difference(before.blueprint, blueprint)
+    return VersionChange(before=before, blueprint=blueprint, difference=found)
+
+
+class VersionLog:
+    """The versions of one app's topology in a log."""
+
+    def __init__(self, log: Log, topology: Topology, clock: Clock) -> None:
+        self._log = log
+        self._topology = topology
+        self._clock = clock
+        self._place = TopicPartition(topic_of(topology.app_id), 0)
+
+    async def compare(self) -> VersionChange:
+        """What this program changes of what the log knows."""
+        records = await whole_topic(self._log, self._place.topic, self._clock)
+        return compared(current(records), self._topology)
+
+    async def check(self, *, accept_state_loss: bool) -> VersionChange:
+        """The same, unless it is to be refused.
+
+        Raises:
+            StateLost: state would be lost, and nobody has agreed to that.
+        """
+        change = await self.compare()
+        if change.difference.losses and not accept_state_loss:
+            raise StateLost(_refusal(self._topology.app_id, change.difference))
+        return change
+
+    async def settle(self, *, accept_state_loss: bool) -> VersionChange:
+        """Make this program's topology the current version.
+
+        Raises:
+            StateLost: as `check`.
+            TopologyError: other programs of the same app do the same, again and again.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            change = await self.check(accept_state_loss=accept_state_loss)
+            if change.is_settled:
+                return change
+            await self._write(change)
+            now = await self.compare()
+            if now.is_settled:
+                return change
+            logger.info("another version of this app was started at the same time")
+        raise TopologyError(
+            f"other versions of app {self._topology.app_id!r} keep starting: stop them first"
+        )
+
+    async def _write(self, change: VersionChange) -> None:
+        admin = self._log.admin()
+        topic = NewTopic(self._place.topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)
+        try:
+            await admin.create_topics([topic])
+        except TopicExists:
+            logger.debug("topic %s is there", topic.name)
+        async with self._log.producer(linger_ms=0) as producer:
+            await (await producer.send(self._place.topic, change.encode(), partition=0))
+
+
+def _refusal(app_id: str, found: TopologyDifference) -> str:
+    lines = "\n".join(f"  {line}" for line in found.lines())
+    return (
+        f"app {app_id!r} would lose state; against the version that ran before:\n{lines}\n"
+        "nothing was started or changed. Give what has moved its old name and place, give the app "
+        "a new id to begin afresh beside the old one, or go on without that state: "
+        "worker --accept-state-loss"
+    )

@@ -1,0 +1,88 @@
+"""A clock's name is the same in each process, and another one once time is read differently."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from streamlog import App, tumbling
+from streamlog.blueprints.clock_names import clock_name, partners
+from streamlog.records.control_batches import group_of
+
+PROGRAM = """
+from streamlog import App
+from streamlog.blueprints.clock_names import clock_name
+app = App("shop")
+words = app.topic("words", key=str, value=dict,
+                  timestamp=lambda v: v["at"] if v["kind"] in {"a", "b", "c"} else v["then"])
+app.stream(words).to(app.topic("out", key=str, value=dict))
+print(clock_name("shop", app.topology().topics["words"]))
+"""
+
+
+def name_of(timestamp: Callable[[Any], Any] | None) -> str:
+    app = App("shop")
+    words = app.topic("words", key=str, value=dict[str, int], timestamp=timestamp)
+    app.stream(words).to(app.topic("out", key=str, value=dict[str, int]))
+    return clock_name("shop", app.topology().topics["words"])
+
+
+def field(name: str) -> Callable[[dict[str, int]], int]:
+    return lambda value: value[name]
+
+
+def by(name: str, value: dict[str, int]) -> int:
+    return value[name]
+
+
+def test_it_is_the_same_in_each_process() -> None:
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (None, lambda v: v["at"]),
+        (lambda v: v["at"], lambda v: v["then"]),
+        (lambda v: v["at"], lambda v: v["at"] + 1),
+        (field("at"), field("then")),
+        (partial(by, "at"), partial(by, "then")),
+    ],
+)
+def test_time_that_is_read_differently_is_another_clock(
+    one: Callable[[Any], Any] | None, other: Callable[[Any], Any]
+) -> None:
+    assert name_of(one) != name_of(other)
+
+
+def test_the_same_code_is_the_same_clock_and_names_its_group() -> None:
+    assert name_of(field("at")) == name_of(field("at"))
+    assert group_of(name_of(field("at"))) == "shop"
+
+
+def test_topics_that_a_node_waits_for_together_are_partners() -> None:
+    app = App("shop")
+    one, two, three = (app.topic(name, key=str, value=str) for name in ("one", "two", "three"))
+    merged = app.stream(one).merge(app.stream(two))
+    merged.group_by(lambda _, v: v, name="by").windowed(tumbling("1m")).count(name="c")
+    app.stream(three).group_by_key().count(name="d")
+    assert partners(app.topology()) == {
+        "one": {"one", "two"},
+        "two": {"one", "two"},
+        "three": {"three"},
+    }

@@ -1,0 +1,275 @@
+"""Produce requests whose records a thread checks: in order, refused by name, and nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config.settings import LONG_MAX
+from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.disk.offload import os_thread
+from streamlog.errors import ConnectionLost
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
+from streamlog.protocol.messages.produce_and_fetch import PartitionProduceResponse, ProduceRequest
+from streamlog.records.batch import HEADER_BYTES, encode_batch
+from streamlog.records.compression import Compression, compress
+from tests.broker.apis.test_produce_runs import answers, read, send, serve
+from tests.broker.node import Node, batch, create, later, produce, produce_request
+from tests.broker.replication.cluster import HeldThread
+from tests.broker.server.test_acceptor import Peer, peer, until
+from tests.records.slow_reader import Malformed, read_records
+from tests.records.test_record_scan import ROWS, Row, damaged, sealed
+
+MIB = 1024 * 1024
+
+
+def recoded(data: bytes, codec: Compression) -> bytes:
+    """The batch with its records, whatever they are, compressed."""
+    header = bytearray(data[:HEADER_BYTES])
+    header[21:23] = codec.to_bytes(2)
+    return sealed(header + compress(codec, data[HEADER_BYTES:]))
+
+
+def bomb(size_bytes: int = 100 * MIB) -> bytes:
+    """A few kilobytes that yield one record of that size."""
+    return recoded(encode_batch([(1, None, bytes(size_bytes), ())]), Compression.ZSTD)
+
+
+def is_sound(data: bytes) -> bool:
+    count = int.from_bytes(data[57:61])
+    try:
+        read_records(data[HEADER_BYTES:], count, int.from_bytes(data[27:35], signed=True))
+    except Malformed:
+        return False
+    return True
+
+
+@given(
+    requests=st.lists(
+        st.tuples(ROWS, st.sampled_from(Compression), st.integers(0, 2**32), st.booleans()),
+        min_size=1,
+        max_size=8,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_what_is_appended_is_what_can_be_read_in_the_order_it_came(
+    requests: list[tuple[list[Row], Compression, int, bool]],
+) -> None:
+    sent, expected, offset = [], [], 0
+    for rows, codec, seed, is_damaged in requests:
+        data = encode_batch(rows)
+        data = damaged(data, Random(seed)) if is_damaged else data
+        is_good = is_sound(data)
+        expected.append((0, offset) if is_good else (ErrorCode.INVALID_RECORD, -1))
+        offset += int.from_bytes(data[57:61]) if is_good else 0
+        sent.append(recoded(data, codec))
+
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker, message_timestamp_after_max_ms=str(LONG_MAX))
+        send(one, [produce_request(each) for each in sent])
+        found = await answers(one, len(sent))
+        assert [(each.error_code, each.base_offset) for each in found] == expected
+        log = broker.directory.log("t", 0)
+        assert log.log_end_offset == offset
+
+    serve(story)
+
+
+def refused(data: bytes, **configs: str) -> PartitionProduceResponse:
+    async def story(broker: Broker) -> PartitionProduceResponse:
+        create(broker, **configs)
+        answer = await produce(broker, data)
+        assert broker.directory.log("t", 0).log_end_offset == 0
+        return answer
+
+    return Node().run(story)
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_bad_records_are_named(codec: Compression) -> None:
+    rows = [(1, key, b"v", ()) for key in (b"a", None, b"b", None)]
+    answer = refused(encode_batch(rows, codec=codec), cleanup_policy="compact")
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [each.batch_index for each in answer.record_errors] == [1, 3]
+    assert all("has no key" in (e.batch_index_error_message or "") for e in answer.record_errors)
+    assert "record 1 of a batch was refused" in (answer.error_message or "")
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_records_out_of_the_bounds_of_time_are_named(codec: Compression) -> None:
+    now_ms = Node().clock.wall_ms()
+    times = [now_ms, now_ms + 10_000, now_ms - 10_000, -1]
+    data = encode_batch([(time_ms, None, b"v", ()) for time_ms in times], codec=codec)
+    bounds = {"message_timestamp_after_max_ms": "5000", "message_timestamp_before_max_ms": "5000"}
+    answer = refused(data, **bounds)
+    assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert [each.batch_index for each in answer.record_errors] == [1, 2]
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_a_record_may_lie_as_far_ahead_as_the_topic_says(codec: Compression) -> None:
+    hour_ms = 60 * 60 * 1000
+    now_ms = Node().clock.wall_ms()
+    times = [now_ms + hour_ms, now_ms + hour_ms + 1, 10**14]
+    data = encode_batch([(time_ms, None, b"v", ()) for time_ms in times], codec=codec)
+    answer = refused(data, message_timestamp_after_max_ms=str(hour_ms))
+    assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert [each.batch_index for each in answer.record_errors] == [1, 2]
+    told = answer.record_errors[0].batch_index_error_message or ""
+    assert f"timestamp {times[1]} (2023-11-14 23:13:20 UTC)" in told
+    assert f"later than {times[0]} (2023-11-14 23:13:20 UTC)" in told
+    assert "message.timestamp.after.max.ms" in told
+
+    async def story(broker: Broker) -> int:
+        create(broker, message_timestamp_after_max_ms=str(hour_ms))
+        sent = encode_batch([(times[0], None, b"v", ())], codec=codec)
+        return (await produce(broker, sent)).error_code
+
+    assert Node().run(story) == 0
+
+
+def test_by_default_a_record_may_lie_an_hour_ahead() -> None:
+    ahead_ms = Node().clock.wall_ms() + 60 * 60 * 1000 + 1
+    answer = refused(encode_batch([(ahead_ms, None, b"v", ())]))
+    assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+
+
+def test_where_records_are_not_checked_the_header_of_a_batch_is_judged() -> None:
+    data = encode_batch([(2**42, None, b"v", ())])
+    answer = refused(data, validate_records="false", message_timestamp_after_max_ms="3600000")
+    assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert "message.timestamp.after.max.ms" in (answer.error_message or "")
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_the_record_that_is_malformed_is_named(codec: Compression) -> None:
+    data = bytearray(encode_batch([(1, b"k", b"v", ())] * 3))
+    data[HEADER_BYTES + (len(data) - HEADER_BYTES) // 3 + 4] = 100  # a key's size
+    answer = refused(recoded(bytes(data), codec))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [each.batch_index for each in answer.record_errors] == [1]
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {},
+        {"cleanup_policy": "compact"},
+        {"compression_type": "gzip"},
+        {"message_timestamp_type": "LogAppendTime"},
+        {"message_timestamp_after_max_ms": "3600000"},
+    ],
+)
+def test_bombs_are_refused(configs: dict[str, str]) -> None:
+    answer = refused(bomb(), **configs)
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert "raise max.decompressed.bytes" in (answer.error_message or "")
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
+def test_a_refused_bomb_names_its_size_the_setting_and_what_to_do(codec: Compression) -> None:
+    data = recoded(encode_batch([(1, None, bytes(100_000), ())]), codec)
+    answer = refused(data, max_decompressed_bytes="50000")
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert answer.error_message == (
+        f"a batch of {len(data)} bytes ({codec.name.lower()}) was refused: its records take more"
+        " than 50000 bytes decompressed; send smaller batches, or raise max.decompressed.bytes for"
+        " the topic (message.max.decompressed.bytes for the broker)"
+    )
+
+
+def test_the_bound_is_the_topic_s() -> None:
+    data = recoded(encode_batch([(1, None, bytes(5_000), ())]), Compression.ZSTD)
+    assert refused(data, max_decompressed_bytes="5000").error_code == ErrorCode.INVALID_RECORD
+
+    async def story(broker: Broker) -> int:
+        create(broker, max_decompressed_bytes="6000")
+        return (await produce(broker, data)).error_code
+
+    assert Node().run(story) == 0
+
+
+def test_without_validation_a_batch_is_taken_by_its_header() -> None:
+    async def story(broker: Broker) -> None:
+        create(broker, validate_records="false")
+        garbage = sealed(bytearray(batch(b"x")[:HEADER_BYTES]) + b"\xff" * 30)
+        assert (await produce(broker, garbage)).error_code == 0
+        assert (await produce(broker, recoded(garbage, Compression.ZSTD))).error_code == 0
+
+    Node().run(story)
+
+
+def test_the_newest_time_of_the_header_is_made_true() -> None:
+    """Retention and searches by time go by it; Kafka corrects it, too."""
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        data = bytearray(encode_batch([(7, None, b"v", ()), (5, None, b"w", ())]))
+        data[35:43] = (10**15).to_bytes(8)
+        for sent in (sealed(data), recoded(sealed(data), Compression.GZIP)):
+            assert (await produce(broker, sent)).error_code == 0
+        log = broker.directory.log("t", 0)
+        assert log.offset_for_timestamp(8) is None
+        assert log.offset_for_timestamp(7) is not None
+
+    Node().run(story)
+
+
+def test_others_are_answered_while_records_are_checked() -> None:
+    thread = HeldThread("streamlog-records")
+    thread.held = True
+    threads = {"streamlog-records": thread}
+
+    def thread_of(name: str) -> Executor:
+        return threads.get(name) or os_thread(name)
+
+    async def main() -> None:
+        async with (
+            Broker.open("data", files=MemoryFiles(), threads=thread_of) as broker,
+            Acceptor(broker) as server,
+            peer(server) as one,
+            peer(server) as other,
+        ):
+            create(broker)
+            packed = batch(b"0", codec=Compression.ZSTD)
+            send(one, [produce_request(each) for each in (packed, batch(b"1"))])
+            await until(lambda: broker.checks.is_busy(1))
+            other.ask(ApiVersionsRequest(), 7)
+            await other.answer(ApiVersionsRequest)
+            other.ask(produce_request(batch(b"first")), 8)
+            _, first = await other.answer(ProduceRequest)
+            assert first.responses[0].partition_responses[0].base_offset == 0  # type: ignore[attr-defined]
+            thread.release()
+            found = await answers(one, 2)
+            assert [each.base_offset for each in found] == [1, 2]
+            assert await read(one, "t") == [b"first", b"0", b"1"]
+
+    asyncio.run(main())
+
+
+def test_who_waits_for_a_check_is_told_that_the_broker_ends() -> None:
+    async def story(broker: Broker) -> asyncio.Future[object]:
+        create(broker)
+        return later(broker, produce_request(batch(b"0", codec=Compression.ZSTD)))
+
+    with pytest.raises(ConnectionLost):
+        Node().run(story).result()
+
+
+def test_a_refusal_that_nobody_reads_hangs_up() -> None:
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker)
+        good, bad = batch(b"0", codec=Compression.GZIP), bomb(70 * MIB)
+        send(one, [produce_request(each, acks=0) for each in (good, bad)])
+        assert await one.hung_up()
+        assert broker.directory.log("t", 0).log_end_offset == 1
+
+    serve(story)

@@ -1,0 +1,187 @@
+"""How brokers come to each other, and what they are told before they try in vain."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.cluster.peer_security import controller_listener, peer_listener, peer_security
+from streamlog.broker.cluster.peers import BrokerPeers
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.listeners import listeners_of
+from streamlog.broker.server.socket_server import SocketServer
+from streamlog.broker.storage.data_directory import format_directory
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.errors import ConfigError, ConnectionLost
+from streamlog.protocol.messages.topics_and_configs import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tests.broker.certificates import certificates
+
+CERTIFICATES = certificates()
+TLS = {
+    "ssl.keystore.location": CERTIFICATES.broker,
+    "ssl.truststore.location": CERTIFICATES.authority,
+}
+MUTUAL = {**TLS, "ssl.client.auth": "required"}
+SASL = {
+    "listeners": "SASL_SSL://127.0.0.1:0",
+    "sasl.inter.broker.username": "broker",
+    "sasl.inter.broker.password": "secret of brokers",
+}
+CHECKED = {"authorizer.class.name": "standard"}
+CREATION = CreateTopicsRequest(
+    topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1_000
+)
+
+
+def config_of(**settings: str) -> BrokerConfig:
+    return BrokerConfig().overridden(settings)
+
+
+def several(**settings: str) -> BrokerConfig:
+    """Of one of several brokers, which listens at port 7."""
+    return config_of(**{"controller.quorum.voters": "1@127.0.0.1:7,2@a:7", **settings})
+
+
+async def created_by_a_peer(config: BrokerConfig, theirs: BrokerConfig) -> int:
+    """A broker of these settings creates a topic at one of those: what it is answered."""
+    async with (
+        Broker.open("data", files=MemoryFiles(), config=theirs) as broker,
+        SocketServer(broker, listeners_of(theirs.security)) as listening,
+    ):
+        server = listening.servers[0]
+        peers = BrokerPeers(
+            lambda _: ("127.0.0.1", server.port),
+            security=peer_security(config, peer_listener(config)),
+        )
+        try:
+            answer = await peers.call(2, CREATION, timeout_ms=10_000)
+        finally:
+            await peers.close()
+        assert isinstance(answer, CreateTopicsResponse)
+        return answer.topics[0].error_code
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_brokers_know_each_other_by_sasl_before_there_are_users(mechanism: str) -> None:
+    own = {
+        **TLS,
+        **SASL,
+        **CHECKED,
+        "sasl.mechanism.inter.broker.protocol": mechanism,
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    }
+    config = config_of(**own)
+    assert asyncio.run(created_by_a_peer(config, config)) == 0
+
+
+def test_a_wrong_password_is_told_and_is_no_connection() -> None:
+    config = config_of(**TLS, **SASL)
+    wrong = config_of(**TLS, **{**SASL, "sasl.inter.broker.password": "another"})
+    with pytest.raises(ConnectionLost, match=r"broker 2 does not let this one in.*'broker'"):
+        asyncio.run(created_by_a_peer(wrong, config))
+
+
+def test_brokers_know_each_other_by_certificates() -> None:
+    config = config_of(listeners="SSL://127.0.0.1:0", **MUTUAL)
+    assert asyncio.run(created_by_a_peer(config, config)) == 0
+
+
+def test_users_from_the_settings_are_not_those_of_the_cluster() -> None:
+    async def main() -> None:
+        async with Broker.open(
+            "data", files=MemoryFiles(), config=config_of(**TLS, **SASL)
+        ) as broker:
+            assert broker.users.names == ["broker"]
+            assert "secret of brokers" not in repr(broker.directory.config)
+
+    asyncio.run(main())
+
+
+def test_listeners_are_chosen_by_name() -> None:
+    three = {
+        "listeners": "OUT://127.0.0.1:1,IN://127.0.0.1:2,CTL://127.0.0.1:3",
+        "listener.security.protocol.map": "OUT:SASL_SSL,IN:PLAINTEXT,CTL:SSL",
+    }
+    config = config_of(**three)
+    assert peer_listener(config).name == controller_listener(config).name == "OUT"
+    config = config_of(**three, **{"inter.broker.listener.name": "in"})
+    assert peer_listener(config).name == controller_listener(config).name == "IN"
+    config = config_of(**three, **{"controller.listener.names": "CTL"})
+    assert (peer_listener(config).name, controller_listener(config).port) == ("OUT", 3)
+    config = config_of(**three, **{"inter.broker.listener.name": "no"})
+    with pytest.raises(ConfigError, match=r"inter\.broker\.listener\.name=no is none of the list"):
+        peer_listener(config)
+
+
+def test_who_is_no_controller_knows_how_they_are_come_to() -> None:
+    config = config_of(
+        **{
+            "node.id": "4",
+            "process.roles": "broker",
+            "controller.quorum.voters": "1@a:7",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CTL:SSL",
+            "controller.listener.names": "CTL",
+        }
+    )
+    assert controller_listener(config).protocol == "SSL"
+    assert peer_listener(config).name == "PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"listeners": "SASL_PLAINTEXT://127.0.0.1:7"}, "sasl.inter.broker.username and"),
+        (
+            {
+                "listeners": "SASL_PLAINTEXT://127.0.0.1:7",
+                "sasl.inter.broker.username": "u",
+                "sasl.inter.broker.password": "p",
+                "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            },
+            "sasl.mechanism.inter.broker.protocol=PLAIN is none of",
+        ),
+        ({"listeners": "PLAINTEXT://127.0.0.1:7", **CHECKED}, "use SSL with ssl.client.auth"),
+        ({"listeners": "SSL://127.0.0.1:7", **TLS, **CHECKED}, "use SSL with ssl.client.auth"),
+        ({"listeners": "SSL://127.0.0.1:7", **MUTUAL, **CHECKED}, "add that to super.users"),
+        (
+            {"listeners": "SSL://:7", "advertised.listeners": "SSL://elsewhere:7", **MUTUAL},
+            "which reach this one by 'elsewhere', would not take its certificate",
+        ),
+        (
+            {
+                "listeners": "SSL://127.0.0.1:7",
+                **MUTUAL,
+                "ssl.truststore.location": CERTIFICATES.stranger_authority,
+            },
+            "would not take its certificate",
+        ),
+        ({"listeners": "PLAINTEXT://127.0.0.1:8"}, "node 1 is reached at port 7, but"),
+        ({"listeners": "PLAINTEXT://:7"}, "Say it in advertised.listeners"),
+    ],
+    ids=range(9),
+)
+def test_what_would_keep_brokers_apart_is_told_at_the_start(
+    settings: dict[str, str], message: str
+) -> None:
+    config = several(**settings)
+
+    files = MemoryFiles()
+    format_directory("data", node_id=1, files=files)
+
+    async def main() -> None:
+        async with Broker.open("data", files=files, config=config) as broker:
+            SocketServer(broker, listeners_of(config.security))
+
+    with pytest.raises(ConfigError, match=message):
+        asyncio.run(main())
+
+
+def test_a_user_needs_a_password() -> None:
+    with pytest.raises(ConfigError, match="go together"):
+        config_of(**{"sasl.inter.broker.username": "u"})

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from streamlog.broker.config.broker import MESSAGE_BYTES_MAX, BrokerConfig, TopicConfig
+from streamlog.errors import ConfigError
+
+
+def test_settings_are_replaced_by_kafka_s_names() -> None:
+    config = TopicConfig(segment_ms=5).overridden(
+        {"segment.bytes": "2048", "cleanup.policy": "compact,delete"}
+    )
+    assert (config.segment_bytes, config.segment_ms) == (2048, 5)
+    assert config.cleanup_policy == "compact,delete"
+
+
+def test_settings_are_described_by_kafka_s_names() -> None:
+    described = TopicConfig().described()
+    assert described["max.message.bytes"] == "1048588"
+    assert TopicConfig().overridden(described) == TopicConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("no.such.setting", "1", "unknown topic setting"),
+        ("segment_bytes", "2048", "unknown topic setting"),
+        ("segment.bytes", "many", "not a whole number"),
+        ("segment.bytes", "10", "from 1024 to"),
+        ("segment.ms", "0", "from 1 to"),
+        ("segment.index.bytes", "2", "from 12 to"),
+        ("max.message.bytes", str(MESSAGE_BYTES_MAX + 1), "from 0 to"),
+        ("cleanup.policy", "shred", "use one of delete, compact"),
+    ],
+)
+def test_a_setting_that_is_unknown_or_out_of_range_is_refused(
+    name: str, value: str, why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        TopicConfig().overridden({name: value})
+
+
+def test_a_node_id_is_not_negative() -> None:
+    with pytest.raises(ConfigError, match=r"node\.id=-1"):
+        BrokerConfig(node_id=-1)
+
+
+def test_a_broker_s_settings_hold_for_its_topics() -> None:
+    config = BrokerConfig().overridden(
+        {"log.segment.bytes": "2048", "num.partitions": "7", "group.min.session.timeout.ms": "5"}
+    )
+    assert (config.topic.segment_bytes, config.num_partitions) == (2048, 7)
+    assert config.group.session_timeout_ms_min == 5
+    assert config.described()["log.segment.bytes"] == "2048"
+    assert BrokerConfig().overridden(config.described()) == config
+    with pytest.raises(ConfigError, match=r"did you mean 'num\.partitions'"):
+        BrokerConfig().overridden({"num.partition": "7"})
+    with pytest.raises(ConfigError, match=r"below group\.min"):
+        BrokerConfig().overridden({"group.max.session.timeout.ms": "5"})

@@ -1,0 +1,48 @@
+"""CommittedOffsets: what replay builds, and what is forgotten with a topic."""
+
+from __future__ import annotations
+
+from streamlog.broker.coordinator.group.committed_offsets import GroupOffsets
+from streamlog.broker.coordinator.group.group_records import OffsetChange
+from streamlog.protocol.messages.classic_groups import OffsetCommitKey, OffsetCommitValue
+
+
+def change(group: str, topic: str, partition: int, offset: int | None) -> OffsetChange:
+    key = OffsetCommitKey(group=group, topic=topic, partition=partition)
+    return OffsetChange(key, None if offset is None else OffsetCommitValue(offset=offset))
+
+
+def positions(offsets: GroupOffsets, group: str) -> dict[tuple[str, int], int]:
+    return {where: value.offset for where, value in offsets.of(group).items()}
+
+
+def test_the_last_commit_counts() -> None:
+    offsets = GroupOffsets()
+    for offset in (3, 7):
+        offsets.replay(change("g", "t", 0, offset))
+    offsets.replay(change("g", "t", 1, 5))
+    assert positions(offsets, "g") == {("t", 0): 7, ("t", 1): 5}
+    assert positions(offsets, "other") == {}
+
+
+def test_a_group_without_positions_is_none() -> None:
+    offsets = GroupOffsets()
+    offsets.replay(change("g", "t", 0, 3))
+    offsets.replay(change("g", "t", 0, None))
+    offsets.replay(change("g", "t", 0, None))
+    assert not offsets.groups()
+
+
+def test_positions_go_with_their_topic() -> None:
+    offsets = GroupOffsets()
+    for group in ("g", "h"):
+        for topic in ("t", "u"):
+            offsets.replay(change(group, topic, 0, 3))
+    staged = change("h", "t", 0, 4)
+    offsets.stage(7, staged)
+    gone = list(offsets.gone(lambda topic, _: topic != "t"))
+    assert [(each.group, each.topic) for each in gone] == [("g", "t")]  # That of h may be set.
+    offsets.decide(7, committed=False)
+    for key in list(offsets.gone(lambda topic, _: topic != "t")):
+        offsets.replay(OffsetChange(key, None))
+    assert positions(offsets, "g") == positions(offsets, "h") == {("u", 0): 3}

@@ -1,0 +1,101 @@
+"""Answers of coordinators: sent once what they rest on is committed, by its followers as well."""
+
+from __future__ import annotations
+
+import asyncio
+
+from streamlog.broker.coordinator.pending_requests import (
+    COMMIT_TIMEOUT_MS,
+    PendingRequests,
+    when_all_committed,
+)
+from streamlog.broker.coordinator.shard import Answer
+from streamlog.errors import LogError, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
+from streamlog.protocol.schema import Message
+from tests.broker.node import batch
+from tests.broker.replication.cluster import Cluster, ReplicatingNode
+
+THERE = HeartbeatResponse(throttle_time_ms=1)
+
+
+def code_of(response: Message) -> int:
+    assert isinstance(response, HeartbeatResponse)
+    return response.error_code
+
+
+class Coordinating:
+    """A coordinator whose partition one node of a cluster leads."""
+
+    def __init__(self, node: ReplicatingNode) -> None:
+        self._partition = node.partition
+        self.answering = PendingRequests()
+
+    def ask(self, now_ms: int = 0) -> asyncio.Future[Message]:
+        """A request that leads to a record."""
+        ticket, answer = self.answering.take(0, HeartbeatRequest(), 3)
+        self._partition.append(memoryview(bytearray(batch(b"decided"))), now_ms=now_ms)
+        self.answering.give(self._partition, (Answer(ticket, THERE),), now_ms)
+        return answer
+
+
+def test_an_answer_waits_for_the_followers() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            leader, *followers = cluster.nodes
+            for node in followers:
+                node.threads[0].held = True
+            coordinating = Coordinating(leader)
+            answer = coordinating.ask()
+            await cluster.until(lambda: all(node.end == 1 for node in cluster.nodes))
+            assert not answer.done()
+            for node in followers:
+                node.threads[0].release()
+            assert await answer is THERE
+            assert coordinating.answering.next_deadline_ms() is None
+
+    asyncio.run(story())
+
+
+def test_followers_that_are_too_slow_are_not_waited_for() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            cluster.cut_off = {1, 2}
+            coordinating = Coordinating(cluster.nodes[0])
+            answer = coordinating.ask(now_ms=7)
+            assert coordinating.answering.next_deadline_ms() == 7 + COMMIT_TIMEOUT_MS
+            coordinating.answering.tick(6 + COMMIT_TIMEOUT_MS)
+            assert not answer.done()
+            coordinating.answering.tick(7 + COMMIT_TIMEOUT_MS)
+            assert code_of(answer.result()) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    asyncio.run(story())
+
+
+def test_what_may_be_lost_is_not_told() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            cluster.cut_off = {1, 2}
+            coordinating = Coordinating(cluster.nodes[0])
+            answer = coordinating.ask()
+            told: list[StreamlogError | None] = []
+            when_all_committed([cluster.nodes[0].partition], told.append)
+            cluster.cut_off = set()
+            cluster.elect(1)
+            assert code_of(await answer) == ErrorCode.NOT_COORDINATOR
+            (failure,) = told
+            assert isinstance(failure, LogError)
+            assert failure.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    asyncio.run(story())
+
+
+def test_what_is_committed_is_told_at_once() -> None:
+    async def story() -> None:
+        async with Cluster(count=1, min_insync=1) as cluster:
+            told: list[StreamlogError | None] = []
+            when_all_committed([cluster.nodes[0].partition], told.append)
+            assert told == [None]
+
+    asyncio.run(story())

@@ -1,0 +1,167 @@
+"""Records of a transaction whose coordinator is another broker: asked about, before they count."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from streamlog.broker.broker import Broker
+from streamlog.errors import ConnectionLost
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.produce_and_fetch import ProduceResponse
+from streamlog.protocol.messages.transaction_messages import AddPartitionsToTxnRequest
+from streamlog.protocol.schema import Message, one_buffer
+from tests.broker.node import Node, ask, context, create, produce
+from tests.broker.node import batch as batch_of
+from tests.broker.test_transactions import Writer
+
+
+class Coordinators:
+    """Another broker, as far as the one under test knows; it is the same one."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+        self.asked: list[AddPartitionsToTxnRequest] = []
+        self.heard = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.is_lost = False
+        # By its number alone a broker knows what is coordinated elsewhere.
+        broker._verification._node_id = 99
+        broker._verification.begin(self.call, self.spawn)
+
+    async def call(self, node_id: int, request: Message, timeout_ms: int) -> Message:
+        assert (node_id, timeout_ms) == (self._broker.directory.node_id, 5_000)
+        assert isinstance(request, AddPartitionsToTxnRequest)
+        self.asked.append(request)
+        if self.is_lost:
+            raise ConnectionLost("nobody is there")
+        answer = await self._broker.handle(request, context(request))
+        assert answer is not None
+        self.heard.set()
+        await self.may_answer.wait()
+        return answer
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.ensure_future(coroutine))
+
+    async def gone(self) -> None:
+        await asyncio.gather(*self._tasks)
+
+
+async def begun(broker: Broker) -> Writer:
+    create(broker)
+    writer = Writer(broker)
+    assert await writer.init() == ErrorCode.NONE
+    return writer
+
+
+def test_the_coordinator_is_asked_once_a_transaction(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        coordinators = Coordinators(broker)
+        assert await writer.write(b"a") == ErrorCode.TRANSACTION_ABORTABLE
+        assert await writer.add() == ErrorCode.NONE
+        for number in range(3):
+            assert await writer.write(b"%d" % number) == ErrorCode.NONE
+        assert len(coordinators.asked) == 2
+        assert coordinators.asked[-1].transactions[0].verify_only
+        assert await writer.end() == ErrorCode.NONE
+        # A batch that comes after its transaction is in none.
+        assert await writer.write(b"late") == ErrorCode.TRANSACTION_ABORTABLE
+        assert len(coordinators.asked) == 3
+        await coordinators.gone()
+
+    node.run(story)
+
+
+def test_an_end_in_between_wins(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        coordinators = Coordinators(broker)
+        assert await writer.add() == ErrorCode.NONE
+        coordinators.may_answer.clear()
+        written = asyncio.ensure_future(writer.write(b"a"))
+        await coordinators.heard.wait()
+        assert await writer.end(committed=False) == ErrorCode.NONE
+        coordinators.may_answer.set()
+        assert await written == ErrorCode.TRANSACTION_ABORTABLE
+        await coordinators.gone()
+
+    node.run(story)
+
+
+def test_requests_of_a_producer_keep_their_order_and_hold_up_nobody_else(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        coordinators = Coordinators(broker)
+        assert await writer.add() == ErrorCode.NONE
+        coordinators.may_answer.clear()
+        written = []
+        for number in range(3):
+            written.append(asyncio.ensure_future(writer.write(b"%d" % number)))
+            await asyncio.sleep(0)
+            writer.sequence = number + 1
+        await coordinators.heard.wait()
+        assert (await produce(broker, batch_of(b"plain"))).base_offset == 0
+        assert not any(each.done() for each in written)
+        coordinators.may_answer.set()
+        assert await asyncio.gather(*written) == [ErrorCode.NONE] * 3
+        assert len(coordinators.asked) == 1
+        await coordinators.gone()
+
+    node.run(story)
+
+
+def test_what_waits_is_kept_while_its_connection_reads_on(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        coordinators = Coordinators(broker)
+        assert await writer.add() == ErrorCode.NONE
+        coordinators.may_answer.clear()
+        request = writer.writing(b"a")
+        data = request.topic_data[0].partition_data[0]
+        received = bytearray(one_buffer(data.records))
+        data.records = memoryview(received)
+        answer = asyncio.ensure_future(ask(broker, request, ProduceResponse))
+        await coordinators.heard.wait()
+        received[:] = bytes(len(received))
+        coordinators.may_answer.set()
+        response = await answer
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        await coordinators.gone()
+
+    node.run(story)
+
+
+def test_a_coordinator_that_is_gone_is_asked_again(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        coordinators = Coordinators(broker)
+        assert await writer.add() == ErrorCode.NONE
+        coordinators.is_lost = True
+        assert await writer.write(b"a") == ErrorCode.NOT_ENOUGH_REPLICAS
+        coordinators.is_lost = False
+        assert await writer.write(b"a") == ErrorCode.NONE
+        await coordinators.gone()
+
+    node.run(story)
+
+
+def test_offsets_in_a_transaction_are_asked_about_as_well(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        coordinators = Coordinators(broker)
+        assert await writer.commit_offset(3) == ErrorCode.INVALID_TXN_STATE
+        assert await writer.add_offsets() == ErrorCode.NONE
+        assert await writer.commit_offset(3) == ErrorCode.NONE
+        assert await writer.commit_offset(4) == ErrorCode.NONE
+        assert len(coordinators.asked) == 2
+        coordinators.is_lost = True
+        assert await writer.end() == ErrorCode.NONE
+        assert await writer.commit_offset(5) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await coordinators.gone()
+
+    node.run(story)

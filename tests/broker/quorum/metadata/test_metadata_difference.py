@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.broker.quorum.metadata.cluster_metadata import (
+    BrokerChanged,
+    ClusterMetadata,
+    ConfigChanged,
+    PartitionChanged,
+    TopicCreated,
+    TopicDeleted,
+    changes_between,
+)
+from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
+from streamlog.protocol.messages.metadata_log import ConfigRecord
+from tests.broker.quorum.records import histories
+
+
+def replayed(records: list[MetadataRecord]) -> ClusterMetadata:
+    image = ClusterMetadata()
+    for offset, record in enumerate(records):
+        image.replay(record, offset)
+    return image
+
+
+def facts(image: ClusterMetadata) -> dict[object, object]:
+    """What a node that acts on changes knows."""
+    known: dict[object, object] = {("broker", key): value for key, value in image.brokers.items()}
+    for topic_id, topic in image.topics.items():
+        known["topic", topic_id] = topic.name
+        for number, partition in topic.partitions.items():
+            known["partition", topic_id, number] = partition
+    for record in image.snapshot():
+        if isinstance(record, ConfigRecord):
+            key = ("config", record.resource_type, record.resource_name, record.name)
+            known[key] = record.value
+    return known
+
+
+@given(histories(), st.data())
+def test_changes_lead_from_one_image_to_the_other(
+    records: list[MetadataRecord], data: st.DataObject
+) -> None:
+    before = replayed(records[: data.draw(st.integers(0, len(records)))])
+    after = replayed(records)
+    known = facts(before)
+    for change in changes_between(before, after):
+        match change:
+            case BrokerChanged(broker_id=broker_id):
+                assert known.pop(("broker", broker_id), None) == change.before
+                if change.after is not None:
+                    known["broker", broker_id] = change.after
+            case TopicDeleted(topic_id=topic_id):
+                assert known.pop(("topic", topic_id)) == change.name
+                for number in change.partitions:
+                    del known["partition", topic_id, number]
+            case TopicCreated(topic_id=topic_id):
+                assert ("topic", topic_id) not in known
+                known["topic", topic_id] = change.name
+            case PartitionChanged(topic_id=topic_id, partition=number):
+                assert known.get(("partition", topic_id, number)) == change.before
+                known["partition", topic_id, number] = change.after
+            case ConfigChanged():
+                key = ("config", change.resource_type, change.resource_name, change.name)
+                known.pop(key, None)
+                if change.value is not None:
+                    known[key] = change.value
+            case _:
+                pass
+    assert known == facts(after)
+
+
+@given(histories())
+def test_of_two_that_are_the_same_no_partition_or_broker_has_changed(
+    records: list[MetadataRecord],
+) -> None:
+    image = replayed(records)
+    kinds = {type(change) for change in changes_between(image, image)}
+    assert not kinds & {BrokerChanged, PartitionChanged, TopicCreated, TopicDeleted}

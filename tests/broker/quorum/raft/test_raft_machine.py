@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from streamlog.broker.quorum.raft.raft_machine import Raft
+from streamlog.broker.quorum.raft.raft_messages import (
+    BeginEpochRequest,
+    Complain,
+    Effect,
+    Entry,
+    EpochResponse,
+    FlushLog,
+    Halt,
+    QuorumState,
+    RaftError,
+    RaftFetchRequest,
+    RaftFetchResponse,
+    RaftSnapshotId,
+    RaftVoteRequest,
+    RaftVoteResponse,
+    Reply,
+    ReplyEntries,
+    ResignRaftLeader,
+    SendMessage,
+    TruncateEntries,
+)
+from streamlog.broker.quorum.raft.raft_state import CORRECT, EpochChain, RaftRole, RaftRules
+from streamlog.errors import NotLeader
+from tests.broker.quorum.members import TIMEOUTS, Cluster
+
+
+def elected(rules: RaftRules = CORRECT, voters: int = 3, observers: int = 0) -> Cluster:
+    """A cluster whose node 0 leads epoch 1; offset 0 is committed everywhere."""
+    cluster = Cluster(voters, observers=observers, rules=rules)
+    cluster.elect(0)
+    return cluster
+
+
+def test_an_entry_counts_when_a_majority_has_it_on_disk() -> None:
+    cluster = elected()
+    leader = cluster.raft(0)
+    cluster.append(0, b"x")
+    for mail in list(cluster.mail):
+        cluster.deliver(mail)  # the entry, to both
+    cluster.sync(1)
+    while cluster.mail:
+        cluster.deliver(cluster.mail[0])
+    assert leader.high_watermark == 1, "node 1 has it on disk; the leader itself has not"
+    cluster.sync(0)
+    assert leader.high_watermark == 2
+
+
+def test_only_the_leader_writes() -> None:
+    cluster = elected()
+    with pytest.raises(NotLeader, match="node 1 does not lead the quorum: ask node 0"):
+        cluster.append(1, b"x")
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_a_sync_that_began_before_a_cut_proves_nothing(trusts: bool) -> None:
+    # As it is, a member fetches only when nothing is being synced, so that it can't be told to
+    # cut anything off meanwhile: the one rule covers the other, and has to be broken for the test.
+    rules = RaftRules(fetch_before_flush=True, no_flush_generation=trusts)
+    raft = Cluster(3, rules=rules).raft(1)
+
+    def fetched(**what: object) -> list[Effect]:
+        sent = [each for each in raft.on_tick(20) if isinstance(each, SendMessage)]
+        request_id = sent[0].request_id if sent else raft._last_request_id
+        told = RaftFetchResponse(epoch=1, leader_id=0, high_watermark=0)
+        return raft.on_fetched(0, request_id, replace(told, **what), 20)  # type: ignore[arg-type]
+
+    raft.on_begin_epoch(BeginEpochRequest(epoch=1, leader_id=0), 1, 0)
+    first = Entry(base_offset=0, count=2, epoch=1, payload=b"lost")
+    flush = next(each for each in fetched(entries=(first,)) if isinstance(each, FlushLog))
+    assert TruncateEntries(0) in fetched(diverging=(0, 0))
+    fetched(entries=(replace(first, payload=b"kept"),))
+    raft.on_flushed(flush.generation, flush.end_offset, 30)
+    assert raft.flushed_end == (2 if trusts else 0)
+
+
+def test_a_leader_of_an_older_epoch_is_told() -> None:
+    cluster = elected()
+    ahead = cluster.raft(2)
+    ahead.on_vote_request(_vote(epoch=5), 900, cluster.now_ms)
+    effects = ahead.on_begin_epoch(BeginEpochRequest(epoch=1, leader_id=0), 901, cluster.now_ms)
+    told = EpochResponse(refusal=RaftError.FENCED_EPOCH, epoch=5, leader_id=None)
+    assert effects == [Reply(901, told)]
+    assert ResignRaftLeader(1) in cluster.raft(0).on_epoch_response(2, -1, told, cluster.now_ms)
+    assert cluster.raft(0).epoch == 5
+
+
+def test_a_leader_that_nobody_tells_of_a_later_epoch_leads_on() -> None:
+    cluster = elected(RaftRules(no_begin_fence=True))
+    ahead = cluster.raft(2)
+    ahead.on_vote_request(_vote(epoch=5), 900, cluster.now_ms)
+    begin = BeginEpochRequest(epoch=1, leader_id=0)
+    assert ahead.on_begin_epoch(begin, 901, cluster.now_ms) == [], "it stays behind for ever"
+    assert cluster.raft(0).is_leader
+
+
+def test_nobody_is_believed_about_a_third() -> None:
+    hearsay = RaftVoteResponse(epoch=0, leader_id=2, granted=False)
+    believes = Cluster(3, rules=RaftRules(trust_leader_hint=True))
+    believes.raft(0).on_vote_response(1, -1, hearsay, 10)
+    assert believes.raft(0).leader_id == 2, "and asks it in vain until its time is up, and again"
+    cluster = Cluster(3)
+    raft = cluster.raft(0)
+    raft.on_vote_response(1, -1, hearsay, 10)
+    assert raft.role is RaftRole.UNATTACHED
+    raft.on_vote_response(2, -1, hearsay, 10)
+    assert (raft.role, raft.leader_id) == (RaftRole.FOLLOWER, 2)
+
+
+@pytest.mark.parametrize("by_count", [False, True])
+def test_entries_of_earlier_epochs_are_not_committed_by_count(by_count: bool) -> None:
+    chain = EpochChain()
+    chain.extend(Entry(base_offset=at, count=1, epoch=2, payload=b"x") for at in range(2))
+    raft = Raft(
+        node_id=0,
+        voters=(0, 1, 2),
+        state=QuorumState(epoch=3),
+        chain=chain,
+        draw=lambda _: 0,
+        rules=RaftRules(commit_old_epoch=by_count),
+    )
+    raft.start(0)
+    for now_ms in (1_000, 1_001):
+        sent = [each for each in raft.on_tick(now_ms) if isinstance(each, SendMessage)]
+        asked = sent[0].request_id if sent else raft._last_request_id - 1
+        yes = RaftVoteResponse(epoch=raft.epoch, leader_id=None, granted=True)
+        raft.on_vote_response(1, asked, yes, now_ms)
+    assert raft.is_leader
+    fetch = RaftFetchRequest(epoch=4, replica_id=1, offset=2, last_epoch=2, high_watermark=0)
+    raft.on_fetch(fetch, 1, 1_002)
+    assert raft.high_watermark == (2 if by_count else 0)
+    raft.on_flushed(0, 3, 1_003)
+    raft.on_fetch(replace(fetch, offset=3, last_epoch=4), 2, 1_004)
+    assert raft.high_watermark == 3
+
+
+def test_a_leader_that_hears_of_no_majority_resigns() -> None:
+    cluster = elected()
+    raft = cluster.raft(0)
+    began_ms = cluster.now_ms
+    deadline_ms = began_ms + TIMEOUTS.fetch_ms * 3 // 2
+    assert raft.on_tick(deadline_ms - 1) is not None
+    assert raft.is_leader
+    assert ResignRaftLeader(1) in raft.on_tick(deadline_ms)
+    assert raft.role is RaftRole.RESIGNED
+
+
+def test_one_follower_is_majority_enough() -> None:
+    cluster = elected()
+    raft = cluster.raft(0)
+    later_ms = cluster.now_ms + TIMEOUTS.fetch_ms
+    fetch = RaftFetchRequest(epoch=1, replica_id=1, offset=1, last_epoch=1, high_watermark=1)
+    raft.on_fetch(fetch, 900, later_ms)
+    raft.on_tick(cluster.now_ms + TIMEOUTS.fetch_ms * 3 // 2)
+    assert raft.is_leader
+
+
+def test_who_hears_of_a_leader_would_elect_nobody() -> None:
+    cluster = elected()
+    effects = cluster.raft(1).on_vote_request(
+        _vote(epoch=1, pre_vote=True), 900, cluster.now_ms + 100
+    )
+    assert effects == [Reply(900, RaftVoteResponse(epoch=1, leader_id=0, granted=False))]
+
+
+@pytest.mark.parametrize(
+    ("last_epoch", "last_offset", "granted"), [(1, 1, True), (1, 0, False), (0, 9, False)]
+)
+def test_a_vote_goes_to_a_log_that_lacks_nothing(
+    last_epoch: int, last_offset: int, granted: bool
+) -> None:
+    cluster = elected()
+    request = _vote(epoch=2, last_epoch=last_epoch, last_offset=last_offset)
+    effects = cluster.raft(1).on_vote_request(request, 900, cluster.now_ms)
+    assert effects[-1] == Reply(900, RaftVoteResponse(epoch=2, leader_id=None, granted=granted))
+
+
+def test_one_vote_in_an_epoch_also_after_a_restart() -> None:
+    cluster = elected()
+    cluster.perform(1, cluster.raft(1).on_vote_request(_vote(epoch=2), 900, 0)[:-1])
+    cluster.restart(1)
+    rival = replace(_vote(epoch=2), candidate_id=0)
+    effects = cluster.raft(1).on_vote_request(rival, 901, 0)
+    assert effects[-1] == Reply(901, RaftVoteResponse(epoch=2, leader_id=None, granted=False))
+
+
+def test_a_fetch_waits_for_news() -> None:
+    cluster = elected()
+    assert not cluster.mail, "both followers wait at the leader"
+    cluster.append(0, b"x")
+    assert [each.receiver for each in cluster.mail] == [1, 2]
+    cluster.settle()
+    cluster.tick(0, cluster.now_ms + TIMEOUTS.wait_ms)
+    assert [each.receiver for each in cluster.mail] == [1, 2]
+
+
+def test_what_does_not_follow_is_dropped_and_said() -> None:
+    cluster = elected()
+    cluster.append(0, b"x")
+    mail = next(each for each in cluster.mail if each.receiver == 1)
+    gap = Entry(base_offset=7, count=1, epoch=1, payload=b"x")
+    response = RaftFetchResponse(epoch=1, leader_id=0, high_watermark=1, entries=(gap,))
+    effects = cluster.raft(1).on_fetched(0, mail.request_id, response, cluster.now_ms)
+    assert [type(each) for each in effects] == [Complain]
+    assert cluster.raft(1).end_offset == 1
+
+
+def test_who_would_have_to_cut_off_what_is_committed_halts() -> None:
+    cluster = elected()
+    cluster.append(0, b"x")
+    mail = next(each for each in cluster.mail if each.receiver == 1)
+    parting = RaftFetchResponse(epoch=1, leader_id=0, high_watermark=1, diverging=(0, 0))
+    (effect,) = cluster.raft(1).on_fetched(0, mail.request_id, parting, cluster.now_ms)
+    assert isinstance(effect, Halt)
+    assert "everything before 1 is committed" in effect.reason
+
+
+def test_a_second_answer_does_not_count() -> None:
+    cluster = elected()
+    cluster.append(0, b"x")
+    mail = next(each for each in cluster.mail if each.receiver == 1)
+    cluster.settle()
+    parting = RaftFetchResponse(epoch=1, leader_id=0, high_watermark=1, diverging=(0, 0))
+    assert cluster.raft(1).on_fetched(0, mail.request_id, parting, cluster.now_ms) == []
+
+
+def test_a_wiped_voter_does_not_vote_before_it_is_in_again() -> None:
+    cluster = elected()
+    cluster.append(0, b"x")
+    cluster.settle()
+    member = cluster.members[1]
+    member.state = QuorumState(rejoin_id=77)
+    member.synced.clear()
+    cluster.restart(1)
+    raft = cluster.raft(1)
+    effects = raft.on_vote_request(_vote(epoch=9, candidate_id=2, last_epoch=9), 900, 0)
+    assert effects[-1] == Reply(900, RaftVoteResponse(epoch=9, leader_id=None, granted=False))
+
+
+def test_a_wiped_voter_is_in_again_after_an_entry_that_the_others_commit() -> None:
+    cluster = elected()
+    cluster.append(0, b"x")
+    cluster.settle()
+    member = cluster.members[1]
+    member.state = QuorumState(rejoin_id=77)
+    member.synced.clear()
+    cluster.restart(1)
+    cluster.lose(2)
+    end_offset = cluster.raft(0).end_offset
+    for _ in range(3):
+        cluster.tick(0, cluster.now_ms + 500)
+        cluster.tick(1, cluster.now_ms + 500)
+        cluster.settle(2)
+    raft = cluster.raft(1)
+    assert cluster.raft(0).end_offset == end_offset + 1, "an entry was written since"
+    assert (cluster.raft(0).high_watermark, raft.is_rejoining) == (end_offset, True)
+    cluster.tick(2, cluster.now_ms + 500)
+    for _ in range(3):
+        cluster.settle()
+        cluster.tick(0, cluster.now_ms + 500)
+    assert not raft.is_rejoining
+    assert cluster.members[1].state.voted_id == 0, "no vote in an epoch in which it may have voted"
+
+
+@pytest.mark.parametrize("anybody", [False, True])
+def test_who_is_no_voter_is_not_let_in(anybody: bool) -> None:
+    """It takes itself for one: let in, it would decide with others like it and without this one."""
+    cluster = Cluster(1, rules=RaftRules(lets_anybody_in=anybody))
+    cluster.settle()
+    leader = cluster.raft(0)
+    asked = RaftFetchRequest(
+        epoch=1, replica_id=7, offset=0, last_epoch=0, high_watermark=0, rejoin_id=77
+    )
+    effects = leader.on_fetch(asked, 900, 0)
+    for flush in [each for each in effects if isinstance(each, FlushLog)]:
+        leader.on_flushed(flush.generation, flush.end_offset, 0)
+    effects = leader.on_fetch(replace(asked, offset=leader.end_offset, last_epoch=1), 901, 0)
+    told = [each.response.rejoined for each in effects if isinstance(each, ReplyEntries)]
+    assert told == [anybody]
+
+
+def test_only_what_is_committed_can_be_trimmed() -> None:
+    cluster = elected()
+    assert cluster.raft(0).trim(RaftSnapshotId(2, 1)) == []
+    assert cluster.raft(0).trim(RaftSnapshotId(1, 1)) != []
+    assert cluster.raft(0).trim(RaftSnapshotId(1, 1)) == []
+
+
+def _vote(
+    *,
+    epoch: int,
+    candidate_id: int = 2,
+    last_epoch: int = 1,
+    last_offset: int = 9,
+    pre_vote: bool = False,
+) -> RaftVoteRequest:
+    return RaftVoteRequest(
+        epoch=epoch,
+        candidate_id=candidate_id,
+        last_epoch=last_epoch,
+        last_offset=last_offset,
+        pre_vote=pre_vote,
+    )

@@ -1,0 +1,399 @@
+"""One voter becomes three: what there was is there, at every step, and whoever starts too early."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import errno
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+
+import pytest
+
+from simulation.loop import SimulatedLoop, live
+from simulation.quorum import Cluster
+from streamlog.broker.quorum.controller.decision import ControllerContext
+from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+from streamlog.broker.quorum.metadata.metadata_records import encode_record
+from streamlog.broker.quorum.quorum_member import QuorumMember
+from streamlog.broker.quorum.raft.quorum_files import FOLDER, QuorumFiles, read_state, write_state
+from streamlog.broker.quorum.voter_growth import PARTIAL_SUFFIX, VoterGrowth
+from streamlog.broker.storage.catalog import LOCK, Catalog
+from streamlog.broker.storage.data_directory import format_directory
+from streamlog.broker.storage.disk.files import (
+    Files,
+    make_durable_directory,
+    read_file,
+    replace_file,
+)
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.clock import ManualClock
+from streamlog.errors import (
+    ConfigError,
+    LogDirectoryFailed,
+    LogDirectoryLocked,
+    LogDirectoryLost,
+    StreamlogError,
+    UsageError,
+)
+from streamlog.protocol.messages.metadata_log import RegisterBrokerRecord
+from tests.broker.quorum.test_member import setting, value_of
+from tests.broker.storage.log.test_swap import Killed, MortalFiles
+
+HOMES = {1: "data", 2: "broker-2", 3: "broker-3"}
+FIVE = {number: f"broker-{number}" for number in (1, 2, 3, 4, 5)}
+LONG_S = 60.0
+"""Any election is over by then."""
+
+
+def sole(files: MemoryFiles) -> QuorumMember:
+    realm = ControllerContext(
+        metadata=ClusterMetadata(), cluster_id="cluster", node_id=1, chance=Random(1)
+    )
+    return QuorumMember.open(files, "data", realm, voters=[1], clock=ManualClock())
+
+
+def alone(value: str = "1000000", *, has_snapshot: bool = True) -> MemoryFiles:
+    """The disk of a voter that was alone, and is stopped."""
+    files = MemoryFiles()
+    format_directory("data", node_id=1, cluster_id="cluster", files=files)
+    member = sole(files)
+    member.submit(setting("900000"), 1)
+    if has_snapshot:
+        member.write_snapshot()
+    member.submit(setting(value), 1)
+    member.close()
+    files.sync_directory("")
+    return files
+
+
+def opened(files: Files, homes: Mapping[int, str] = HOMES) -> VoterGrowth:
+    return VoterGrowth.open("data", homes, draw=Random(7).randrange, files=files)
+
+
+def grow(files: Files, homes: Mapping[int, str] = HOMES) -> None:
+    with opened(files, homes) as growth:
+        if not growth.is_done:
+            growth.make_newcomers()
+            growth.commit()
+        assert growth.is_done
+
+
+def carried(files: MemoryFiles, home: str) -> MemoryFiles:
+    """A machine of its own, and what was taken there."""
+    machine = MemoryFiles()
+    for folder in ("", f"/{FOLDER}"):
+        make_durable_directory(machine, f"data{folder}")
+        for name in files.list(f"{home}{folder}"):
+            if name != FOLDER:
+                content = read_file(files, f"{home}{folder}/{name}")
+                replace_file(machine, f"data{folder}/{name}", content)
+    return machine
+
+
+def rejoining(files: MemoryFiles, homes: Mapping[int, str] = HOMES) -> dict[int, bool]:
+    """Of the directories that are there, whether their nodes do not vote yet."""
+    found = {}
+    for number, home in homes.items():
+        if number != 1 and home in files.list(""):
+            state = read_state(files, f"{home}/{FOLDER}")
+            identity = Catalog(files, home).identity()
+            assert state is not None
+            assert identity is not None
+            assert (identity.node_id, identity.cluster_id) == (number, "cluster")
+            assert state.voters == tuple(homes)
+            found[number] = bool(state.rejoin_id)
+    return found
+
+
+def check_copies(files: MemoryFiles) -> None:
+    """That all have the same snapshot and the same entries behind it."""
+    first, *others = (QuorumFiles(files, HOMES[number]) for number in (1, 2, 3))
+    assert first.log.end_offset > first.snapshot.end_offset
+    entries = first.log.read(first.log.start_offset, max_bytes=1 << 30)
+    for each in others:
+        assert each.damage is None
+        assert (each.snapshot, each.values) == (first.snapshot, first.values)
+        assert each.log.read(each.log.start_offset, max_bytes=1 << 30) == entries
+        each.close()
+    first.close()
+
+
+def lived(story: Callable[[Cluster], Awaitable[None]]) -> None:
+    """Three machines that are off; what is to be on their disks the story says."""
+
+    async def life(loop: SimulatedLoop) -> None:
+        cluster = Cluster(loop)
+        await story(cluster)
+        assert cluster.failures == []
+        for node in cluster.nodes.values():
+            await node.stop()
+
+    assert live(life, 1).errors == ()
+
+
+def placed(cluster: Cluster, files: MemoryFiles) -> None:
+    cluster.nodes[1].files = files
+    for number in (2, 3):
+        cluster.nodes[number].files = carried(files, HOMES[number])
+
+
+# ---- what comes of it ----
+
+
+def test_three_go_on_where_one_was_and_any_of_them_may_be_lost() -> None:
+    async def story(cluster: Cluster) -> None:
+        files = alone()
+        grow(files)
+        placed(cluster, files)
+        cluster.start()
+        leader = await cluster.elected()
+        await cluster.agreed(leader.applied_offset)
+        assert {value_of(each) for each in cluster.members} == {"1000000"}
+        assert await cluster.put("log.segment.bytes", "2000000")
+        await cluster.agreed((await cluster.elected()).applied_offset)
+        await cluster.nodes[1].kill(power=True)
+        assert await cluster.put("log.segment.bytes", "3000000")
+        cluster.nodes[1].start()
+        await cluster.agreed((await cluster.elected()).applied_offset)
+        assert {value_of(each) for each in cluster.members} == {"3000000"}
+
+    lived(story)
+
+
+def test_new_ones_decide_nothing_without_the_one_there_was() -> None:
+    async def story(cluster: Cluster) -> None:
+        files = alone()
+        grow(files)
+        placed(cluster, files)
+        newcomers = [cluster.nodes[number].start() for number in (2, 3)]
+        await asyncio.sleep(LONG_S)
+        assert [each.is_active for each in newcomers] == [False, False]
+        assert [each.controller_id for each in newcomers] == [None, None]
+        cluster.nodes[1].start()
+        await cluster.agreed((await cluster.elected()).applied_offset)
+        assert {value_of(each) for each in cluster.members} == {"1000000"}
+
+    lived(story)
+
+
+def test_who_is_started_before_it_is_done_takes_nothing_away() -> None:
+    """The one there was goes on alone; new ones hear of it, and still decide nothing."""
+
+    async def story(cluster: Cluster) -> None:
+        files = alone()
+        with opened(files) as growth:
+            growth.make_newcomers()
+        placed(cluster, files)
+        newcomers = [cluster.nodes[number].start() for number in (2, 3)]
+        cluster.voters = (1,)
+        first = cluster.nodes[1].start()
+        assert await cluster.put("log.segment.bytes", "2000000")
+        await asyncio.sleep(LONG_S)
+        assert newcomers[1].is_rejoining
+        assert newcomers[1].applied_offset == first.applied_offset, "it has heard all of it"
+        await cluster.nodes[1].kill(power=False)
+        await asyncio.sleep(LONG_S)
+        assert [each.is_active for each in newcomers] == [False, False]
+        again = cluster.nodes[1].start()
+        assert again.is_active
+        assert await cluster.put("log.segment.bytes", "3000000")
+        await cluster.nodes[1].stop()
+        grow(files)
+        cluster.voters = (1, 2, 3)
+        cluster.nodes[1].start()
+        await cluster.agreed((await cluster.elected()).applied_offset)
+        assert {value_of(each) for each in cluster.members} == {"3000000"}
+
+    lived(story)
+
+
+def test_a_broker_that_does_not_vote_goes_along() -> None:
+    async def life(loop: SimulatedLoop) -> None:
+        cluster = Cluster(loop, observers=(4,))
+        files = alone()
+        cluster.voters = (1,)
+        cluster.nodes[1].files = files
+        for number in (1, 4):
+            cluster.nodes[number].start()
+        assert await cluster.put("log.segment.bytes", "2000000")
+        await asyncio.sleep(1)
+        for number in (4, 1):
+            await cluster.nodes[number].stop()
+        grow(files)
+        cluster.voters = (1, 2, 3)
+        placed(cluster, files)
+        cluster.start()
+        assert await cluster.put("log.segment.bytes", "3000000")
+        await cluster.agreed((await cluster.elected()).applied_offset)
+        assert {value_of(each) for each in cluster.members} == {"3000000"}
+        assert cluster.failures == []
+        for node in cluster.nodes.values():
+            await node.stop()
+
+    assert live(life, 1).errors == ()
+
+
+def test_of_five_two_vote_at_once() -> None:
+    files = alone()
+    grow(files, FIVE)
+    assert rejoining(files, FIVE) == {2: False, 3: False, 4: True, 5: True}
+    with opened(files, FIVE) as growth:
+        assert growth.first == (1, 2, 3)
+
+
+# ---- cut off ----
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False], ids=["snapshot", "log alone"])
+@pytest.mark.parametrize("keep_bytes", [None, 0, 50], ids=["kill", "power cut", "torn"])
+def test_at_every_step_there_is_one_or_there_are_three(
+    keep_bytes: int | None, has_snapshot: bool
+) -> None:
+    done_at: set[bool] = set()
+    for left in range(1000):
+        files = alone(has_snapshot=has_snapshot)
+        try:
+            grow(MortalFiles(files, left))
+        except Killed:
+            files.crash(keep_bytes=keep_bytes)
+        else:
+            break
+        state = read_state(files, f"data/{FOLDER}")
+        assert state is not None
+        is_done = state.voters == (1, 2, 3)
+        done_at.add(is_done)
+        made = rejoining(files)
+        assert [is_out for is_out in made.values() if not is_out] in ([], [False])
+        if is_done:
+            assert made == {2: False, 3: True}
+        else:
+            assert value_of(sole(copy.deepcopy(files))) == "1000000", "it starts as before"
+        grow(files)
+        files.crash()
+        assert rejoining(files) == {2: False, 3: True}
+        check_copies(files)
+        with opened(files) as growth:
+            assert growth.is_done
+    assert left > 30
+    assert done_at == ({False, True} if keep_bytes is None else {False}), "its last step is a sync"
+
+
+def test_what_was_made_before_is_kept() -> None:
+    files = alone()
+    with opened(files) as growth:
+        growth.make_newcomers()
+    before = [Catalog(files, HOMES[number]).identity() for number in (2, 3)]
+    grow(files)
+    assert [Catalog(files, HOMES[number]).identity() for number in (2, 3)] == before
+    assert not any(name.endswith(PARTIAL_SUFFIX) for name in files.list(""))
+
+
+def test_a_disk_that_refuses_is_told() -> None:
+    files = alone()
+    with opened(files) as growth:
+        files.fail_next_sync(errno.EIO)
+        with pytest.raises(LogDirectoryFailed):
+            growth.make_newcomers()
+    assert value_of(sole(files)) == "1000000"
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize(
+    ("homes", "message"),
+    [
+        ({2: "b", 3: "c", 4: "d"}, "directory of node 1, .* has to be one of the voters"),
+        ({1: "a", 2: "b"}, "2 voters: let there be three, or five"),
+        ({1: "a", 2: "b", 3: "c", 4: "d"}, "4 voters: "),
+        ({1: "a"}, "1 voters: "),
+    ],
+    ids=range(4),
+)
+def test_voters_that_make_no_sense_are_refused(homes: dict[int, str], message: str) -> None:
+    files = alone()
+    with pytest.raises(UsageError, match=message):
+        opened(files, homes)
+    assert value_of(sole(files)) == "1000000"
+
+
+def test_it_is_for_one_that_is_alone() -> None:
+    files = alone()
+    grow(files)
+    with pytest.raises(UsageError, match="is that of nodes 1, 2, 3: only that of a voter that is"):
+        opened(files, FIVE)
+    with pytest.raises(ConfigError, match="voters do not change"):
+        sole(files)
+
+
+def test_it_is_for_one_that_is_stopped() -> None:
+    files = alone()
+    lock = files.lock(f"data/{LOCK}")
+    assert lock is not None
+    with pytest.raises(LogDirectoryLocked, match=r"data is in use by process .*: stop it first"):
+        opened(files)
+    lock.close()
+    grow(files)
+
+
+def test_it_is_for_one_that_has_begun() -> None:
+    files = MemoryFiles()
+    with pytest.raises(LogDirectoryLost, match="data is no data directory"):
+        opened(files)
+    format_directory("data", node_id=1, cluster_id="cluster", files=files)
+    with pytest.raises(UsageError, match="start its broker once, and stop it"):
+        opened(files)
+
+
+@pytest.mark.parametrize("what", ["file", "empty", "other cluster", "other voters"])
+def test_what_is_there_already_is_left_alone(what: str) -> None:
+    files = alone()
+    home = HOMES[3]
+    if what == "file":
+        replace_file(files, home, b"")
+    elif what == "empty":
+        files.make_directory(home)
+    elif what == "other cluster":
+        format_directory(home, node_id=3, cluster_id="other", files=files)
+    else:
+        with opened(files) as growth:
+            growth.make_newcomers()
+        state = read_state(files, f"{home}/{FOLDER}")
+        assert state is not None
+        write_state(files, f"{home}/{FOLDER}", type(state)(voters=(1, 3, 4), rejoin_id=5))
+    with pytest.raises(UsageError, match="broker-3 is there already"):
+        opened(files)
+    assert value_of(sole(files)) == "1000000"
+
+
+def test_brokers_of_the_cluster_stay_brokers() -> None:
+    files = alone()
+    member = sole(files)
+    member.write([encode_record(RegisterBrokerRecord(broker_id=2, broker_epoch=-1))])
+    member.close()
+    with pytest.raises(UsageError, match="node 2 is a broker of this cluster already"):
+        opened(files)
+    grow(files, {1: "data", 3: "broker-3", 4: "broker-4"})
+
+
+@pytest.mark.parametrize(
+    ("node_id", "voters", "is_let"),
+    [
+        (9, (1, 2, 3), True),
+        (9, (2, 3, 4), False),
+        (9, (1, 2, 9), False),
+        (1, (1, 2, 3), False),
+    ],
+    ids=["observer", "of others", "made a voter", "voter"],
+)
+def test_who_does_not_vote_goes_along(node_id: int, voters: tuple[int, ...], is_let: bool) -> None:
+    quorum = QuorumFiles(MemoryFiles(), "data")
+    quorum.belong_to((1,), node_id)
+    try:
+        quorum.belong_to(voters, node_id)
+    except StreamlogError:
+        assert not is_let
+    else:
+        assert is_let
+        assert quorum.state.voters == voters

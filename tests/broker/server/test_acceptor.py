@@ -1,0 +1,421 @@
+"""The TCP server, spoken to in raw frames."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.connections import ConnectionConfig
+from streamlog.broker.server import connection as limits
+from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.errors import ListenError
+from streamlog.protocol.api_table import APIS, Api, api_of
+from streamlog.protocol.frame import decode_response, encode_request
+from streamlog.protocol.messages.cluster_metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from streamlog.protocol.messages.produce_and_fetch import (
+    FetchRequest,
+    FetchResponse,
+    ProduceResponse,
+)
+from streamlog.protocol.schema import Message
+from tests.broker.node import (
+    FETCH_BY_NAME,
+    at,
+    batch,
+    create,
+    fetch_request,
+    produce_request,
+    values,
+)
+
+PATIENCE_S = 60
+
+
+def newest(api: Api) -> int:
+    """The version that a peer speaks; it knows topics by name only."""
+    return FETCH_BY_NAME if api.request is FetchRequest else api.max_version
+
+
+class Peer:
+    """A client that speaks in frames and knows no better."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def ask(self, request: Message, number: int, version: int | None = None) -> None:
+        api = api_of(type(request))
+        at_version = newest(api) if version is None else version
+        self.write(b"".join(encode_request(api, at_version, number, "peer", request)))
+
+    async def frame(self) -> bytes:
+        async with asyncio.timeout(PATIENCE_S):
+            (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+            return await self._reader.readexactly(size)
+
+    async def answer(
+        self, request: type[Message], version: int | None = None
+    ) -> tuple[int, Message]:
+        api = api_of(request)
+        frame = await self.frame()
+        return decode_response(api, newest(api) if version is None else version, frame)
+
+    async def hung_up(self) -> bool:
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                return await self._reader.read() == b""
+            except ConnectionResetError:
+                return True
+
+    async def close(self) -> None:
+        self._writer.close()
+        with suppress(ConnectionError):  # It was the server that hung up.
+            await self._writer.wait_closed()
+
+
+@asynccontextmanager
+async def peer(server: Acceptor) -> AsyncIterator[Peer]:
+    reader, writer = await asyncio.open_connection(server.host, server.port, limit=1 << 26)
+    one = Peer(reader, writer)
+    try:
+        yield one
+    finally:
+        await one.close()
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not reached():  # noqa: ASYNC110 - nobody tells a test of it
+            await asyncio.sleep(0)
+
+
+def serve(story: Callable[[Broker, Acceptor], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with (
+            Broker.open("data", files=MemoryFiles()) as broker,
+            Acceptor(broker) as server,
+        ):
+            await story(broker, server)
+
+    asyncio.run(main())
+
+
+def test_a_request_is_answered() -> None:
+    async def story(_: Broker, server: Acceptor) -> None:
+        async with peer(server) as one:
+            one.ask(MetadataRequest(topics=None), 7)
+            number, response = await one.answer(MetadataRequest)
+            assert number == 7
+            assert isinstance(response, MetadataResponse)
+            (broker,) = response.brokers
+            assert (broker.host, broker.port) == (server.host, server.port)
+
+    serve(story)
+
+
+FOR_CLIENTS = {key for key, api in APIS.items() if not api.is_of_peers}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_versions_are_told_in_every_version(version: int) -> None:
+    async def story(_: Broker, server: Acceptor) -> None:
+        async with peer(server) as one:
+            request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
+            one.ask(request, 1, version)
+            frame = await one.frame()
+            assert frame[4:6] == b"\0\0", "after the number comes the error: no header tags"
+            _, response = decode_response(APIS[18], version, frame)
+            assert isinstance(response, ApiVersionsResponse)
+            assert {each.api_key for each in response.api_keys} == FOR_CLIENTS
+
+    serve(story)
+
+
+def test_a_version_from_the_future_is_answered_in_version_0() -> None:
+    async def story(_: Broker, server: Acceptor) -> None:
+        async with peer(server) as one:
+            # Two at once: the refusal of one is no end to the connection.
+            for number in (5, 6):
+                header = struct.pack(">hhih", 18, 99, number, -1) + b"\0whatever comes then"
+                one.write(struct.pack(">i", len(header)) + header)
+            for number in (5, 6):
+                frame = await one.frame()
+                assert frame[:10] == struct.pack(">ihi", number, 35, len(FOR_CLIENTS))
+            one.ask(ApiVersionsRequest(), 7, 0)
+            assert (await one.answer(ApiVersionsRequest, 0))[0] == 7
+
+    serve(story)
+
+
+@pytest.mark.parametrize(("key", "version"), [(0, 2), (1, 17), (3, 99), (999, 0), (4, 0)])
+def test_what_is_not_served_ends_the_connection(
+    key: int, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(_: Broker, server: Acceptor) -> None:
+        async with peer(server) as one, peer(server) as other:
+            header = struct.pack(">hhih", key, version, 1, -1)
+            one.write(struct.pack(">i", len(header)) + header)
+            assert await one.hung_up()
+            other.ask(ApiVersionsRequest(), 1)
+            await other.answer(ApiVersionsRequest)
+
+    serve(story)
+    assert f"version {version} is not served" in caplog.text
+
+
+@given(st.binary(min_size=4, max_size=200))
+def test_garbage_closes_its_own_connection_at_most(garbage: bytes) -> None:
+    async def story(_: Broker, server: Acceptor) -> None:
+        async with peer(server) as one, peer(server) as other:
+            one.write(garbage)
+            one._writer.write_eof()
+            await one.hung_up()
+            other.ask(ApiVersionsRequest(), 1)
+            await other.answer(ApiVersionsRequest)
+
+    logging.disable(logging.WARNING)
+    try:
+        serve(story)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_a_web_browser_is_told_to_go() -> None:
+    async def story(_: Broker, server: Acceptor) -> None:
+        async with peer(server) as one:
+            one.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await one.hung_up()
+
+    serve(story)
+
+
+def test_a_request_may_not_be_too_large(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(_: Broker, server: Acceptor) -> None:
+        async with peer(server) as one:
+            one.write(struct.pack(">i", ConnectionConfig().request_bytes_max + 1))
+            assert await one.hung_up()
+
+    serve(story)
+    assert str(ConnectionConfig().request_bytes_max) in caplog.text
+
+
+def test_a_request_may_come_byte_by_byte() -> None:
+    async def story(_: Broker, server: Acceptor) -> None:
+        async with peer(server) as one:
+            api = api_of(ApiVersionsRequest)
+            frame = b"".join(encode_request(api, 3, 9, None, ApiVersionsRequest()))
+            for byte in frame:
+                one.write(bytes([byte]))
+                await asyncio.sleep(0)
+            assert (await one.answer(ApiVersionsRequest, 3))[0] == 9
+
+    serve(story)
+
+
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    async def story(broker: Broker, server: Acceptor) -> None:
+        create(broker)
+        async with peer(server) as one, peer(server) as other:
+            one.ask(fetch_request(at(0), max_wait_ms=60_000), 1)
+            for number in range(2, 6):
+                one.ask(ApiVersionsRequest(), number)
+            other.ask(produce_request(batch(b"a")), 1)
+            await other.frame()
+            number, response = await one.answer(FetchRequest)
+            assert number == 1
+            assert isinstance(response, FetchResponse)
+            assert values(response.responses[0].partitions[0]) == [b"a"]
+            for number in range(2, 6):
+                assert (await one.answer(ApiVersionsRequest))[0] == number
+
+    serve(story)
+
+
+def test_a_fetch_sees_what_is_produced_behind_it_on_its_own_connection() -> None:
+    async def story(broker: Broker, server: Acceptor) -> None:
+        create(broker)
+        async with peer(server) as one:
+            one.ask(fetch_request(at(0), max_wait_ms=60_000), 1)
+            one.ask(produce_request(batch(b"a")), 2)
+            assert (await one.answer(FetchRequest))[0] == 1
+            number, response = await one.answer(type(produce_request(None)))
+            assert number == 2
+            assert isinstance(response, ProduceResponse)
+
+    serve(story)
+
+
+def test_who_wants_no_answer_gets_none() -> None:
+    async def story(broker: Broker, server: Acceptor) -> None:
+        create(broker)
+        async with peer(server) as one:
+            one.ask(produce_request(batch(b"a"), acks=0), 1)
+            one.ask(fetch_request(at(0), max_wait_ms=60_000), 2)
+            number, response = await one.answer(FetchRequest)
+            assert number == 2
+            assert isinstance(response, FetchResponse)
+            assert values(response.responses[0].partitions[0]) == [b"a"]
+            one.ask(produce_request(batch(b"a"), acks=0, topic="nowhere"), 3)
+            assert await one.hung_up(), "there is no other way to tell"
+
+    serve(story)
+
+
+def test_a_client_that_does_not_read_is_not_read_from() -> None:
+    async def story(broker: Broker, server: Acceptor) -> None:
+        create(broker)
+        big = batch(b"x" * 900_000)
+        async with peer(server) as one, peer(server) as other:
+            other.ask(produce_request(big), 1)
+            await other.frame()
+            one._reader._transport.pause_reading()  # type: ignore[attr-defined]
+            count = 200
+            for number in range(count):
+                one.ask(fetch_request(at(0)), number)
+            # Others are served meanwhile.
+            for number in range(20):
+                other.ask(ApiVersionsRequest(), number)
+                await other.answer(ApiVersionsRequest)
+            held = max(connection._outlet.held_bytes for connection in server._connections)
+            assert (
+                held
+                <= limits.WRITE_BUFFER_BYTES
+                + ConnectionConfig().queued_response_bytes_per_connection
+                + len(big)
+            )
+            one._reader._transport.resume_reading()  # type: ignore[attr-defined]
+            for number in range(count):
+                assert (await one.answer(FetchRequest))[0] == number
+
+    serve(story)
+
+
+def test_requests_in_flight_are_bounded() -> None:
+    async def story(broker: Broker, server: Acceptor) -> None:
+        create(broker)
+        async with peer(server) as one, peer(server) as other:
+            count = limits.IN_FLIGHT_MAX + 10
+            for number in range(count):
+                one.ask(fetch_request(at(0), max_wait_ms=60_000), number)
+            for _ in range(5):
+                other.ask(ApiVersionsRequest(), 1)
+                await other.answer(ApiVersionsRequest)
+            assert len(broker._fetches._parked) <= limits.IN_FLIGHT_MAX
+            other.ask(produce_request(batch(b"a")), 1)
+            for number in range(count):
+                assert (await one.answer(FetchRequest))[0] == number
+
+    serve(story)
+
+
+def test_who_hangs_up_is_not_waited_for() -> None:
+    async def story(broker: Broker, server: Acceptor) -> None:
+        create(broker)
+        async with peer(server) as one:
+            one.ask(fetch_request(at(0), max_wait_ms=60_000), 1)
+            one.ask(ApiVersionsRequest(), 2)
+            await until(lambda: bool(broker._fetches._parked))
+        await until(lambda: not server._connections)
+        assert all(parked.answer.cancelled() for parked in broker._fetches._parked.values())
+        async with peer(server) as other:
+            other.ask(produce_request(batch(b"a")), 1)
+            await other.frame()
+        assert not broker._fetches._parked
+
+    serve(story)
+
+
+def test_stopping_writes_what_is_answered_and_hangs_up() -> None:
+    async def main() -> None:
+        config = BrokerConfig(flush="os")
+        async with Broker.open("data", config=config, files=MemoryFiles()) as broker:
+            create(broker)
+            async with Acceptor(broker) as server:
+                reader, writer = await asyncio.open_connection(server.host, server.port)
+                one = Peer(reader, writer)
+                one.ask(produce_request(batch(b"a")), 1)
+                one.ask(fetch_request(at(1), max_wait_ms=60_000), 2)
+                await until(lambda: bool(broker._fetches._parked))
+            assert (await one.answer(type(produce_request(None))))[0] == 1
+            assert await one.hung_up()
+            await one.close()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(server.host, server.port)
+
+    asyncio.run(main())
+
+
+def test_a_busy_port_says_what_to_do() -> None:
+    async def story(broker: Broker, server: Acceptor) -> None:
+        with pytest.raises(ListenError, match=f"127.0.0.1:{server.port}: another process"):
+            async with Acceptor(broker, port=server.port):
+                pass
+
+    serve(story)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_an_address_of_another_machine_says_what_to_do(host: str) -> None:
+    async def main() -> None:
+        async with Broker.open("data", files=MemoryFiles()) as broker:
+            with pytest.raises(ListenError, match=r"use 127.0.0.1 or 0.0.0.0"):
+                async with Acceptor(broker, host=host):
+                    pass
+
+    asyncio.run(main())
+
+
+def test_on_all_addresses_clients_are_told_the_one_they_came_by() -> None:
+    async def main() -> None:
+        async with (
+            Broker.open("data", files=MemoryFiles()) as broker,
+            Acceptor(broker, host="0.0.0.0") as server,  # noqa: S104 - the point of the test
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            one = Peer(reader, writer)
+            one.ask(MetadataRequest(topics=None), 1)
+            _, response = await one.answer(MetadataRequest)
+            assert isinstance(response, MetadataResponse)
+            assert (response.brokers[0].host, response.brokers[0].port) == (
+                "127.0.0.1",
+                server.port,
+            )
+            await one.close()
+
+    asyncio.run(main())
+
+
+def test_a_name_with_two_addresses_has_one_port() -> None:
+    async def main() -> None:
+        async with (
+            Broker.open("data", files=MemoryFiles()) as broker,
+            Acceptor(broker, host="localhost") as server,
+        ):
+            for family, *_, address in socket.getaddrinfo(
+                "localhost", server.port, type=socket.SOCK_STREAM
+            ):
+                if family == socket.AF_INET:
+                    _, writer = await asyncio.open_connection(address[0], address[1])
+                    writer.close()
+                    await writer.wait_closed()
+
+    asyncio.run(main())

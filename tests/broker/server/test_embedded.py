@@ -1,0 +1,102 @@
+"""EmbeddedTransport: the same broker, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.server.embedded import EmbeddedTransport
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.errors import ConnectionLost, RequestTimedOut
+from streamlog.protocol.api_table import APIS
+from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest, ApiVersionsResponse
+from streamlog.protocol.messages.produce_and_fetch import FetchResponse
+from tests.broker.node import at, batch, create, fetch_request, produce_request, values
+
+
+def embed(story: Callable[[Broker, EmbeddedTransport], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with Broker.open("data", files=MemoryFiles()) as broker:
+            await story(broker, EmbeddedTransport(broker))
+
+    asyncio.run(main())
+
+
+def test_both_sides_speak_the_same() -> None:
+    async def story(_: Broker, transport: EmbeddedTransport) -> None:
+        response = await transport.call(ApiVersionsRequest(), timeout_ms=60_000)
+        assert isinstance(response, ApiVersionsResponse)
+        assert all(transport.version(key) == api.max_version for key, api in APIS.items())
+
+    embed(story)
+
+
+def test_a_fetch_waits_without_holding_up_others() -> None:
+    async def story(broker: Broker, transport: EmbeddedTransport) -> None:
+        create(broker)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(
+                transport.call(fetch_request(at(0), max_wait_ms=60_000), timeout_ms=60_000)
+            )
+            await asyncio.sleep(0)
+            await transport.call(produce_request(batch(b"a")), timeout_ms=60_000)
+        response = waiting.result()
+        assert isinstance(response, FetchResponse)
+        assert values(response.responses[0].partitions[0]) == [b"a"]
+
+    embed(story)
+
+
+def test_who_calls_in_a_loop_lets_others_run() -> None:
+    async def story(_: Broker, transport: EmbeddedTransport) -> None:
+        others = []
+        asyncio.get_running_loop().call_soon(others.append, "ran")
+        await transport.call(ApiVersionsRequest(), timeout_ms=60_000)
+        assert others
+
+    embed(story)
+
+
+def test_an_answer_may_come_too_late() -> None:
+    async def story(broker: Broker, transport: EmbeddedTransport) -> None:
+        create(broker)
+        with pytest.raises(RequestTimedOut, match="Fetch within 1 ms"):
+            await transport.call(fetch_request(at(0), max_wait_ms=60_000), timeout_ms=1)
+
+    embed(story)
+
+
+def test_nobody_is_told_of_what_wants_no_answer() -> None:
+    async def story(broker: Broker, transport: EmbeddedTransport) -> None:
+        create(broker)
+        await transport.send(produce_request(batch(b"a"), acks=0))
+        await transport.send(produce_request(batch(b"a"), acks=0, topic="nowhere"))
+        assert broker.directory.log("t", 0).log_end_offset == 1
+
+    embed(story)
+
+
+def test_after_the_end_there_is_no_answer() -> None:
+    async def story(broker: Broker, transport: EmbeddedTransport) -> None:
+        other = EmbeddedTransport(broker)
+        await transport.close()
+        with pytest.raises(ConnectionLost, match="closed"):
+            await transport.call(ApiVersionsRequest(), timeout_ms=60_000)
+        broker.close()
+        with pytest.raises(ConnectionLost, match="stopped"):
+            await other.call(ApiVersionsRequest(), timeout_ms=60_000)
+
+    embed(story)
+
+
+def test_who_waits_is_told_when_the_broker_stops() -> None:
+    async def story(broker: Broker, transport: EmbeddedTransport) -> None:
+        create(broker)
+        asyncio.get_running_loop().call_soon(broker.close)
+        with pytest.raises(ConnectionLost, match="stopped"):
+            await transport.call(fetch_request(at(0), max_wait_ms=60_000), timeout_ms=60_000)
+
+    embed(story)

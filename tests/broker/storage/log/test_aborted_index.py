@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from streamlog.broker.storage.disk.files import read_file
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.log.aborted_index import (
+    ENTRY_BYTES,
+    PENDING_MAX,
+    AbortedIndex,
+    decode_entries,
+)
+from streamlog.broker.storage.log.producer_states import Decided
+from tests.broker.storage.batches import overwrite
+
+PATH = "d/00000000000000000000.txnindex"
+ENTRIES = [
+    Decided(7, 0, 4, 2, aborted=True),
+    Decided(8, 2, 9, 10, aborted=True),
+    Decided(7, 10, 12, 13, aborted=True),
+]
+
+
+def disk() -> MemoryFiles:
+    files = MemoryFiles()
+    files.make_directory("d")
+    return files
+
+
+def filled(files: MemoryFiles) -> AbortedIndex:
+    index = AbortedIndex(files, PATH, in_memory=False)
+    index.remove()
+    for entry in ENTRIES:
+        index.add(entry)
+    return index
+
+
+def test_entries_are_laid_out_as_in_kafka() -> None:
+    files = disk()
+    filled(files).flush()
+    data = read_file(files, PATH)
+    assert len(data) == 3 * ENTRY_BYTES == 3 * 34
+    assert struct.unpack_from(">hqqqq", data) == (0, 7, 0, 4, 2)
+    assert decode_entries(data) == ENTRIES
+
+
+def test_there_is_no_file_without_entries() -> None:
+    files = disk()
+    index = AbortedIndex(files, PATH, in_memory=False)
+    index.remove()
+    index.flush(durable=True)
+    assert files.list("d") == []
+    assert index.load(0)
+    assert list(index) == []
+
+
+def test_what_waits_in_memory_is_there_and_written_later() -> None:
+    files = disk()
+    index = filled(files)
+    assert (list(index), index.is_behind, index.flush_due) == (ENTRIES, True, False)
+    index.flush()
+    assert not index.is_behind
+    index.add(Decided(1, 20, 30, 31, aborted=True))
+    index.flush(durable=True)
+    again = AbortedIndex(files, PATH, in_memory=False)
+    assert again.load(0)
+    assert list(again) == [*ENTRIES, Decided(1, 20, 30, 31, aborted=True)]
+
+
+def test_many_entries_are_due() -> None:
+    index = AbortedIndex(disk(), PATH, in_memory=False)
+    for number in range(PENDING_MAX):
+        assert not index.flush_due
+        index.add(Decided(1, number, number + 1, number + 2, aborted=True))
+    assert index.flush_due
+
+
+def test_what_is_synced_outlives_a_power_cut() -> None:
+    files = disk()
+    files.sync_directory("")
+    filled(files).flush(durable=True)
+    files.crash()
+    assert decode_entries(read_file(files, PATH)) == ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("offset", "end_offset", "found", "complete"),
+    [
+        (0, 1, ENTRIES[:1], True),
+        (0, 3, ENTRIES[:2], True),
+        (3, 5, ENTRIES[:2], True),
+        (5, 11, ENTRIES[1:], True),
+        (10, 11, ENTRIES[2:], True),
+        (10, 99, ENTRIES[2:], False),
+        (13, 99, [], False),
+    ],
+)
+def test_what_overlaps_is_found(
+    offset: int, end_offset: int, found: list[Decided], *, complete: bool
+) -> None:
+    assert filled(disk()).overlapping(offset, end_offset) == (found, complete)
+
+
+def _entry(*fields: int) -> bytes:
+    return struct.pack(">hqqqq", *fields)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0" * 33,
+        bytes(34),
+        _entry(1, 7, 0, 4, 5),
+        _entry(0, 7, 4, 4, 5),
+        _entry(0, 7, 0, 4, 6),
+        _entry(0, 7, 0, 4, 5) + _entry(0, 7, 0, 4, 5),
+    ],
+)
+def test_a_damaged_file_is_not_believed(data: bytes) -> None:
+    files = disk()
+    overwrite(files, PATH, data)
+    index = AbortedIndex(files, PATH, in_memory=False)
+    assert not index.load(0)
+    assert (index.is_known, index.is_distrusted) == (False, True)
+    assert not index.load(0)
+    index.rebuild(ENTRIES)
+    assert list(index) == ENTRIES
+    index.flush()
+    assert decode_entries(read_file(files, PATH)) == ENTRIES
+    assert decode_entries(data) is None
+
+
+def test_a_marker_before_its_segment_is_not_believed() -> None:
+    files = disk()
+    filled(files).flush()
+    assert not AbortedIndex(files, PATH, in_memory=False).load(5)
+
+
+def test_a_rebuilt_index_without_entries_takes_the_file_away() -> None:
+    files = disk()
+    filled(files).flush()
+    index = AbortedIndex(files, PATH, in_memory=False)
+    index.rebuild([])
+    index.flush()
+    assert files.list("d") == []
+
+
+def test_a_reader_writes_nothing() -> None:
+    files = disk()
+    index = AbortedIndex(files, PATH, in_memory=True)
+    assert index.load(0)
+    index.rebuild(ENTRIES)
+    index.flush()
+    assert files.list("d") == []
+    assert list(index) == ENTRIES
+
+
+def test_a_sealed_one_has_a_file_even_if_it_is_empty() -> None:
+    files = disk()
+    AbortedIndex(files, PATH, in_memory=False).seal()
+    assert read_file(files, PATH) == b""

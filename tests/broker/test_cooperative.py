@@ -1,0 +1,71 @@
+"""Turns: what is stopped in the middle ends with its reason, and what fails later is not hidden."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from streamlog.broker.cooperative import CooperativeRun, Steps
+from streamlog.errors import ConnectionLost
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionLost("gone"), OSError("no disk"), ZeroDivisionError("a mistake"), None]
+)
+def test_what_a_stopped_run_waited_for_is_told_only_if_nobody_expects_it(
+    error: Exception | None,
+) -> None:
+    lost: list[BaseException] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: lost.append(context["exception"]))
+        waited: asyncio.Future[Any] = loop.create_future()
+        answer: asyncio.Future[int] = loop.create_future()
+
+        def steps() -> Steps[int]:
+            yield None
+            yield waited
+            return 1
+
+        run = CooperativeRun(steps(), answer, on_over=lambda: pytest.fail("it was stopped"))
+        run.go_on()
+        await asyncio.sleep(0)
+        run.stop(ConnectionLost("it ends"))
+        if error is None:
+            waited.cancel()
+        else:
+            waited.set_exception(error)
+        with pytest.raises(ConnectionLost, match="it ends"):
+            await answer
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert lost == ([error] if isinstance(error, ZeroDivisionError) else [])
+
+
+def test_it_goes_on_with_what_it_waited_for() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        good: asyncio.Future[int] = loop.create_future()
+        bad: asyncio.Future[int] = loop.create_future()
+        answer: asyncio.Future[list[object]] = loop.create_future()
+
+        def steps() -> Steps[list[object]]:
+            first = yield good
+            try:
+                yield bad
+            except OSError as error:
+                return [first, str(error)]
+            return []
+
+        over: list[bool] = []
+        CooperativeRun(steps(), answer, on_over=lambda: over.append(answer.done())).go_on()
+        good.set_result(7)
+        bad.set_exception(OSError("no disk"))
+        assert await answer == [7, "no disk"]
+        assert over == [True]
+
+    asyncio.run(main())

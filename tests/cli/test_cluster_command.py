@@ -1,0 +1,106 @@
+"""`streamlog cluster`, over a log of one broker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from chaos.ports import reserved_ports
+from streamlog.broker.broker import Broker
+from streamlog.cli.cluster_command import cluster, parse_move, parse_partition, spread, wait_for
+from streamlog.cli.session import Session
+from streamlog.client.admin.cluster_descriptions import PartitionDescription
+from streamlog.errors import ConnectionLost, LogError, UsageError
+from streamlog.record import TopicPartition
+from tests.broker.node import create
+from tests.cli.console import Invoke, console, row
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Invoke:
+    async def make() -> None:
+        async with Broker.open(str(tmp_path / "log")) as broker:
+            create(broker, "orders", 2)
+
+    asyncio.run(make())
+    return console(cluster, tmp_path / "log")
+
+
+def test_brokers_and_their_partitions_are_told(told: Invoke) -> None:
+    said = told("status")
+    assert row(said, "1", "127.0.0.1:0", "", "2", "2", "2")
+    assert "quorum: node 1 leads epoch" in said
+    assert (
+        "2 partitions, 0 with replicas that are not in sync, 0 of them with fewer than"
+        " min.insync.replicas, 0 without a leader" in said
+    )
+    assert told("status", "--wait", "1").startswith("cluster ")
+
+
+def test_leaders_are_elected_where_others_should_lead(told: Invoke) -> None:
+    assert "nothing to do" in told("elect")
+    assert "nothing to do" in told("elect", "orders-1")
+    with pytest.raises(LogError, match="orders-7"):
+        told("elect", "orders-7")
+    with pytest.raises(UsageError, match="name the partitions"):
+        told("elect", "--unclean")
+
+
+def test_partitions_are_moved_where_there_are_brokers(told: Invoke) -> None:
+    assert "orders-0 is on its way" in told("reassign", "orders-0=1")
+    assert "orders-0" not in told("reassign")
+    with pytest.raises(LogError, match="orders-0"):
+        told("reassign", "orders-0=1,2")
+    with pytest.raises(LogError, match="not being moved"):
+        told("reassign", "orders-0=")
+
+
+@pytest.mark.parametrize("text", ["orders", "-1", "orders-x", "orders-"])
+def test_what_is_no_partition_is_told(text: str) -> None:
+    with pytest.raises(UsageError, match="TOPIC-PARTITION"):
+        parse_partition(text)
+
+
+def test_moves_are_read() -> None:
+    assert parse_move("a-b-3=1,2") == (TopicPartition("a-b", 3), [1, 2])
+    assert parse_move("a-b-3=") == (TopicPartition("a-b", 3), None)
+    for text in ("a-3", "a-3=x", "a=1"):
+        with pytest.raises(UsageError):
+            parse_move(text)
+
+
+def test_a_throttle_is_for_what_is_copied_and_is_looked_after_alone(told: Invoke) -> None:
+    assert "nothing is copied" in told("reassign", "orders-0=1", "--throttle", "1000")
+    assert "nothing is copied" in told("reassign", "--throttle", "1000")
+    told("reassign", "--verify")
+    with pytest.raises(UsageError, match="give it alone"):
+        told("reassign", "orders-0=1", "--verify")
+
+
+def test_all_partitions_are_spread_over_brokers() -> None:
+    known = [PartitionDescription(t, n, 1, 0, (1,), (1,), ()) for t in ("a", "b-c") for n in (0, 1)]
+    assert spread("*=1,2,3", known) == {
+        TopicPartition("a", 0): [1, 2, 3],
+        TopicPartition("a", 1): [2, 3, 1],
+        TopicPartition("b-c", 0): [3, 1, 2],
+        TopicPartition("b-c", 1): [1, 2, 3],
+    }
+    assert spread("b-c-*=2", known) == {TopicPartition("b-c", n): [2] for n in (0, 1)}
+    for text in ("*=", "a*=1", "*", "a-*=1,x", "*=1,"):
+        with pytest.raises(UsageError, match="is no move"):
+            spread(text, known)
+    with pytest.raises(UsageError, match="no such partitions"):
+        spread("b-*=1", known)
+
+
+def test_all_partitions_of_a_topic_are_moved(told: Invoke) -> None:
+    said = told("reassign", "orders-*=1")
+    assert "orders-0 is on its way" in said
+    assert "orders-1 is on its way" in said
+
+
+def test_the_wait_for_a_cluster_begins_before_its_brokers_listen() -> None:
+    with reserved_ports(1) as (port,), pytest.raises(ConnectionLost, match=str(port)):
+        wait_for(Session(), f"kafka://127.0.0.1:{port}", 1.2)

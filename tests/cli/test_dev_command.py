@@ -1,0 +1,56 @@
+"""`streamlog dev`: brokers under one supervisor, as who tries a cluster out meets them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.ports import reserved_ports
+from streamlog.cli.cluster_init import local_nodes, write_nodes
+from streamlog.cli.dev_command import read_nodes
+from tests.worker.processes import STREAMLOG, running, streamlog
+
+
+@pytest.fixture
+def place() -> Iterator[str]:
+    with reserved_ports(1) as (port,):
+        yield f"127.0.0.1:{port}"
+
+
+def test_one_that_is_killed_is_replaced_and_one_ctrl_c_stops_all(
+    tmp_path: Path, place: str
+) -> None:
+    command = (*STREAMLOG, "dev", "--brokers", "1", "--data", "c", "--listen", place)
+    with running(*command, cwd=tmp_path) as process:
+        process.line(re.escape(f"1 brokers in c: bootstrap.servers={place}"))
+        pid = int(process.line(r"broker 1 runs as process (\d+)")[1])
+        os.kill(pid, signal.SIGKILL)
+        process.line("broker 1 was killed by SIGKILL: another one takes its place")
+        process.line("1 . listening on", count=2)
+        assert process.stop() == 0
+        assert "stopped: c has everything for the next time" in process.output
+
+
+def test_one_that_can_not_start_ends_all(tmp_path: Path, place: str) -> None:
+    port = int(place.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)):
+        code, said = streamlog("dev", "--brokers", "1", "--listen", place, cwd=tmp_path)
+    assert code == 6
+    assert f"error: broker 1 ended with code 6: error: can't listen on {place}" in said
+
+
+def test_what_was_made_before_is_used(tmp_path: Path) -> None:
+    made = local_nodes(tmp_path, 12, "127.0.0.1:9092", {})
+    write_nodes(made, None)
+    assert [each.number for each in read_nodes(tmp_path)] == [*range(1, 13)]
+    assert [each.listeners for each in read_nodes(tmp_path)] == [each.listeners for each in made]
+    code, said = streamlog("dev", "--brokers", "3", "--data", str(tmp_path), cwd=tmp_path)
+    assert (code, "has 12 brokers: remove it, or leave out --brokers" in said) == (2, True)
+    code, said = streamlog("dev", "--listen", "a:1", "--data", str(tmp_path), cwd=tmp_path)
+    assert (code, "leave out --listen" in said) == (2, True)

@@ -1,0 +1,240 @@
+"""`streamlog log` on a real directory: what it prints, and what it exits with."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.client.admin import NewTopic
+from streamlog.errors import CorruptMessage
+from streamlog.log import Log
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord, encode_batch, place_batch
+from tests.worker.processes import STREAMLOG
+
+RECORDS = 20
+
+
+def streamlog(*arguments: str, cwd: Path, answer: str = "") -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).parent.parent.parent
+    return subprocess.run(
+        [*STREAMLOG, "log", *arguments],
+        cwd=cwd,
+        env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
+        input=answer,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path}/log", listen=False) as log:
+            await log.admin().create_topics([NewTopic("greetings", partitions=2)])
+            async with log.producer() as producer:
+                for number in range(RECORDS):
+                    sent = await producer.send(
+                        "greetings", b"hello %d" % number, key=b"k", partition=0
+                    )
+                    await sent
+
+    asyncio.run(main())
+    return tmp_path
+
+
+def the_log(here: Path) -> Path:
+    return next(path for path in here.glob("log/p-*-0/*.log") if path.stat().st_size)
+
+
+def damage(here: Path, offset: int) -> int:
+    """Spoil one batch; each holds one record. Returns its size."""
+    path = the_log(here)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"hello %d" % offset)
+    data[at] ^= 1
+    path.write_bytes(data)
+    return len(data)
+
+
+def read_all(here: Path) -> list[LogRecord]:
+    async def main() -> list[LogRecord]:
+        async with (
+            Log.open(f"embedded:{here}/log", listen=False) as log,
+            log.consumer(auto_offset_reset="earliest") as consumer,
+        ):
+            part = TopicPartition("greetings", 0)
+            consumer.assign([part])
+            end = (await consumer.end_offsets([part]))[part]
+            found: list[LogRecord] = []
+            while (await consumer.position(part)) < end:
+                for records in (await consumer.poll(timeout_ms=500)).values():
+                    found += records
+            return found
+
+    return asyncio.run(main())
+
+
+def test_a_sound_log_exits_with_0(here: Path) -> None:
+    done = streamlog("verify", "log", cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{RECORDS} records" in done.stdout
+    assert done.stdout.rstrip().endswith("sound")
+
+
+def test_damage_is_shown_mended_and_stepped_over(here: Path) -> None:
+    damage(here, 7)
+    done = streamlog("verify", "log", cwd=here)
+    assert done.returncode == 1
+    row = next(line for line in done.stdout.splitlines() if "greetings-0" in line)
+    assert "damaged" in row
+    assert "7 to 7" in row
+    assert "CRC" in row
+    assert "1 damaged place" in done.stdout
+    assert "Traceback" not in done.stderr
+
+    refused = streamlog("repair", "log", cwd=here, answer="n\n")
+    assert refused.returncode != 0
+    assert "gives up 1 offsets" in refused.stdout
+    assert streamlog("verify", "log", cwd=here).returncode == 1, "nothing was done"
+
+    mended = streamlog("repair", "log", "--yes", cwd=here)
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    assert "offsets 7 are lost" in mended.stdout
+    assert "everything else is readable" in mended.stdout
+    assert len(list(here.glob("log/p-*/*.quarantine"))) == 1
+    assert streamlog("verify", "log", cwd=here).returncode == 0
+    assert [record.offset for record in read_all(here)] == [*range(7), *range(8, RECORDS)]
+    assert "nothing to mend" in streamlog("repair", "log", cwd=here).stdout
+
+
+def test_what_can_t_be_mended_is_said_with_what_to_do(here: Path) -> None:
+    data = encode_batch([(1, None, b"x", ())], producer_id=999, producer_epoch=0, base_sequence=5)
+    first = bytearray(
+        encode_batch([(1, None, b"x", ())], producer_id=999, producer_epoch=0, base_sequence=0)
+    )
+    second = bytearray(data)
+    place_batch(first, RECORDS, 0)
+    place_batch(second, RECORDS + 1, 0)
+    with the_log(here).open("ab") as file:
+        file.write(first + second)
+    done = streamlog("repair", "log", "--yes", cwd=here)
+    assert done.returncode == 1
+    assert "sequence 5, 1 is due" in " ".join(done.stdout.split())
+    assert "order: batches of a producer that are not in its order can't be mended" in done.stdout
+    assert "streamlog log dump" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dump_shows_batches_and_records(here: Path) -> None:
+    done = streamlog("dump", "log", "greetings", "0", "--records", "--from", "18", cwd=here)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith(".log")
+    assert "offsets 18 to 18" in lines[1]
+    assert "1 records" in lines[1]
+    assert lines[2].split()[0] == "18"
+    assert lines[2].endswith("k hello 18")
+    assert len(lines) == 5
+    few = streamlog("dump", "log", "greetings", "0", "--limit", "3", cwd=here)
+    assert len(few.stdout.splitlines()) == 3
+    damage(here, 7)
+    assert "damaged" in streamlog("dump", "log", "greetings", "0", cwd=here).stdout
+    nowhere = streamlog("dump", "log", "greetings", "9", cwd=here)
+    assert nowhere.returncode == 3
+    assert "no partition 9" in nowhere.stderr
+
+
+def test_a_dump_shows_time_marks_and_verify_finds_nothing_wrong(here: Path) -> None:
+    with closing(LogDirectory.open(str(here / "log"))) as directory:
+        directory.log("greetings", 0).mark_time(5_000, now_ms=0)
+    dumped = streamlog("dump", "log", "greetings", "0", "--records", cwd=here)
+    assert dumped.returncode == 0, dumped.stderr
+    assert f"    {RECORDS} time mark, 5000 ms with nothing appended" in dumped.stdout.splitlines()
+    assert streamlog("verify", "log", cwd=here).returncode == 0
+
+
+def test_beside_a_broker_it_reads_and_does_not_mend(here: Path) -> None:
+    async def main() -> None:
+        async with Log.open(f"embedded:{here}/log"):
+            seen = await asyncio.to_thread(streamlog, "verify", "log", cwd=here)
+            assert seen.returncode == 0
+            assert "reading beside it" in seen.stderr
+            refused = await asyncio.to_thread(streamlog, "repair", "log", cwd=here)
+            assert refused.returncode == 2
+            assert "stop it first" in refused.stderr
+
+    asyncio.run(main())
+
+
+def test_what_is_no_log_is_told(tmp_path: Path) -> None:
+    done = streamlog("verify", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 5
+    assert "no data directory" in done.stderr
+
+
+def test_a_consumer_hears_of_damage_and_goes_on_behind_it(here: Path) -> None:
+    damage(here, 7)
+    (here / "log" / "clean_shutdown").unlink()
+
+    async def main() -> None:
+        part = TopicPartition("greetings", 0)
+        async with (
+            Log.open(f"embedded:{here}/log", listen=False) as log,
+            log.consumer(auto_offset_reset="earliest") as consumer,
+        ):
+            consumer.assign([part])
+            found: list[int] = []
+
+            async def read_until(count: int) -> None:
+                while len(found) < count:
+                    for records in (await consumer.poll(timeout_ms=60_000)).values():
+                        found.extend(record.offset for record in records)
+
+            with pytest.raises(CorruptMessage, match="greetings-0 at 7"):
+                await read_until(8)
+            assert found == [*range(7)]
+            consumer.seek(part, 8)
+            await read_until(RECORDS - 1)
+            assert found == [*range(7), *range(8, RECORDS)]
+
+    asyncio.run(main())
+
+
+def test_librdkafka_steps_over_what_was_lost(here: Path) -> None:
+    damage(here, 7)
+    assert streamlog("repair", "log", "--yes", cwd=here).returncode == 0
+
+    def consume(address: str) -> list[int]:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+            }
+        )
+        consumer.assign([confluent_kafka.TopicPartition("greetings", 0, 0)])
+        found = []
+        try:
+            while (message := consumer.poll(60)) is not None and message.error() is None:
+                found.append(message.offset())
+        finally:
+            consumer.close()
+        return found
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{here}/log") as log:
+            assert log.address is not None
+            host, port = log.address
+            found = await asyncio.to_thread(consume, f"{host}:{port}")
+            assert found == [*range(7), *range(8, RECORDS)]
+
+    asyncio.run(main())

@@ -1,0 +1,150 @@
+"""`streamlog consume` and `send --file`: where they begin, when they end, and what they print."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from streamlog import App
+from streamlog.cli.records_commands import consume, parse_offset, send
+from streamlog.cli.session import Session
+from streamlog.errors import SerdeError, UnknownTopicOrPartition, UsageError
+
+
+class Console:
+    """The two commands on an embedded log."""
+
+    def __init__(self, directory: Path, app: App) -> None:
+        self._url = f"embedded:{directory / 'log'}"
+        self._session = Session(app)
+        self._typer = typer.Typer()
+        self._typer.command()(send)
+        self._typer.command()(consume)
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+        result = CliRunner().invoke(
+            self._typer,
+            [*arguments, "--log", self._url],
+            obj=self._session,
+            catch_exceptions=False,
+            input=stdin,
+        )
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def objects(self, *arguments: str) -> list[dict[str, Any]]:
+        said = self("consume", *arguments, "--json")
+        return [json.loads(line) for line in said.splitlines()]
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Console:
+    app = App("shop")
+    app.topic("notes", key=str, value=str, partitions=2)
+    app.topic("numbers", key=str, value=float, partitions=1)
+    app.topic("sales", key=str, value=dict[str, int], partitions=1)
+    app.topic("raw", key=bytes, value=bytes, partitions=1)
+    return Console(tmp_path, app)
+
+
+def written(tmp_path: Path, data: bytes) -> str:
+    path = tmp_path / "lines"
+    path.write_bytes(data)
+    return str(path)
+
+
+def test_a_file_is_sent_line_by_line_and_counted(console: Console, tmp_path: Path) -> None:
+    path = written(tmp_path, b"\xef\xbb\xbfulm=1=x\r\nkiel=\nulm=3")
+    said = console("send", "notes", "--file", path, "--key-separator", "=")
+    assert said == "sent 3 records to notes\n"
+    found = console.objects("notes", "--offset", "earliest", "-e")
+    assert sorted((each["key"], each["value"]) for each in found) == [
+        ("kiel", ""), ("ulm", "1=x"), ("ulm", "3"),
+    ]  # fmt: skip
+
+
+def test_lines_without_a_key_take_turns(console: Console, tmp_path: Path) -> None:
+    console("send", "notes", "--file", written(tmp_path, b"a\nb\nc\nd\n"))
+    for partition in ("0", "1"):
+        part = console.objects("notes", "--partition", partition, "--offset", "0", "-e")
+        assert [each["offset"] for each in part] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'{"a": 1}\n{"a": "x"}\n', "line 2: the value for 'sales': not dict"),
+        (b'{"a": 1}\n\xff\n', "line 2 is not UTF-8"),
+        (b'{"a": 1}\n\n', "line 2: the value for 'sales': not dict"),
+    ],
+)
+def test_an_error_names_the_line_and_what_was_sent_before_it_stays(
+    console: Console, tmp_path: Path, data: bytes, said: str
+) -> None:
+    with pytest.raises((SerdeError, UsageError), match=said):
+        console("send", "sales", "--file", written(tmp_path, data))
+    assert [each["value"] for each in console.objects("sales", "--offset", "0", "-e")] == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["send", "notes"], "a VALUE or --file"),
+        (["send", "notes", "x", "--file", "y"], "a VALUE or --file"),
+        (["send", "notes", "x", "--key-separator", "="], "is for --file"),
+        (["send", "notes", "--file", "missing"], "can't read missing"),
+        (["consume", "notes", "--offset", "soon"], "earliest, latest, N or -N"),
+        (["consume", "notes", "--offset", "1", "--from-beginning"], "give one of them"),
+        (["consume", "notes", "--offset", "9"], "beyond the end of notes-0, which is 1"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    console: Console, arguments: list[str], said: str
+) -> None:
+    console("send", "notes", "x")
+    with pytest.raises(UsageError, match=said):
+        console(*arguments)
+
+
+def test_a_partition_that_is_not_there_is_named(console: Console) -> None:
+    console("send", "notes", "x")
+    with pytest.raises(UnknownTopicOrPartition, match="'notes' has no partition 2"):
+        console("consume", "notes", "--partition", "2")
+
+
+def test_the_limit_ends_it_and_a_record_has_all_its_fields(console: Console) -> None:
+    for number in range(3):
+        console("send", "numbers", f"{number}.5", "--key", "k")
+    (one,) = console.objects("numbers", "--offset", "1", "--limit", "1")
+    assert one.pop("timestamp_ms") > 0
+    assert one == {
+        "topic": "numbers", "partition": 0, "offset": 1, "key": "k", "value": 1.5, "headers": [],
+    }  # fmt: skip
+    assert [each["offset"] for each in console.objects("numbers", "--offset", "-2", "-e")] == [1, 2]
+    assert len(console.objects("numbers", "--offset", "-9", "-e")) == 3
+    assert console.objects("numbers", "-e") == []
+
+
+def test_json_holds_bytes_that_are_no_text_and_floats_that_are_no_numbers(
+    console: Console, tmp_path: Path
+) -> None:
+    console("send", "numbers", "nan")
+    (one,) = console.objects("numbers", "--offset", "0", "--limit", "1")
+    assert one["value"] == "nan"
+    undecoded = Console(tmp_path, App("other"))
+    (one,) = undecoded.objects("numbers", "--offset", "0", "--limit", "1")
+    assert base64.b64decode(one["value"]["base64"])[:2] == b"\x7f\xf8"
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [("earliest", 5), ("latest", 9), ("7", 7), ("3", 3), ("-2", 7), ("-20", 5), ("-0", 9)],
+)
+def test_offsets(text: str, offset: int) -> None:
+    assert parse_offset(text, 5, 9) == offset

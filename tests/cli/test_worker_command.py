@@ -1,0 +1,52 @@
+"""How many workers `-w` comes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamlog.cli.worker_command import available_cores, processes_of, quota, slot_address
+from streamlog.errors import UsageError
+from streamlog.worker.process.slots import Slot
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "many", "1.5", "100000", ""])
+def test_a_number_that_makes_no_sense_is_refused(given: str) -> None:
+    with pytest.raises(UsageError, match="-w is a number from 1 to 256, or auto"):
+        processes_of(given)
+
+
+def test_auto_is_what_this_process_may_use() -> None:
+    assert processes_of("3") == 3
+    assert processes_of("auto") == available_cores() >= 1
+
+
+def test_each_worker_answers_at_a_port_of_its_own() -> None:
+    slot = Slot(number=3, of=3, supervisor="s", is_first=True, alive_fd=0)
+    assert slot_address("127.0.0.1:8080", slot) == "127.0.0.1:8082"
+    assert slot_address("[::1]:8080", slot) == "[::1]:8082"
+    assert slot_address(":0", slot) == ":0"
+    assert slot_address("nonsense", slot) == "nonsense"  # Told by who opens it.
+
+
+def group(root: Path, path: str, **files: str) -> None:
+    (root / path).mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (root / path / name.replace("_max", ".max").replace("cpu_cfs", "cpu.cfs")).write_text(text)
+
+
+def test_the_tightest_quota_on_the_way_up_counts(tmp_path: Path) -> None:
+    group(tmp_path, "pod", cpu_max="150000 100000\n")
+    group(tmp_path, "pod/app", cpu_max="max 100000\n")
+    assert quota("0::/pod/app\n", tmp_path) == 1.5
+    assert quota("0::/\n", tmp_path) == float("inf")
+    assert quota("0::/elsewhere\n", tmp_path) == float("inf")
+
+
+def test_control_groups_of_the_first_version(tmp_path: Path) -> None:
+    group(tmp_path, "cpu/pod", cpu_cfs_quota_us="300000\n", cpu_cfs_period_us="100000\n")
+    group(tmp_path, "cpu", cpu_cfs_quota_us="-1\n", cpu_cfs_period_us="100000\n")
+    memory = "4:memory:/pod\n"
+    assert quota(memory + "1:cpu,cpuacct:/pod\n", tmp_path) == 3
+    assert quota(memory + "1:cpu:/\n", tmp_path) == float("inf")

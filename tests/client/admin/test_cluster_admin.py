@@ -1,0 +1,81 @@
+"""Brokers and what they hold, through our own Admin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from streamlog.client.admin import NewTopic
+from streamlog.errors import LogError
+from streamlog.log import Log
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.record import TopicPartition
+
+OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
+FIRST, SECOND, MISSING = (TopicPartition("t", number) for number in (0, 1, 2))
+
+
+def code(error: LogError | None) -> int:
+    return 0 if error is None else error.code
+
+
+def test_the_cluster_is_described(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log() as log, log.admin() as admin:
+            found = await admin.describe_cluster()
+            assert found.cluster_id == log.cluster_id
+            (broker,) = found.brokers
+            assert (broker.node_id, broker.host, broker.rack) == (1, "127.0.0.1", None)
+            assert broker.port > 0
+            assert found.controller == 1
+            by_metadata = await admin._described_by_metadata()
+            assert by_metadata == found
+
+    asyncio.run(main())
+
+
+def test_directories_tell_the_sizes_of_partitions(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2, u=1) as log, log.admin() as admin:
+            async with log.producer() as producer:
+                await (await producer.send("t", b"x" * 100, partition=1))
+            (everything,) = await admin.describe_log_dirs()
+            assert everything.error is None
+            assert everything.path.endswith("data")
+            assert set(everything.sizes) == {FIRST, SECOND, TopicPartition("u", 0)}
+            assert everything.sizes[FIRST] == 0
+            assert everything.sizes[SECOND] > 100
+            (some,) = await admin.describe_log_dirs([SECOND, MISSING])
+            assert some.sizes == {SECOND: everything.sizes[SECOND]}
+
+    asyncio.run(main())
+
+
+def test_nobody_else_can_lead(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log, log.admin() as admin:
+            found = await admin.elect_leaders([FIRST, MISSING])
+            assert code(found[FIRST]) == ErrorCode.ELECTION_NOT_NEEDED
+            assert code(found[MISSING]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert await admin.elect_leaders() == {}
+            unclean = await admin.elect_leaders([SECOND], unclean=True)
+            assert code(unclean[SECOND]) == ErrorCode.ELECTION_NOT_NEEDED
+
+    asyncio.run(main())
+
+
+def test_partitions_stay_where_they_are(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log, log.admin() as admin:
+            moved = await admin.alter_partition_reassignments({FIRST: [1], SECOND: [1, 2]})
+            assert moved[FIRST] is None
+            assert code(moved[SECOND]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            assert "broker" in str(moved[SECOND])
+            given_up = await admin.alter_partition_reassignments({FIRST: None})
+            assert code(given_up[FIRST]) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+            assert await admin.list_partition_reassignments() == {}
+            assert await admin.list_partition_reassignments([FIRST]) == {}
+            await admin.create_topics([NewTopic("still", 1)])
+
+    asyncio.run(main())

@@ -1,0 +1,159 @@
+"""What proves that a cluster is well, and what raises a doubt."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from streamlog.client.admin.cluster_descriptions import (
+    ClusterReports,
+    Evidence,
+    EvidenceRules,
+    NodeDescription,
+    PartitionDescription,
+    QuorumDescription,
+    QuorumReplica,
+    Registration,
+    ReplicaDescription,
+    find_problems,
+)
+from streamlog.record import TopicPartition
+
+BROKERS = (1, 2, 3)
+LEADER = 1
+PLACE = TopicPartition("t", 0)
+PARTITION = PartitionDescription("t", 0, LEADER, 4, BROKERS, BROKERS, ())
+
+
+def directory(broker: int, number: int = 0) -> bytes:
+    return bytes([broker, number, *bytes(14)])
+
+
+REGISTERED = {
+    each: Registration(epoch=10 + each, is_fenced=False, directories=(directory(each),))
+    for each in BROKERS
+}
+
+
+def report(broker: int) -> NodeDescription:
+    """Of a broker that is well."""
+    leads = broker == LEADER
+    replica = ReplicaDescription(
+        leader_epoch=4, in_sync=BROKERS if leads else None, high_watermark=100, end_offset=120
+    )
+    return NodeDescription(
+        node_id=broker,
+        epoch=10 + broker,
+        directory=directory(broker),
+        applied_offset=50,
+        quorum_leader=2,
+        quorum_epoch=7,
+        registrations=REGISTERED,
+        replicas={PLACE: replica},
+    )
+
+
+def quorum(*, fetched_ms: int) -> QuorumDescription:
+    voters = tuple(QuorumReplica(each, 50, fetched_ms, fetched_ms) for each in BROKERS)
+    return QuorumDescription(2, 7, 50, voters, ())
+
+
+WELL = Evidence(
+    first=ClusterReports({each: report(each) for each in BROKERS}),
+    quorum=quorum(fetched_ms=1_000),
+    partitions=[PARTITION],
+    second=ClusterReports({each: report(each) for each in BROKERS}),
+    quorum_after=quorum(fetched_ms=1_500),
+)
+
+
+def where(broker: int, **changed: object) -> Evidence:
+    """The second report of a broker says something else."""
+    other = replace(WELL.second.told[broker], **changed)  # type: ignore[arg-type]
+    return replace(WELL, second=ClusterReports({**WELL.second.told, broker: other}))
+
+
+def with_replica(broker: int, **changed: object) -> Evidence:
+    replica = replace(WELL.second.told[broker].replicas[PLACE], **changed)  # type: ignore[arg-type]
+    return where(broker, replicas={PLACE: replica})
+
+
+def test_a_cluster_that_is_well_raises_no_doubt() -> None:
+    assert find_problems(WELL) == []
+
+
+@pytest.mark.parametrize(
+    ("evidence", "reason"),
+    [
+        (where(3, epoch=-1), "broker 3 runs and is not registered yet"),
+        (where(3, epoch=12), "broker 3 runs as another process than"),
+        (where(3, directory=directory(3, 1)), "broker 3 runs on another log directory"),
+        (where(3, is_rejoining=True), "broker 3 is rejoining the quorum"),
+        (where(3, strays=2), "broker 3 has set 2 partition folders aside"),
+        (where(3, applied_offset=49), "broker 3 has applied the metadata up to 49, and 50"),
+        (where(3, quorum_epoch=6), "broker 3 takes node 2 in epoch 6 for the quorum's leader"),
+        (where(3, replicas={}), "t-0: broker 3 has no replica of it"),
+        (with_replica(3, end_offset=99), "t-0: broker 3 has it up to 99, and 100 is committed"),
+        (with_replica(1, in_sync=(1, 2)), r"t-0: its leader does not have brokers \[3\] in sync"),
+        (with_replica(1, leader_epoch=3), "t-0: broker 1 does not lead epoch 4"),
+        (with_replica(1, in_sync=None), "t-0: broker 1 does not lead epoch 4"),
+        (
+            replace(WELL, second=ClusterReports({1: report(1), 2: report(2)}, {3: "refused"})),
+            "broker 3 gave no report: refused",
+        ),
+        (
+            replace(WELL, partitions=[replace(PARTITION, in_sync=(1, 2))]),
+            r"t-0: replicas on brokers \[3\] are not in sync",
+        ),
+        (
+            replace(WELL, partitions=[replace(PARTITION, leader=-1, in_sync=(2,))]),
+            "t-0 has no leader: it waits for broker 2",
+        ),
+        (
+            replace(WELL, partitions=[replace(PARTITION, leader=-1, in_sync=())]),
+            "t-0 has no leader: the last complete replica was on a disk that was replaced",
+        ),
+        (
+            replace(WELL, quorum_after=quorum(fetched_ms=1_000)),
+            "voter 3 has not fetched since the quorum was first looked at",
+        ),
+        (
+            replace(WELL, quorum_after=replace(quorum(fetched_ms=1_500), epoch=8)),
+            "the quorum has just elected node 2",
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_each_gap_in_the_proof_is_a_doubt(evidence: Evidence, reason: str) -> None:
+    found = find_problems(evidence)
+    assert any(re.match(reason, each) for each in found), found
+
+
+def test_a_voter_that_lacks_what_is_committed_is_a_doubt() -> None:
+    voters = (QuorumReplica(1, 49, 2, 2), QuorumReplica(2, 50, 2, 2), QuorumReplica(3, 50, 2, 2))
+    found = find_problems(replace(WELL, quorum_after=QuorumDescription(2, 7, 50, voters, ())))
+    assert found == ["voter 1 has the metadata log up to 49, and 50 is committed"]
+    rejoining = replace(voters[0], end_offset=50, is_rejoining=True)
+    after = QuorumDescription(2, 7, 50, (rejoining, *voters[1:]), ())
+    assert find_problems(replace(WELL, quorum_after=after)) == [
+        "voter 1 is rejoining the quorum and does not vote yet"
+    ]
+
+
+def test_the_registrations_are_those_of_the_broker_that_knows_most() -> None:
+    newer = {**REGISTERED, 3: replace(REGISTERED[3], is_fenced=True)}
+    evidence = where(2, registrations=newer, applied_offset=51)
+    assert find_problems(evidence) == ["broker 3 is fenced"]
+
+
+def test_brokers_of_other_makes_are_taken_at_the_controllers_word() -> None:
+    silent = replace(WELL, first=ClusterReports(), second=ClusterReports())
+    assert find_problems(silent) == []
+
+
+def test_what_the_metadata_says_is_no_proof_of_the_present() -> None:
+    before = where(3, epoch=-1, directory=directory(3, 1), replicas={})
+    assert find_problems(before)
+    assert find_problems(before, EvidenceRules(wants_reports=False)) == []

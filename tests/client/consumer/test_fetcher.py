@@ -1,0 +1,206 @@
+"""Fetcher: what it asks for while buffers are full, and how long the broker may hold that back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import cast
+
+import pytest
+
+from streamlog.client.background_task import Background
+from streamlog.client.cluster import Cluster
+from streamlog.client.consumer.consumer_settings import FetchSettings
+from streamlog.client.consumer.fetcher import AT_LEADER_MS, ERROR_BACKOFF_MS, Fetcher
+from streamlog.client.consumer.offset_reset import OffsetReset
+from streamlog.client.consumer.subscription_state import SubscriptionState
+from streamlog.client.offset_metadata import NO_EPOCH
+from streamlog.clock import Clock, ManualClock, SystemClock
+from streamlog.errors import ConnectionLost
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.produce_and_fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from streamlog.protocol.schema import ZERO_UUID
+from streamlog.record import TopicPartition
+
+AT_ITS_END, FULL = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Questions:
+    """A cluster of one broker that has nothing new, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.clock: Clock = SystemClock()
+        self.requests: list[FetchRequest] = []
+
+    def leader(self, _: TopicPartition) -> int:
+        return 0
+
+    def leader_epoch(self, _: TopicPartition) -> int:
+        return NO_EPOCH
+
+    def topic_id(self, _: str) -> bytes:
+        return ZERO_UUID
+
+    def known(self, _: str) -> None:
+        return None
+
+    async def call(self, _: int, request: FetchRequest, *__: object, **___: object) -> object:
+        self.requests.append(request)
+        return FetchResponse()
+
+
+class Held:
+    """A background whose work begins only when the test does it."""
+
+    def __init__(self) -> None:
+        self.works: asyncio.Queue[Coroutine[object, object, None]] = asyncio.Queue()
+
+    def start(self, work: Coroutine[object, object, None]) -> None:
+        self.works.put_nowait(work)
+
+
+def test_a_buffer_that_gets_room_while_a_request_is_on_its_way_is_not_waited_for() -> None:
+    async def main() -> None:
+        cluster, background, positions = Questions(), Held(), SubscriptionState()
+        settings = FetchSettings()
+        positions.assign([AT_ITS_END, FULL])
+        for partition in (AT_ITS_END, FULL):
+            positions.state(partition).move(0)
+        positions.state(FULL).buffered_bytes = settings.max_partition_fetch_bytes
+        fetcher = Fetcher(
+            cast("Cluster", cluster),
+            positions,
+            OffsetReset(cast("Cluster", cluster), positions, settings),
+            settings,
+            cast("Background", background),
+            tell=lambda _: None,
+        )
+        running = asyncio.create_task(fetcher.run())
+        first = await background.works.get()
+        positions.state(FULL).buffered_bytes = 0  # The owner takes what is there.
+        fetcher.look()
+        await first
+        second = await background.works.get()
+        await second
+        running.cancel()
+        asked = [
+            (sorted(each.partition for each in request.topics[0].partitions), request.max_wait_ms)
+            for request in cluster.requests
+        ]
+        assert asked == [([0], 0), ([0, 1], settings.fetch_max_wait_ms)]
+        await asyncio.wait([running])
+
+    asyncio.run(main())
+
+
+LEADER, NEAR = 0, 1
+T0 = TopicPartition("t", 0)
+
+
+class Racks(Questions):
+    """Two brokers, of which the leader names the other one to who says where it stands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hands = ManualClock()
+        self.clock = self.hands
+        self.asked: list[tuple[int, str]] = []
+        self.error_code = 0
+        self.is_reached = True
+
+    def knows(self, node_id: int) -> bool:
+        return node_id in (LEADER, NEAR)
+
+    def forget(self, topics: object) -> None:
+        """It will be looked up."""
+
+    async def refresh(self, _: object) -> None:
+        """Nothing has changed."""
+
+    async def call(self, node_id: int, request: FetchRequest, *_: object, **__: object) -> object:
+        self.asked.append((node_id, request.rack_id))
+        if node_id == NEAR and not self.is_reached:
+            raise ConnectionLost("it is not there")
+        data = PartitionData(partition_index=0, high_watermark=5, records=b"")
+        if node_id == NEAR:
+            data.error_code = self.error_code
+        elif request.rack_id:
+            data.preferred_read_replica = NEAR
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])])
+
+
+def rounds(cluster: Racks, *turns: Callable[[], object]) -> list[tuple[int, str]]:
+    """Whom a reader in rack `r` asks, and whether it says so, at first and after each turn."""
+
+    async def main() -> None:
+        positions, background = SubscriptionState(), Held()
+        positions.assign([T0])
+        positions.state(T0).move(5)
+        told: list[object] = []
+        settings = FetchSettings(client_rack="r", metadata_max_age_ms=60_000)
+        fetcher = Fetcher(
+            cast("Cluster", cluster),
+            positions,
+            OffsetReset(cast("Cluster", cluster), positions, settings),
+            settings,
+            cast("Background", background),
+            tell=told.append,
+        )
+        running = asyncio.create_task(fetcher.run())
+        for turn in (lambda: None, *turns):
+            turn()
+            fetcher.look()
+            await (await background.works.get())
+        running.cancel()
+        await asyncio.wait([running])
+        assert told == []
+        assert positions.state(T0).position == 5
+
+    asyncio.run(main())
+    return cluster.asked
+
+
+def test_a_reader_goes_where_its_leader_sends_it_and_asks_again_after_a_while() -> None:
+    cluster = Racks()
+
+    def later() -> None:
+        cluster.hands.advance(60_000)
+
+    assert rounds(cluster, int, int, later, int) == [
+        (LEADER, "r"),
+        (NEAR, "r"),
+        (NEAR, "r"),
+        (LEADER, "r"),
+        (NEAR, "r"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE, None]
+)
+def test_a_replica_that_is_of_no_use_is_left_alone_for_a_while(code: int | None) -> None:
+    cluster = Racks()
+
+    def fail() -> None:
+        cluster.is_reached, cluster.error_code = code is not None, code or 0
+
+    def heal() -> None:
+        cluster.is_reached, cluster.error_code = True, 0
+        cluster.hands.advance(AT_LEADER_MS)
+
+    def wait() -> None:
+        cluster.hands.advance(ERROR_BACKOFF_MS)
+
+    assert rounds(cluster, fail, wait, int, heal, int) == [
+        (LEADER, "r"),
+        (NEAR, "r"),
+        (LEADER, ""),
+        (LEADER, ""),
+        (LEADER, "r"),
+        (NEAR, "r"),
+    ]

@@ -1,0 +1,40 @@
+"""Leader epochs of a reader, against a model that keeps the epoch of every record."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.client.consumer.subscription_state import EPOCHS_MAX, EpochStarts
+from streamlog.client.offset_metadata import NO_EPOCH
+
+
+@given(
+    st.integers(0, 50),
+    st.integers(-1, 3),
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), max_size=30),
+)
+def test_the_epoch_of_each_record_is_known(
+    begin: int, first_epoch: int, batches: list[tuple[int, int]]
+) -> None:
+    starts = EpochStarts(begin, first_epoch)
+    epochs = {begin - 1: first_epoch}
+    offset, epoch = begin, max(first_epoch, 0)
+    for count, step in batches:
+        epoch += step
+        starts.note(offset, epoch)
+        epochs |= dict.fromkeys(range(offset, offset + count), epoch)
+        offset += count
+    for position in range(begin, offset + 1):
+        assert starts.before(position) == epochs[position - 1]
+    for wanted in range(epoch + 1):
+        later = [at for at, each in epochs.items() if each > wanted]
+        assert starts.end_of(wanted, 1_000) == max(min(later, default=1_000), 0)
+
+
+def test_old_epochs_are_forgotten_and_unknown_then() -> None:
+    starts = EpochStarts()
+    for epoch in range(EPOCHS_MAX + 10):
+        starts.note(10 * epoch, epoch)
+    assert starts.before(5) == NO_EPOCH
+    assert starts.before(10 * (EPOCHS_MAX + 9) + 5) == EPOCHS_MAX + 9

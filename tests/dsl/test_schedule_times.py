@@ -1,0 +1,163 @@
+"""Due times by arithmetic, through changes of clocks and after any time of absence."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import takewhile
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.dsl.schedule_times import (
+    CATCH_UP_RUNS_MAX,
+    LATE_MS_MAX,
+    Interval,
+    Misfire,
+    Schedule,
+    cron_times,
+    missed_runs,
+)
+from streamlog.errors import ConfigError
+
+BERLIN = ZoneInfo("Europe/Berlin")
+MINUTE_MS = 60_000
+YEAR_MS = 365 * 24 * 60 * MINUTE_MS
+
+
+def ms(*when: int, fold: int = 0) -> int:
+    return round(datetime(*when, tzinfo=BERLIN, fold=fold).timestamp() * 1000)  # type: ignore[misc, arg-type]
+
+
+@given(start=st.integers(0, 10**13), every=st.integers(1, 10**8), now=st.integers(0, 10**13))
+def test_an_interval_is_due_at_the_first_multiple_after_now(
+    start: int, every: int, now: int
+) -> None:
+    due = Interval(start, every).next_after(now)
+    assert due > now
+    assert due > start
+    assert (due - start) % every == 0
+    assert due - every <= max(now, start)
+
+
+def test_a_time_that_the_spring_skips_runs_after_the_gap() -> None:
+    nightly = cron_times("30 2 * * *", "Europe/Berlin")
+    assert nightly.next_after(ms(2024, 3, 31, 0, 0)) == ms(2024, 3, 31, 3, 0)
+    assert nightly.next_after(ms(2024, 3, 31, 3, 0)) == ms(2024, 4, 1, 2, 30)
+
+
+def test_a_time_that_comes_twice_in_autumn_runs_once() -> None:
+    nightly = cron_times("30 2 * * *", "Europe/Berlin")
+    assert nightly.next_after(ms(2024, 10, 27, 0, 0)) == ms(2024, 10, 27, 2, 30)
+    assert nightly.next_after(ms(2024, 10, 27, 2, 30)) == ms(2024, 10, 28, 2, 30)
+
+
+def test_an_hourly_job_runs_in_both_hours_of_autumn() -> None:
+    often = cron_times("30 * * * *", "Europe/Berlin")
+    first = often.next_after(ms(2024, 10, 27, 2, 0))
+    second = often.next_after(first)
+    assert (first, second) == (ms(2024, 10, 27, 2, 30), ms(2024, 10, 27, 2, 30, fold=1))
+
+
+@pytest.mark.parametrize("spec", ["0 */2 * * *", "0 * * * *", "@hourly"])
+def test_hours_with_a_star_count_both_hours_of_autumn(spec: str) -> None:
+    times = cron_times(spec, "Europe/Berlin")
+    due_ms = ms(2025, 10, 26, 1, 30)
+    found = []
+    for _ in range(2):
+        due_ms = times.next_after(due_ms)
+        found.append(times.local(due_ms).isoformat())
+    assert found == ["2025-10-26T02:00:00+02:00", "2025-10-26T02:00:00+01:00"]
+
+
+@pytest.mark.parametrize("spec", ["0 0 30 2 *", "0 0 31 4,6 *", "0 0 31 9 *"])
+def test_an_expression_that_never_falls_due_is_refused(spec: str) -> None:
+    with pytest.raises(ConfigError, match="never falls due"):
+        cron_times(spec, "UTC")
+
+
+@pytest.mark.parametrize("spec", ["R R * * *", "0 R(1-3) * * *", "0 0 r * *"])
+def test_an_expression_of_random_times_is_refused(spec: str) -> None:
+    with pytest.raises(ConfigError, match="due at random"):
+        cron_times(spec, "UTC")
+
+
+@pytest.mark.parametrize("spec", ["0 0 29 2 *", "0 0 * mar fri", "0 0 31 * *", "0 0 L * *"])
+def test_rare_days_and_names_with_an_r_are_fine(spec: str) -> None:
+    times = cron_times(spec, "UTC")
+    assert times.next_after(0) > 0
+
+
+@pytest.mark.parametrize("spec", ["", "* * * *", "61 * * * *", "* * * * * *", "daily"])
+def test_a_wrong_expression_is_refused(spec: str) -> None:
+    with pytest.raises(ConfigError, match="is not a cron expression"):
+        cron_times(spec, "UTC")
+
+
+@pytest.mark.parametrize("zone", ["Europe/Ulm", "", "../etc/passwd"])
+def test_a_wrong_time_zone_is_refused(zone: str) -> None:
+    with pytest.raises(ConfigError, match="is not a time zone"):
+        cron_times("* * * * *", zone)
+
+
+@pytest.mark.parametrize(
+    ("misfire", "late_ms", "runs"),
+    [
+        ("all", 0, [1, 2, 3]),
+        ("once", LATE_MS_MAX + 1, [3]),
+        ("skip", LATE_MS_MAX, [3]),
+        ("skip", LATE_MS_MAX + 1, []),
+    ],
+)
+def test_what_fell_due_meanwhile(misfire: Misfire, late_ms: int, runs: list[int]) -> None:
+    hourly = Interval(0, 60 * MINUTE_MS)
+    now_ms = 3 * 60 * MINUTE_MS + late_ms
+    times = missed_runs(hourly, 60 * MINUTE_MS, now_ms, misfire)
+    assert times == [hour * 60 * MINUTE_MS for hour in runs]
+
+
+def test_catching_up_is_bounded() -> None:
+    week_ms = 7 * 24 * 60 * MINUTE_MS
+    times = missed_runs(Interval(0, MINUTE_MS), MINUTE_MS, week_ms, "all")
+    assert len(times) == CATCH_UP_RUNS_MAX
+    assert times[-1] == week_ms
+
+
+def test_nothing_is_due_early() -> None:
+    assert missed_runs(Interval(0, 10), 10, 9, "all") == []
+
+
+def due_times(schedule: Schedule, after_ms: int, until_ms: int) -> list[int]:
+    """One by one."""
+    times = [schedule.next_after(after_ms)]
+    while times[-1] <= until_ms:
+        times.append(schedule.next_after(times[-1]))
+    return [*takewhile(lambda at: at <= until_ms, times)]
+
+
+@given(
+    st.sampled_from(["*/7 * * * *", "30 2 * * *", "15 1-3 * * 0", "0 0 1 */2 *", "@hourly"]),
+    st.integers(ms(2024, 1, 1), ms(2024, 12, 31)),
+    st.integers(0, 40 * 24 * 60 * MINUTE_MS),
+)
+def test_what_was_missed_is_what_was_due_meanwhile(spec: str, done_ms: int, away_ms: int) -> None:
+    schedule, now_ms = cron_times(spec, "Europe/Berlin"), done_ms + away_ms
+    wanted = due_times(schedule, done_ms, now_ms)
+    due_ms = schedule.next_after(done_ms)
+    assert missed_runs(schedule, due_ms, now_ms, "all") == wanted[-CATCH_UP_RUNS_MAX:]
+    assert missed_runs(schedule, due_ms, now_ms, "once") == wanted[-1:]
+    late = [at for at in wanted[-1:] if now_ms - at <= LATE_MS_MAX]
+    assert missed_runs(schedule, due_ms, now_ms, "skip") == late
+
+
+@pytest.mark.parametrize("misfire", ["skip", "once", "all"])
+def test_years_of_absence_are_looked_through_from_the_end(misfire: Misfire) -> None:
+    """As quickly as a day: going through them one by one would take minutes."""
+    schedule = cron_times("* * * * *", "UTC")
+    now_ms = ms(2025, 1, 1) + 10 * YEAR_MS
+    wanted = {"skip": 1, "once": 1, "all": CATCH_UP_RUNS_MAX}[misfire]
+    assert len(missed_runs(schedule, ms(2025, 1, 1), now_ms, misfire)) == wanted
+    assert missed_runs(Interval(0, 1), 1, 10 * YEAR_MS, "once") == [10 * YEAR_MS]
+    rare = cron_times("0 0 29 2 *", "Europe/Berlin")
+    assert len(missed_runs(rare, ms(2024, 2, 29), ms(2035, 1, 1), "all")) == 3

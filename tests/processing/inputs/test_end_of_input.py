@@ -1,0 +1,366 @@
+"""What was in the log before a doubt is taken in the order of time, after a rest or a restart, too.
+
+The runs are those of `test_merged`: tasks take turns at random and start again at random, here with
+inputs that are at rest before more comes. Doubts are settled as a worker settles them, by
+`EndQuestion`, from what the lists hold and what was committed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import count
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlog import App
+from streamlog.client.producer.accumulator import partition_of_key
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.inputs.end_of_input import (
+    LAST_RANK,
+    SKEW_MS,
+    CaughtUpCheck,
+    EndOfInputQuestion,
+    InputEnd,
+)
+from streamlog.processing.inputs.record_queue import Input, RecordQueue
+from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.provenance import BUSY_MS
+from streamlog.processing.task import Task, TaskId
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
+from streamlog.serdes import serde_for
+from streamlog.topology import Topology
+from streamlog.worker.inputs.end_questions import EndQuestion, levels_above
+from tests.processing.inputs.test_merged_input import (
+    AtomicCluster,
+    log_of,
+    mark_of,
+    merged,
+    taken,
+    value_of,
+)
+
+APART_MS = 10 * SKEW_MS
+PARTITIONS = 2
+Event = tuple[str, int, str, int]
+"""Topic, partition, key, and its time in steps of `APART_MS`."""
+
+
+class DoubtingCluster(AtomicCluster):
+    """Its tasks doubt, and are told what is known."""
+
+    def __init__(self, topology: Topology, partitions: dict[str, int], rng: Random) -> None:
+        self.questions: dict[tuple[TaskId, object], EndQuestion] = {}
+        self.ends: dict[TaskId, dict[tuple[str, int], int]] = {}
+        super().__init__(topology, partitions, rng)
+
+    def start(self, task_id: TaskId) -> Task:
+        self.questions = {at: each for at, each in self.questions.items() if at[0] != task_id}
+        plain = super().start(task_id)
+        sub, store = self.subs[task_id], self.stores.get(task_id)
+        task = Task(sub, task_id, partitions=self.counts, store=store, doubts_ends=True)
+        task.start_at(plain.positions, self.times.get(task_id))
+        self.ends[task_id] = {place: len(self.logs[place]) for place in task.inputs}
+        return task
+
+    def step(self, task_id: TaskId, *, crash: bool) -> bool:
+        task = self.tasks[task_id]
+        records, ends = {}, self.ends[task_id]
+        for place in task.inputs:
+            log, fed = self.logs[place], self.fed[task_id, *place]
+            # A fetch knows the end of what it brings, and nothing new of what it does not.
+            more = log[fed : fed + self.rng.randint(0, 7)]
+            if more:
+                ends[place] = len(log)
+                records[place] = more
+                self.fed[task_id, *place] = fed + len(more)
+        settled = self.settled(task_id)
+        self.now_ms += 10_000
+        outbox = task.process(records, self.now_ms, ends=ends, confirmed=settled)
+        for doubt in task.doubts:
+            self.ask(task_id, doubt)
+        if crash:
+            self.tasks[task_id] = self.start(task_id)
+            return True
+        for sink in outbox.sinks:
+            self.append(sink.topic, sink.partition, sink)
+        for place, offset in task.positions.items():
+            self.committed[task_id, *place] = offset
+        self.commit(task, write=True)
+        self.times[task_id] = task.stream_times
+        if self.restarts_left and self.rng.random() < 0.15:
+            self.restarts_left -= 1
+            self.tasks[task_id] = self.start(task_id)
+        return bool(records) or bool(outbox.sinks) or bool(task.doubts) or bool(settled)
+
+    def ask(self, task_id: TaskId, doubt: EndOfInputQuestion) -> None:
+        if (task_id, doubt.about) not in self.questions:
+            levels = levels_above(
+                self.topology, self.counts, TopicPartition(*doubt.place), doubt.source
+            )
+            self.questions[task_id, doubt.about] = EndQuestion(doubt, levels)
+
+    def settled(self, task_id: TaskId) -> list[EndOfInputQuestion]:
+        """Each question gets on by a step, or not: whoever asks may be slow."""
+        found: list[EndOfInputQuestion] = []
+        for about, each in [*self.questions.items()]:
+            if about[0] != task_id or self.rng.random() < 0.3:
+                continue
+            each.told_ends({part: len(self.logs[part]) for part in each.wants_ends})
+            committed = {TopicPartition(*at[1:]): end for at, end in self.committed.items()}
+            each.told_committed(committed)
+            each.told_positions(
+                {TopicPartition(*at[1:]): end for at, end in self.fed.items() if at[0] == task_id}
+            )
+            if each.is_settled:
+                found.append(self.questions.pop(about).doubt)
+        return found
+
+
+def same_key(key: str, _: str) -> str:
+    return key
+
+
+def appended(app: App, *, ways: int) -> None:
+    """Texts of what comes from `a` directly and from `b` through so many repartitions."""
+    a = app.topic("a", key=str, value=str)
+    b = app.topic("b", key=str, value=str)
+    texts = app.topic("texts", key=str, value=str)
+    far = app.stream(b)
+    for way in range(ways):
+        far = far.rekey(same_key).repartition(name=f"way-{way}")
+    both = app.stream(a).merge(far).group_by_key()
+    both.reduce(lambda one, two: f"{one},{two}", name="text").changes().to(texts)
+
+
+def far_only(app: App) -> None:
+    """Texts of two topics that come through the same two repartitions."""
+    a = app.topic("a", key=str, value=str)
+    b = app.topic("b", key=str, value=str)
+    texts = app.topic("texts", key=str, value=str)
+    both = app.stream(a).merge(app.stream(b)).rekey(same_key).repartition(name="first")
+    again = both.rekey(same_key).repartition(name="second").group_by_key()
+    again.reduce(lambda one, two: f"{one},{two}", name="text").changes().to(texts)
+
+
+BUILDS: dict[str, Callable[[App], None]] = {
+    "both directly": lambda app: appended(app, ways=0),
+    "one repartition": lambda app: appended(app, ways=1),
+    "two repartitions": lambda app: appended(app, ways=2),
+    "all through repartitions": far_only,
+}
+
+
+def key_in(key: str, partition: int) -> str:
+    """A key of this partition: what is read directly meets what comes by its key."""
+    names = (f"{key}{number}" for number in count())
+    return next(n for n in names if partition_of_key(n.encode(), PARTITIONS) == partition)
+
+
+def texts_of(build: str, phases: list[list[Event]], *, seed: int) -> dict[str, str]:
+    """The last text of each key, by a cluster that is at rest between the phases."""
+    app = App("doubting")
+    BUILDS[build](app)
+    cluster = DoubtingCluster(
+        app.topology(), {"a": PARTITIONS, "b": PARTITIONS, "texts": 1}, Random(seed)
+    )
+    number = 0
+    for phase in phases:
+        for topic, partition, key, at in phase:
+            number += 1
+            value = serde_for(str).dumps(f"{topic}{partition}{number}")
+            raw = key_in(key, partition).encode()
+            cluster.append(
+                topic, partition, SinkRecord(topic, partition, at * APART_MS, raw, value)
+            )
+        cluster.run(crashes=4)
+    text = serde_for(str).loads
+    return {text(r.key or b""): text(r.value or b"") for r in cluster.logs["texts", 0]}
+
+
+def assert_in_order(found: dict[str, str], phases: list[list[Event]]) -> None:
+    """Each phase is sorted by time; what is not beyond the phases before comes first, in any order.
+
+    Stream time has gone there, so it is as late before as behind others of these.
+    """
+    times: defaultdict[tuple[str, int], int] = defaultdict(lambda: -1)
+    names = {key: text.split(",") for key, text in found.items()}
+    number = 0
+    for phase in phases:
+        reached = max(times.values(), default=-1)
+        turns: defaultdict[str, list[tuple[int, str, int, int, str]]] = defaultdict(list)
+        for topic, partition, key, at in phase:
+            number += 1
+            times[topic, partition] = max(times[topic, partition], at)
+            turn = (times[topic, partition], topic, partition, number)
+            turns[key_in(key, partition)].append((*turn, f"{topic}{partition}{number}"))
+        for key, some in turns.items():
+            early = sorted(turn[-1] for turn in some if turn[0] <= reached)
+            later = [turn[-1] for turn in sorted(some) if turn[0] > reached]
+            rest = names[key]
+            assert sorted(rest[: len(early)]) == early
+            assert rest[len(early) : len(some)] == later
+            del rest[: len(some)]
+    assert not any(names.values())
+
+
+def phase_of(number: int) -> st.SearchStrategy[list[Event]]:
+    """Times of phases overlap. Topics have none in common: which is first, the topology says."""
+    place = (st.sampled_from("ab"), st.integers(0, PARTITIONS - 1), st.sampled_from("xy"))
+    times = st.integers(15 * number, 15 * number + 20)
+    event = st.tuples(*place, times)
+    return st.lists(event.map(lambda e: (*e[:3], 2 * e[3] + (e[0] == "b"))), max_size=20)
+
+
+phases = st.tuples(phase_of(0), phase_of(1), phase_of(2)).map(list)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@given(phases=phases, seed=st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_what_lay_in_the_log_is_taken_in_the_order_of_time(
+    build: str, phases: list[list[Event]], seed: int
+) -> None:
+    assert_in_order(texts_of(build, phases, seed=seed), phases)
+
+
+# ---------------------------------------------------------------- by itself
+
+
+NAMES = ("x", "y")
+SPECS = [TopicSpec(name, serde_for(str), serde_for(int)) for name in NAMES]
+
+
+def queue(doubting: CaughtUpCheck, *ends: int) -> tuple[RecordQueue, list[Input]]:
+    """Two inputs that are read to these ends."""
+    inputs = [Input(spec, 0, rank) for rank, spec in enumerate(SPECS)]
+    for entry, end in zip(inputs, ends, strict=True):
+        entry.doubting = doubting
+        entry.start_at(end)
+        entry.learn_end(end, now_ms=0, took=False)
+    return RecordQueue(inputs, record_at_a_time=False, doubting=doubting), inputs
+
+
+def arrive(entry: Input, offset: int, *times_ms: int) -> None:
+    value = serde_for(int).dumps(1)
+    records = [LogRecord(offset + n, time_ms, b"k", value) for n, time_ms in enumerate(times_ms)]
+    entry.arrive(records)
+    entry.learn_end(offset + len(records), now_ms=0, took=False)
+
+
+def offsets_of(found: RecordQueue) -> list[tuple[str, int]]:
+    taken: list[tuple[str, int]] = []
+    while (run := found.next_run()) is not None:
+        taken += [(run[0].topic.name, offset) for offset in run[1].origin.offsets]  # type: ignore[union-attr]
+    return taken
+
+
+def test_without_doubts_an_input_at_its_end_holds_nobody_back() -> None:
+    found, (_, y) = queue(CaughtUpCheck(is_on=False), 5, 5)
+    arrive(y, 5, 10, 10 + 10 * SKEW_MS)
+    assert offsets_of(found) == [("y", 5), ("y", 6)]
+    assert found.doubts() == []
+
+
+def test_an_end_that_was_not_heard_of_is_doubted_until_it_is_confirmed() -> None:
+    doubting = CaughtUpCheck(is_on=True)
+    found, (x, y) = queue(doubting, 5, 5)
+    arrive(y, 5, 10, 20)
+    assert offsets_of(found) == []
+    (doubt,) = found.doubts()
+    assert doubt.about == (("x", 0), None)
+    assert doubt.told() == "x-0 has more"
+    # More comes after the question was put: it is not covered by the answer.
+    arrive(y, 7, 20 + 2 * SKEW_MS)
+    arrive(x, 5, 15)
+    x.confirm(doubt)
+    assert offsets_of(found) == [("y", 5), ("x", 5), ("y", 6)]
+    assert [each.about for each in found.doubts()] == [(("x", 0), None)]
+
+
+def test_live_streams_ask_nothing_while_they_are_near_each_other() -> None:
+    doubting = CaughtUpCheck(is_on=True)
+    found, (x, y) = queue(doubting, 0, 0)
+    arrive(x, 0, 1_000)
+    arrive(y, 0, 1_000 + SKEW_MS, 1_001 + SKEW_MS)
+    assert offsets_of(found) == [("x", 0), ("y", 0)]
+    assert len(found.doubts()) == 1
+    arrive(x, 1, 1_001)
+    assert offsets_of(found) == [("x", 1), ("y", 1)]
+    # Not heard of for a while, it is doubted at once.
+    arrive(y, 2, 1_002 + SKEW_MS)
+    doubting.now_ms += SKEW_MS + 1
+    assert offsets_of(found) == []
+    assert len(found.doubts()) == 1
+
+
+def test_a_backlog_is_freed_as_far_as_it_was_known_to_lie_in_the_log() -> None:
+    doubting = CaughtUpCheck(is_on=True)
+    found, (x, y) = queue(doubting, 0, 0)
+    arrive(y, 0, 5)
+    y.learn_end(3, now_ms=0, took=False)  # The fetch has told of two more.
+    (doubt,) = found.doubts()
+    doubting.now_ms += 10 * SKEW_MS
+    x.confirm(doubt)
+    step_ms = 3 * SKEW_MS
+    arrive(y, 1, step_ms, 2 * step_ms, 3 * step_ms)
+    assert offsets_of(found) == [("y", 0), ("y", 1), ("y", 2)]
+    assert len(found.doubts()) == 1
+
+
+def test_a_source_that_is_merged_is_doubted_for_records_and_for_time() -> None:
+    doubting = CaughtUpCheck(is_on=True)
+    entry, _ = merged()
+    entry.doubting = doubting
+    entry.arrive(log_of(*(mark_of(rank, 10, 0) for rank in range(3))))
+    doubting.now_ms += 2 * SKEW_MS
+    found = RecordQueue([entry], record_at_a_time=False, doubting=doubting)
+    assert found.doubts() == []
+    # One goes on by records, one by a mark.
+    far_ms = 10 * SKEW_MS
+    entry.arrive([value_of(0, 0, far_ms)._replace(offset=3)])
+    assert taken(entry) == []
+    doubts = found.doubts()
+    assert [doubt.source for doubt in doubts] == [("a", 1), ("b", 0)]
+    assert doubts[0].told() == "more of a-1 comes through r-0"
+    entry.confirm(doubts[0])
+    assert [doubt.source for doubt in found.doubts()] == [("b", 0)]
+    entry.confirm(doubts[1])
+    assert taken(entry) == [0]
+    entry.arrive([mark_of(1, 2 * far_ms, 0)._replace(offset=4)])
+    doubting.now_ms += 2 * SKEW_MS
+    assert entry.turn_ms < 2 * far_ms
+    assert [doubt.source for doubt in found.doubts()] == [("a", 0), ("b", 0)]
+    # Who is busy is waited for, not asked for.
+    entry.arrive([mark_of(2, far_ms, BUSY_MS)._replace(offset=5)])
+    assert found.doubts() == []
+
+
+def test_sources_are_doubted_at_the_very_time_of_another_input_whatever_their_rank() -> None:
+    doubting = CaughtUpCheck(is_on=True)
+    entry, _ = merged()
+    other = Input(SPECS[1], 0, 1)
+    entry.doubting = other.doubting = doubting
+    entry.arrive(log_of(*(mark_of(rank, 10, 0) for rank in range(3))))
+    doubting.now_ms += 2 * SKEW_MS
+    found = RecordQueue([entry, other], record_at_a_time=False, doubting=doubting)
+    other.start_at(0)
+    arrive(other, 0, 10)
+    assert offsets_of(found) == []
+    doubts = found.doubts()
+    assert [doubt.source for doubt in doubts] == [("a", 0), ("a", 1), ("b", 0)]
+    for doubt in doubts:
+        entry.confirm(doubt)
+    assert offsets_of(found) == [("y", 0)]
+
+
+def test_what_was_confirmed_is_let_pass_at_its_very_time() -> None:
+    end = InputEnd()
+    assert end.bound((7, 0), 0) == (7, 0)
+    end.confirm(EndOfInputQuestion(("x", 0), None, 7, {}, 0))
+    assert end.bound((7, 0), 2 * SKEW_MS) == (7, LAST_RANK)
+    assert end.bound((7, 0), 1) == (7 + SKEW_MS, LAST_RANK)

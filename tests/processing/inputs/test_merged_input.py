@@ -1,0 +1,325 @@
+"""Behind a repartition, records come in the order of time, whatever order they were sent in.
+
+Runs of `Cluster`, with nothing sent before it is committed as under exactly-once, take turns at
+random and start tasks again at random. All of them have to write the same sequences.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog import App, Emit, Windowed, tumbling
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.column_batch import Batch
+from streamlog.processing.inputs.repartition_input import MergedInput
+from streamlog.processing.outbox import Collector, SinkRecord
+from streamlog.processing.provenance import (
+    BUSY_MS,
+    MARK,
+    PROVENANCE,
+    ProvenanceMark,
+    identity,
+    pack_mark,
+    pack_record,
+)
+from streamlog.processing.task import TaskId
+from streamlog.records.batch import LogRecord
+from streamlog.serdes import serde_for
+from streamlog.topology import Topology
+from tests.processing.test_exactness import Cluster, Input
+
+PARTITIONS = 3
+Sequences = dict[tuple[str, bytes | None], list[tuple[bytes | None, int]]]
+"""Per topic and key: values and timestamps. All of a key come from one task."""
+
+
+class AtomicCluster(Cluster):
+    """A commit is all or nothing: outputs, changelog, offsets and stream times."""
+
+    def __init__(self, topology: Topology, partitions: dict[str, int], rng: Random) -> None:
+        self.now_ms = 0
+        """Time on the wall: a while goes by before each step."""
+        # Each one makes a task tell its marks again: with as many as there are steps it never ends.
+        self.restarts_left = 40
+        super().__init__(topology, partitions, rng)
+
+    def step(self, task_id: TaskId, *, crash: bool) -> bool:
+        task = self.tasks[task_id]
+        records, ends = {}, {}
+        for place in task.inputs:
+            log, fed = self.logs[place], self.fed[task_id, *place]
+            ends[place] = len(log)
+            more = log[fed : fed + self.rng.randint(0, 7)]
+            if more:
+                records[place] = more
+                self.fed[task_id, *place] = fed + len(more)
+        self.now_ms += 10_000
+        outbox = task.process(records, self.now_ms, ends=ends)
+        if crash:
+            self.tasks[task_id] = self.start(task_id)
+            return True
+        for sink in outbox.sinks:
+            self.append(sink.topic, sink.partition, sink)
+        for (topic, partition), offset in outbox.offsets.items():
+            self.committed[task_id, topic, partition] = offset
+        for drop in outbox.drops:
+            self.drops[drop.node, drop.reason] += drop.count
+        self.commit(task, write=True)
+        self.times[task_id] = task.stream_times
+        if self.restarts_left and self.rng.random() < 0.15:
+            self.restarts_left -= 1
+            self.tasks[task_id] = self.start(task_id)
+        return bool(records) or bool(outbox.sinks)
+
+
+def two_hops() -> Topology:
+    """Order-sensitive on both levels: every word appends, every change of it appends again."""
+    app = App("hops")
+    words = app.topic("words", key=str, value=str)
+    once = app.topic("once", key=str, value=str)
+    twice = app.topic("twice", key=str, value=str)
+    windows = app.topic("windows", key=Windowed[str], value=int)
+    by_word = app.stream(words).group_by(lambda key, _: key[:1], name="by-letter")
+    texts = by_word.reduce(lambda a, b: f"{a},{b}", name="texts")
+    texts.changes().to(once)
+    (
+        texts.changes()
+        .group_by(lambda _, text: str(len(text) % 2), name="by-length")
+        .reduce(lambda a, b: f"{a};{b}", name="lengths")
+        .changes()
+        .to(twice)
+    )
+    (
+        by_word.windowed(tumbling("10ms", grace="3ms"))
+        .emit(Emit.UPDATE)
+        .count(name="counts")
+        .changes()
+        .to(windows)
+    )
+    return app.topology()
+
+
+def run(inputs: Input, *, seed: int, crashes: int) -> tuple[Sequences, AtomicCluster]:
+    counts = {"words": PARTITIONS, "once": 2, "twice": 2, "windows": 2}
+    cluster = AtomicCluster(two_hops(), counts, Random(seed))
+    for partition, key, timestamp_ms, value in inputs:
+        text = serde_for(str).dumps(str(value))
+        record = SinkRecord("words", partition, timestamp_ms, key.encode(), text)
+        cluster.append("words", partition, record)
+    cluster.run(crashes=crashes)
+    found: Sequences = defaultdict(list)
+    for (topic, _), log in cluster.logs.items():
+        if topic in {"once", "twice", "windows"}:
+            for r in log:
+                found[topic, r.key].append((r.value, r.timestamp_ms))
+    return found, cluster
+
+
+def oracle(inputs: Input) -> dict[str, str]:
+    """The last text of every letter: a sort by (running maximum, partition, offset)."""
+    times = [-1] * PARTITIONS
+    ordered = []
+    for number, (partition, key, timestamp_ms, value) in enumerate(inputs):
+        times[partition] = max(times[partition], timestamp_ms)
+        ordered.append((times[partition], partition, number, key[:1], str(value)))
+    texts: dict[str, str] = {}
+    for _, _, _, letter, value in sorted(ordered):
+        texts[letter] = f"{texts[letter]},{value}" if letter in texts else value
+    return texts
+
+
+events = st.lists(
+    st.tuples(
+        st.integers(0, PARTITIONS - 1),
+        st.sampled_from(["ab", "ac", "b", "c"]),
+        st.integers(0, 60),
+        st.integers(0, 9),
+    ),
+    max_size=40,
+)
+
+
+@given(events, st.integers(0, 10_000), st.sampled_from([0, 8]))
+def test_all_runs_write_the_same_sequences(inputs: Input, seed: int, crashes: int) -> None:
+    first, cluster = run(inputs, seed=0, crashes=0)
+    other, _ = run(inputs, seed=seed, crashes=crashes)
+    assert other == first
+    text = serde_for(str).loads
+    last = {
+        text(r.key or b""): text(r.value or b"") for n in (0, 1) for r in cluster.logs["once", n]
+    }
+    assert last == oracle(inputs)
+
+
+# ---------------------------------------------------------------- one input by itself
+
+
+SPEC = TopicSpec("r", serde_for(str), serde_for(int), internal=True)
+SOURCES = [("a", 0), ("a", 1), ("b", 0)]
+
+
+def value_of(rank: int, position: int, time_ms: int) -> LogRecord:
+    name, partition = SOURCES[rank]
+    data = pack_record(time_ms, time_ms, position, 0) + identity((name, partition))
+    value = serde_for(int).dumps(1000 * rank + position)
+    return LogRecord(0, time_ms, b"k", value, ((PROVENANCE, data),))
+
+
+def mark_of(rank: int, time_ms: int, quiet_ms: int) -> LogRecord:
+    data = pack_mark(ProvenanceMark(time_ms, time_ms, quiet_ms), identity(SOURCES[rank]))
+    return LogRecord(0, max(time_ms, 0), None, None, ((MARK, data),))
+
+
+def merged(**settings: Any) -> tuple[MergedInput, Collector]:
+    collector = Collector()
+    entry = MergedInput(SPEC, 0, 0, sources=SOURCES, collector=collector, **settings)
+    entry.start_at(0)
+    return entry, collector
+
+
+def log_of(*records: LogRecord) -> list[LogRecord]:
+    return [record._replace(offset=offset) for offset, record in enumerate(records)]
+
+
+def taken(entry: MergedInput) -> list[int]:
+    found: list[int] = []
+    while entry.head() is not None:
+        batch: Batch = entry.take(None, None)
+        found += batch.values
+    return found
+
+
+def test_a_record_waits_for_every_source_that_may_send_an_earlier_one() -> None:
+    entry, _ = merged()
+    log = log_of(
+        value_of(0, 0, 10),
+        value_of(1, 0, 5),
+        mark_of(2, 10, BUSY_MS),
+        mark_of(1, 10, BUSY_MS),
+        mark_of(1, 11, BUSY_MS),
+        mark_of(2, 10, 0),
+    )
+    entry.arrive(log[:2])
+    assert taken(entry) == []
+    assert (entry.position, len(entry)) == (0, 0)
+    entry.arrive(log[2:3])
+    assert taken(entry) == [1000]  # Source 2 has come to 10, and nobody else is below 5.
+    assert entry.position == 0
+    entry.arrive(log[3:4])
+    assert taken(entry) == [0]  # At equal times the rank decides, and 0 is the lowest.
+    assert entry.position == 4
+    entry.learn_end(6, now_ms=0, took=False)
+    assert not entry.at_end
+    entry.arrive(log[4:])
+    entry.learn_end(6, now_ms=0, took=False)
+    assert not entry.at_end  # Sources 0 and 1 have not said so.
+
+
+def test_a_source_at_its_end_is_not_waited_for_and_its_stream_time_stays() -> None:
+    entry, _ = merged()
+    entry.arrive(log_of(value_of(0, 0, 50), mark_of(1, 7, 0), mark_of(2, -1, 0)))
+    assert taken(entry) == [0]
+    assert [(ms, quiet) for _, ms, quiet in entry.heard_of()] == [(50, 0), (7, 0), (-1, 0)]
+    entry.arrive([r._replace(offset=3) for r in [mark_of(0, 60, 0)]])
+    entry.learn_end(4, now_ms=0, took=True)
+    assert entry.at_end
+    # Its turn goes on; stream time stays with the source that has never had a record.
+    assert (entry.turn_ms, entry.time_ms) == (60, -1)
+
+
+def test_a_restart_reads_again_what_was_not_taken_and_forgets_no_mark() -> None:
+    log = log_of(
+        mark_of(0, -1, 0),
+        mark_of(1, 3, 0),
+        value_of(0, 0, 10),
+        value_of(1, 0, 4),
+        mark_of(2, 9, BUSY_MS),
+        value_of(1, 1, 20),
+    )
+    entry, _ = merged()
+    entry.arrive(log)
+    assert taken(entry) == [1000]
+    assert entry.position == 2
+    again, collector = merged()
+    again.load(entry.to_data())
+    again.start_at(2)
+    again.arrive(log[2:4])
+    # Source 0 has a record at 10 and source 2 may still send from 9 on: nothing is released.
+    assert taken(again) == []
+    again.arrive(log[4:])
+    assert taken(again) == []
+    again.arrive([mark_of(2, 30, 0)._replace(offset=6), mark_of(0, 10, 0)._replace(offset=7)])
+    assert taken(again) == [0, 1001]
+    assert [(d.reason, d.count) for d in collector.take().drops] == [("duplicate", 1)]
+
+
+def test_a_source_that_was_at_its_end_is_so_again_after_a_restart_without_a_mark() -> None:
+    log = log_of(
+        mark_of(2, 9, BUSY_MS),
+        mark_of(0, 10, 0),
+        mark_of(1, 10, 0),
+        value_of(0, 0, 10),
+        value_of(1, 0, 10),
+    )
+    entry, _ = merged()
+    entry.arrive(log)
+    assert taken(entry) == []
+    again, _ = merged()
+    again.load(entry.to_data())
+    again.start_at(3)
+    again.arrive(log[3:4])
+    assert taken(again) == []
+    # That nothing more was there was said before the records, which wait for another one.
+    again.arrive(log[4:])
+    again.arrive([mark_of(2, 20, 0)._replace(offset=5)])
+    assert taken(again) == [0, 1000]
+    again.learn_end(6, now_ms=0, took=True)
+    assert again.at_end
+
+
+@pytest.mark.parametrize("buffer_bytes", [4_000, 40_000])
+def test_a_buffer_over_its_bound_is_released_in_order_and_counted(buffer_bytes: int) -> None:
+    entry, collector = merged(buffer_bytes=buffer_bytes)
+    entry.arrive(log_of(*(value_of(0, at, at) for at in range(500))))
+    early = taken(entry)
+    assert early == [*range(len(early))]
+    (drop,) = collector.take().drops
+    assert drop.node == "r, waiting for a-1"
+    assert (drop.reason, drop.count) == ("out of order", len(early))
+    assert (500 - len(early)) * 400 <= buffer_bytes
+    # What comes too late for its place is still processed.
+    late = value_of(1, 0, 3)._replace(offset=500)
+    entry.arrive([late, *(mark_of(r, 600, 0)._replace(offset=501 + r) for r in range(3))])
+    assert taken(entry) == [1000, *range(len(early), 500)]
+
+
+def test_what_waits_is_told_with_who_is_behind_and_who_is_ahead() -> None:
+    entry, _ = merged(buffer_bytes=40_000)
+    assert entry.wait is None
+    far_ms = 4_000_000_000_000
+    log = log_of(value_of(1, 0, 1_000), value_of(2, 0, 2_000), value_of(0, 0, far_ms))
+    entry.arrive(log)
+    assert taken(entry) == [1000]
+    wait = entry.wait
+    assert wait is not None
+    assert not wait.is_much
+    more = (value_of(0, at, far_ms + at)._replace(offset=at + 2) for at in range(1, 60))
+    entry.arrive([*more])
+    wait = entry.wait
+    assert wait is not None
+    assert wait.is_much
+    assert (wait.behind, wait.ahead) == (("a", 1), ("a", 0))
+    assert wait.apart_ms == far_ms + 59 - 1_000
+    told = wait.told()
+    assert "wait in r-0 for a-1 (at 1970-01-01T00:00:01+00:00)" in told
+    assert "most of it from a-0 (at 2096-10-02T" in told
+    # All have come to their ends: nothing is waited for.
+    entry.arrive([mark_of(rank, 1_000, 0)._replace(offset=62 + rank) for rank in range(3)])
+    assert len(taken(entry)) == 61
+    assert entry.wait is None

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.processing.windows.window_fold import Arrived, Updates, Window, WindowFold
+from streamlog.tables.folds.folding import (
+    Column,
+    Columns,
+    Row,
+    write_down,
+    write_down_dirty,
+    written,
+)
+
+
+def rows(count: int) -> list[Row]:
+    return [Row([at, "x"], at - 1, b"k%d" % at) for at in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 32, 100])
+def test_rows_are_written_as_their_time_and_state(count: int) -> None:
+    found = written(rows(count), lambda state: b"%d" % state[0])
+    assert found == [struct.pack(">q", at - 1) + b"%d" % at for at in range(count)]
+
+
+def test_what_a_serde_gives_has_to_be_bytes() -> None:
+    with pytest.raises(TypeError):
+        written(rows(1), lambda _: "text")  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("count", [0, 1, 32, 100])
+def test_rows_are_written_down_as_changes(count: int) -> None:
+    some = rows(count)
+    for _ in range(2):
+        for row in some:
+            row.dirty = True
+        keys, values = [b"before"], list[bytes | None]([None])
+        write_down(some, b"p/", lambda state: b"%d" % state[0], keys, values)
+        assert keys == [b"before", *(b"p/k%d" % at for at in range(count))]
+        assert values == [None, *written(some, lambda state: b"%d" % state[0])]
+        assert not any(row.dirty for row in some)
+
+
+@pytest.mark.parametrize("count", [0, 1, 33, 6_000])
+def test_dirty_rows_of_a_dictionary_are_written_down_in_its_order(count: int) -> None:
+    some = {row.raw: row for row in rows(count)}
+    for _ in range(2):
+        for raw in list(some)[1::7]:
+            some[raw] = some.pop(raw)  # Leaves holes behind.
+        dirty = [row for at, row in enumerate(some.values()) if at % 3]
+        for row in dirty:
+            row.dirty = True
+        keys, values = [b"before"], list[bytes | None]([None])
+        write_down_dirty(some, b"p/", lambda state: b"%d" % state[0], keys, values)
+        assert keys == [b"before", *(b"p/" + row.raw for row in dirty)]
+        assert values == [None, *written(dirty, lambda state: b"%d" % state[0])]
+        assert not any(row.dirty for row in some.values())
+
+
+def test_rows_behind_one_that_can_not_be_written_down_stay_dirty() -> None:
+    some = {row.raw: row for row in rows(5)}
+    for row in some.values():
+        row.dirty = True
+
+    def dumped(state: list[int]) -> bytes:
+        if state[0] == 3:
+            raise TypeError("no bytes for 3")
+        return b"%d" % state[0]
+
+    keys, values = list[bytes](), list[bytes | None]()
+    with pytest.raises(TypeError, match="no bytes for 3"):
+        write_down_dirty(some, b"", dumped, keys, values)
+    assert keys == [b"k0", b"k1", b"k2"]
+    assert len(values) == 3
+    assert [row.dirty for row in some.values()] == [False, False, False, True, True]
+
+
+NUMBERS = (
+    st.integers()
+    | st.integers(-300, 300)
+    | st.sampled_from(
+        [
+            sign * 2**bits + by
+            for sign in (-1, 1)
+            for bits in (5, 7, 8, 15, 16, 31, 32, 63)
+            for by in (-1, 0, 1)
+        ]
+    )
+)
+
+
+@given(
+    st.lists(
+        NUMBERS | st.booleans() | st.floats(allow_nan=False) | st.none() | st.text(), max_size=20
+    )
+)
+def test_a_few_whole_numbers_are_written_as_messagepack_has_them(state: list[object]) -> None:
+    pack = msgspec.msgpack.Encoder().encode
+    try:
+        expected = struct.pack(">q", 7) + pack(state)
+    except OverflowError:
+        return
+    values: list[bytes | None] = []
+    write_down([Row(state, 7, b"k")], b"", pack, [], values, packs=True)
+    assert values == [expected]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_row_has_the_results_of_its_columns(count: int, by_name: bool) -> None:
+    names = [f"c{at}" for at in range(count)]
+    kinds = ["sum", "count", "max", "mean", "min"][:count]
+
+    def into(*found: object, **named: object) -> object:
+        return named if by_name else found
+
+    columns = Columns(
+        [Column(kind, None if kind == "count" else float) for kind in kinds],
+        into,
+        names if by_name else None,
+    )
+    state = columns.initial()
+    for value in ("1", "4"):
+        state = columns.add(state, value)
+    results = [5.0, 2, 4.0, 2.5, 1.0][:count]
+    expected = dict(zip(names, results, strict=True)) if by_name else tuple(results)
+    assert columns.result(state) == expected
+
+
+LARGE = st.integers(-(2**64), 2**64) | st.integers(-9, 9) | st.sampled_from([2**63 - 1, -(2**63)])
+TAKEN = LARGE | st.booleans() | st.floats(allow_nan=False)
+
+
+class Into(NamedTuple):
+    """What columns come to, of whatever number there are."""
+
+    results: tuple[object, ...]
+
+    @classmethod
+    def of(cls, *results: object) -> Into:
+        return cls(results)
+
+
+@given(
+    st.lists(st.sampled_from(["count", "sum", "min", "max", "mean"]), min_size=1, max_size=6),
+    st.lists(LARGE, min_size=1, max_size=8) | st.lists(TAKEN, min_size=1, max_size=8),
+)
+def test_a_row_that_is_folded_into_is_as_its_states_would_be(
+    kinds: list[str], values: list[object]
+) -> None:
+    columns = Columns(
+        [Column(kind, None if kind == "count" else lambda value: value) for kind in kinds],
+        Into.of,
+        None,
+    )
+    state = columns.initial()
+    for value in values:
+        state = columns.add(state, value)
+    for initial in (columns.initial, columns.initial().copy):
+        row = folded(columns, initial, values)
+        assert [(type(each), each) for each in row.state] == [(type(each), each) for each in state]
+        assert columns.result_of(row) == columns.result(state)
+        pack = msgspec.msgpack.Encoder().encode
+        with suppress(OverflowError):
+            expected = struct.pack(">q", 1) + pack(state)
+            found: list[bytes | None] = []
+            write_down([row], b"", pack, [], found, packs=True)
+            assert found == [expected]
+
+
+def folded(columns: Columns, initial: Callable[[], list[object]], values: list[object]) -> Row:
+    """A row of a window that has taken in the values; its first state is what `initial` gives."""
+
+    def opened(start_ms: int, end_ms: int) -> Window:
+        window = fold.windows[end_ms] = Window(start_ms, end_ms, is_whole=True)
+        return window
+
+    fold = WindowFold(
+        columns.add,
+        columns.result,
+        initial,
+        open_window=opened,
+        load_row=lambda _, raw: Row(initial(), -1, raw),
+        size_ms=1_000,
+        grace_ms=0,
+    )
+    raws, times = [b"k"] * len(values), [1] * len(values)
+    fold.run(0, Arrived(raws, values, times, times, None), (1, 1, 1), Updates())
+    return fold.windows[1_000].rows[b"k"]
+
+
+def test_a_state_that_is_set_is_the_state() -> None:
+    columns = Columns([Column("count", None), Column("sum", abs)], tuple, None)
+    row = folded(columns, columns.initial, [2, 3])
+    assert row.state == [2, 5]
+    row.state = [2, 5.5]
+    assert row.state == [2, 5.5]

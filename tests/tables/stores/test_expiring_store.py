@@ -1,0 +1,110 @@
+"""ExpiringStore against a dictionary: rows live a time after the newest record of their key."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlog.tables.stores.store import TIME_MS_MIN
+from streamlog.tables.stores.ttl_queue import ExpiringStore
+from tests.tables.stores.timed import LIFE_MS, Place, Step, keys, perform, place_of, times, values
+
+operations = st.lists(
+    st.tuples(st.just("put"), keys, values, times)
+    | st.tuples(st.just("delete"), keys)
+    | st.tuples(st.just("advance"), times)
+    | st.tuples(st.just("range"), keys, st.none() | keys)
+    | st.sampled_from([("commit",), ("restart",)]),
+    max_size=40,
+)
+
+
+class Checked:
+    """An expiring store and what it should say."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.store = ExpiringStore(place.named(), ttl_ms=LIFE_MS)
+        self.rows: dict[bytes, tuple[int, bytes]] = {}
+        self.bound_ms = TIME_MS_MIN
+
+    def put(self, key: bytes, value: bytes, timestamp_ms: int) -> None:
+        newest_ms = max(timestamp_ms, self.rows.get(key, (timestamp_ms, b""))[0])
+        is_over = newest_ms <= self.bound_ms
+        assert self.store.put(key, value, timestamp_ms) is not is_over
+        if not is_over:
+            self.rows[key] = newest_ms, value
+            assert self.store.get(key) == value
+
+    def delete(self, key: bytes) -> None:
+        self.store.delete(key)
+        self.rows.pop(key, None)
+        assert self.store.get(key) is None
+
+    def advance(self, stream_time_ms: int) -> None:
+        self.store.advance(stream_time_ms)
+        self.bound_ms = max(self.bound_ms, stream_time_ms - LIFE_MS)
+        self.rows = {key: row for key, row in self.rows.items() if row[0] > self.bound_ms}
+
+    def range(self, low: bytes, high: bytes | None) -> None:
+        expected = [
+            (key, value)
+            for key, (_, value) in sorted(self.rows.items())
+            if low <= key and (high is None or key < high)
+        ]
+        assert list(self.store.range(low, high)) == expected
+
+    def commit(self) -> None:
+        self.place.commit()
+
+    def restart(self) -> None:
+        self.place.restart()
+        self.store = ExpiringStore(self.place.named(), ttl_ms=LIFE_MS)
+        if self.bound_ms > TIME_MS_MIN:
+            self.store.advance(self.bound_ms + LIFE_MS)
+
+
+def check(place: Place, steps: list[Step]) -> None:
+    checked = Checked(place)
+    perform(checked, steps)
+    checked.range(b"", None)
+
+
+@given(steps=operations)
+def test_it_says_what_a_dictionary_says(steps: list[Step]) -> None:
+    with place_of("memory") as place:
+        check(place, steps)
+
+
+@settings(max_examples=10)
+@given(steps=operations)
+def test_on_disk(steps: list[Step], tmp_path_factory: pytest.TempPathFactory) -> None:
+    with place_of("rocksdb", tmp_path_factory.mktemp("expiring")) as place:
+        check(place, [step for step in steps if step[0] != "restart"])
+
+
+def test_a_row_in_use_stays_and_leaves_one_hint_behind() -> None:
+    with place_of("memory") as place:
+        store = ExpiringStore(place.named(), ttl_ms=8_000)
+        store.put(b"once", b"v", 0)
+        for at in range(0, 100_000, 100):
+            store.advance(at)
+            store.put(b"always", b"%d" % at, at)
+            assert (store.get(b"once") is not None) is (at < 8_000)
+        assert store.get(b"always") == b"99900"
+        assert len(list(place.named().range())) == 2
+        store.advance(10**9)
+        assert not list(place.named().range())
+
+
+def test_a_late_record_does_not_shorten_a_life() -> None:
+    with place_of("memory") as place:
+        store = ExpiringStore(place.named(), ttl_ms=100)
+        store.put(b"k", b"new", 1_000)
+        assert store.put(b"k", b"late", 500)
+        store.advance(1_099)
+        assert store.get(b"k") == b"late"
+        store.advance(1_100)
+        assert store.get(b"k") is None
+        assert not store.put(b"k", b"later still", 1_000)

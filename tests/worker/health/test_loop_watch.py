@@ -1,0 +1,194 @@
+"""What hangs is told by name within the watchdog's time, with workers as their users run them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from streamlog.client.producer import Producer
+from streamlog.clock import ManualClock, SystemClock
+from streamlog.log import Log
+from streamlog.processing.task import TaskId
+from streamlog.record import TopicPartition
+from streamlog.worker.engine import EngineThread
+from streamlog.worker.health.loop_watch import Limits, Watching
+from streamlog.worker.health.watchdog import Sight
+from tests.worker.processes import STREAMLOG, Process, attached, running
+
+HANGING = """
+import asyncio, os, threading, time
+from streamlog import App, Stream
+
+app = App(
+    "hanging",
+    log="embedded:./log",
+    state_dir="./state",
+    commit_interval="50ms",
+    watchdog="1s",
+    watchdog_exit=os.environ.get("EXIT"),
+)
+ins = app.topic("ins", key=str, value=str, partitions=1)
+outs = app.topic("outs", key=str, value=str)
+
+def hang(value: str) -> str:
+    if value == "for ever":
+        threading.Event().wait()
+    return value
+
+HOW = os.environ["HOW"]
+if HOW == "function":
+    app.stream(ins).map_values(hang, name="hung").to(outs)
+elif HOW == "agent":
+    @app.agent(ins)
+    async def waiting(stream: Stream[str, str]) -> None:
+        async for value in stream:
+            if value == "for ever":
+                await asyncio.Event().wait()
+elif HOW == "loop":
+    @app.agent(ins)
+    async def blocking(stream: Stream[str, str]) -> None:
+        async for value in stream:
+            if value == "for ever":
+                time.sleep(4)
+            print("got", value)
+"""
+
+
+async def send(log: Log) -> None:
+    async with log.producer() as producer:
+        await all_sent(producer)
+
+
+async def all_sent(producer: Producer) -> None:
+    for value in (b"first", b"for ever", b"last"):
+        await producer.send("ins", value, partition=0)
+
+
+def hanging(path: Path, how: str, **environment: str) -> Process:
+    (path / "hanging.py").write_text(HANGING)
+    return Process(*STREAMLOG, "-A", "hanging", "worker", cwd=path, HOW=how, **environment)
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        (
+            "function",
+            (
+                r"WARNING task 0_0 has not moved for \d+ s: ins-0 at offset \d, \d behind; "
+                r"task 0_0 is at work in 'hung' \(hanging.py:\d+, in hang\) for \d+ s"
+            ),
+        ),
+        (
+            "agent",
+            (
+                r"WARNING agent waiting has not moved for \d+ s: ins-0 at offset 1, \d behind; "
+                r"it waits in hanging.py:\d+, in waiting"
+            ),
+        ),
+        (
+            "loop",
+            r"WARNING the event loop has been blocked for \d+ s by hanging.py:\d+, in blocking",
+        ),
+    ],
+)
+def test_what_hangs_is_told_by_name(tmp_path: Path, how: str, line: str) -> None:
+    worker = hanging(tmp_path, how)
+    try:
+        worker.line("rebalance: this worker has")
+        attached(f"embedded:{tmp_path}/log", send)
+        worker.line(line)
+    finally:
+        worker.kill()
+
+
+class Heard(logging.Handler):
+    """The first line of a logger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.line.done():
+            self.line.set_result(record.getMessage())
+
+
+class Waiting:
+    """A task that is behind, and not at work."""
+
+    def sights(self) -> Mapping[str, Sight]:
+        part = TopicPartition("ins", 0)
+        return {"task 1_0": Sight({part: 1}, {part: 2})}
+
+    def reason(self, who: str) -> str:
+        return f"{who} waits for nobody"
+
+
+async def told_of_one_behind_another() -> str:
+    """The line for task 1_0 while task 0_0 is at work."""
+    clock, released, heard = SystemClock(), threading.Event(), Heard()
+    logger = logging.getLogger("streamlog.worker.health.loop_watch")
+    logger.addHandler(heard)
+    try:
+        with closing(EngineThread(clock)) as engine:
+            work = asyncio.ensure_future(engine.call(TaskId(0, 0), released.wait))
+            watching = Watching(Limits(tell_ms=50), Waiting(), engine, clock)
+            look = asyncio.ensure_future(watching.run())
+            line = await asyncio.wait_for(heard.line, 60)
+            look.cancel()
+            released.set()
+            await work
+            return line
+    finally:
+        logger.removeHandler(heard)
+
+
+def test_who_waits_for_its_turn_is_not_blamed_for_the_work_of_another() -> None:
+    line = asyncio.run(told_of_one_behind_another())
+    assert line.startswith("task 1_0 has not moved for")
+    assert "; it waits for its turn behind task 0_0, which is at work in " in line
+
+
+class Crowd(Waiting):
+    """Thirty tasks that are behind."""
+
+    def sights(self) -> Mapping[str, Sight]:
+        part = TopicPartition("ins", 0)
+        return {f"task 1_{at}": Sight({part: 1}, {part: 2}) for at in range(30)}
+
+
+async def looked_at_a_crowd() -> None:
+    clock = ManualClock()
+    with closing(EngineThread(clock)) as engine:
+        watching = Watching(Limits(tell_ms=50), Crowd(), engine, clock)
+        watching._look()
+        clock.advance(60)
+        watching._look()
+
+
+def test_a_crowd_behind_one_task_is_told_of_in_a_few_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(looked_at_a_crowd())
+    *alone, shared = [record.getMessage() for record in caplog.records]
+    assert [line.split(" has not moved")[0] for line in alone] == [f"task 1_{n}" for n in range(3)]
+    assert shared.startswith("27 more have not moved either: task 1_3, task 1_4, ")
+    assert shared.endswith(" and 7 others")
+
+
+def test_a_worker_that_hangs_for_too_long_ends_so_that_it_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING)
+    command = (*STREAMLOG, "-A", "hanging", "worker")
+    with running(*command, cwd=tmp_path, HOW="function", EXIT="2s") as worker:
+        worker.line("rebalance: this worker has")
+        attached(f"embedded:{tmp_path}/log", send)
+        assert worker.wait() == 7
+        assert "the worker ends, so that another one may try" in worker.output

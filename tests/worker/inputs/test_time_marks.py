@@ -1,0 +1,129 @@
+"""Who waits gets marks; an input that is behind is brought on, by the log or by its worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from streamlog import App, Windowed, tumbling
+from streamlog.client.admin import NewTopic
+from streamlog.client.consumer import Consumer
+from streamlog.clock import SystemClock
+from streamlog.log import Log
+from streamlog.processing.task import TaskId
+from streamlog.record import TopicPartition
+from streamlog.records.control_batches import MarkTold
+from streamlog.topology import Topology
+from streamlog.worker.inputs import time_marks as module
+from streamlog.worker.inputs.time_marks import Marks
+from tests.client.clusters import mocked
+
+PLACES = [TopicPartition("sales", number) for number in range(2)]
+FIRST, SECOND = TaskId(0, 0), TaskId(0, 1)
+PATIENCE_S = 60
+
+
+def topology() -> Topology:
+    app = App("till")
+    sales = app.topic("sales", key=str, value=str)
+    out = app.topic("out", key=Windowed[str], value=int)
+    grouped = app.stream(sales).group_by(lambda _, sale: sale, name="again")
+    grouped.windowed(tumbling("1m")).count(name="counts").changes().to(out)
+    return app.topology()
+
+
+def marks_on(log: Log, consumer: Consumer) -> Marks:
+    counts = {"sales": len(PLACES), "out": 1, "till-again-repartition": 2}
+    return Marks(topology(), counts, log, consumer, SystemClock())
+
+
+async def wanted(log: Log) -> None:
+    async with log.consumer(time_marks=True) as consumer:
+        consumer.assign(PLACES)
+        marks = marks_on(log, consumer)
+        await marks.want(FIRST, PLACES[0], None)
+        for _ in range(2):
+            await marks.want(SECOND, PLACES[1], 500)
+
+
+def test_where_none_are_written_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with mocked(sales=len(PLACES)) as log:
+            await wanted(log)
+
+    asyncio.run(main())
+    (told,) = [each for each in caplog.records if "time marks" in each.getMessage()]
+    assert "as in task 0_1 for sales-1" in told.getMessage()
+
+
+def test_where_they_are_written_nothing_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path}", listen=False) as log:
+            await log.admin().create_topics([NewTopic("sales", len(PLACES))])
+            await wanted(log)
+
+    asyncio.run(main())
+    assert not [each for each in caplog.records if "time marks" in each.getMessage()]
+
+
+@asynccontextmanager
+async def looking(log: Log) -> AsyncIterator[Marks]:
+    """The first partition stands at its end, behind one record of 90 s; the other is empty."""
+    async with log.producer() as producer:
+        await (await producer.send("sales", b"a", partition=0, timestamp_ms=90_000))
+    async with log.consumer(time_marks=True) as consumer, asyncio.TaskGroup() as group:
+        consumer.assign(PLACES)
+        marks = marks_on(log, consumer)
+        marks.note(FIRST, {PLACES[0]: (1, 90_000)}, {})
+        marks.note(SECOND, {PLACES[1]: (0, -1)}, {PLACES[1]: 0})
+        running = group.create_task(marks.run())
+        yield marks
+        running.cancel()
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not done():  # noqa: ASYNC110 - the state of another task
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CALM_MS", "UNMARKED_CALM_MS", "LOOK_MS"):
+        monkeypatch.setattr(module, name, 20)
+
+
+def test_an_empty_input_is_brought_by_a_mark_to_where_its_topic_has_come(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path}", listen=False) as log:
+            quiet = NewTopic("sales", len(PLACES), configs={"mark.quiet.ms": "20"})
+            await log.admin().create_topics([quiet])
+            async with looking(log) as marks:
+                consumer = marks._consumer
+                found = {}
+                async with asyncio.timeout(PATIENCE_S):
+                    while PLACES[1] not in found:
+                        await marks.want(SECOND, PLACES[1], None)
+                        await consumer.poll_columns(timeout_ms=20)
+                        found |= consumer.time_marks()
+                assert marks.brought(SECOND) == {}
+                (mark,) = found[PLACES[1]]
+                assert mark.told == (MarkTold("till:record", 90_000),)
+
+    asyncio.run(main())
+
+
+def test_where_no_marks_are_written_the_task_is_told() -> None:
+    async def main() -> None:
+        async with mocked(sales=len(PLACES)) as log, looking(log) as marks:
+            await until(lambda: bool(marks.brought(SECOND)))
+            assert marks.brought(SECOND) == {PLACES[1]: 90_000}
+            assert marks.brought(FIRST) == {}
+
+    asyncio.run(main())

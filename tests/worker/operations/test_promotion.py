@@ -1,0 +1,237 @@
+"""Rows of the app up to the cut and of the version after it are those of one uninterrupted run."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from streamlog.clock import SystemClock
+from streamlog.errors import TopologyError, UsageError
+from streamlog.log import Log
+from streamlog.worker import program as worker_program
+from streamlog.worker.operations import promotion, substitute_worker
+from streamlog.worker.operations.promotion import (
+    Promoted,
+    PromotionStage,
+    cancel,
+    promote,
+    take_back,
+)
+from streamlog.worker.savepoint import savepoint_watch
+from streamlog.worker.savepoint.savepoint_watch import SavepointWatch
+from streamlog.worker.topics.savepoint_messages import Savepoint
+from streamlog.worker.worker import Worker
+from tests.equality.programs import SPAN_MS, build
+from tests.equality.runs import Results
+from tests.worker.operations.test_hand_over import BEGIN_MS, DEADLINE_S, Case, Looks, lived
+
+IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
+SEEDS = range(100)
+STEPS = ("stand still", "both go on", "becomes that", "begun", "offsets sent", "committed")
+VERSION = "v2"
+
+thoroughly = pytest.mark.skipif(not IS_THOROUGH, reason="STREAMLOG_PROFILE=thorough")
+spawned = multiprocessing.get_context("forkserver")
+
+
+class Pair:
+    """An app and a version of it that have come to different times, and have more to read."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.case = Case(seed, directory)
+        rng = Random(seed)
+        app = self.case.program.app
+        for version, mode in ((None, "replace"), (VERSION, "blue_green")):
+            self.case.until_ms = BEGIN_MS + rng.randrange(SPAN_MS)
+            app.hand_over(self.case.snapshot(), version=version, mode=mode)  # type: ignore[arg-type]
+
+    @property
+    def program(self) -> worker_program.Program:
+        return self.case.program.app.program()
+
+    def stage(self, log: Log, **options: Any) -> PromotionStage:
+        return stage_of(log, self.case.url, self.case.directory, **options)
+
+    def run(self, work: Callable[[Log], Any]) -> Any:
+        async def with_log() -> Any:
+            async with Log.open(self.case.url) as log:
+                return await work(log)
+
+        return asyncio.run(with_log())
+
+    async def rest(self) -> Results:
+        """What there is once a worker has come to the end."""
+        return await lived(self.case.program, self.case.url, self.case.expected)
+
+
+def stage_of(log: Log, url: str, directory: Path, **options: Any) -> PromotionStage:
+    return PromotionStage(log=log, log_url=url, place=str(directory / "snapshots"), **options)
+
+
+async def heard(log: Log, app_id: str, is_it: Callable[[Savepoint], bool]) -> None:
+    """Wait until something was said to the workers of an app."""
+    looks = Looks()
+    async with SavepointWatch(log, app_id, SystemClock()) as watch:
+        while looks.more:
+            await watch.look()
+            if watch.halt is not None and is_it(watch.halt):
+                return
+            await looks.next()
+    raise AssertionError(f"nobody has said that to {app_id}")
+
+
+async def until_ended(program: worker_program.Program, url: str) -> str:
+    """What a worker says that is told to end."""
+    try:
+        await Worker(program, log_url=url, announce=lambda _start: None).run(asyncio.Event())
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+async def both(pair: Pair, log: Log, work: Any) -> Promoted:
+    """A promotion, and a worker of the app that comes when it is called."""
+    async with asyncio.TaskGroup() as group:
+        going = group.create_task(work)
+        await heard(log, pair.program.app_id, lambda halt: halt.lifted is None and bool(halt.cut))
+        former = group.create_task(until_ended(pair.program, pair.case.url))
+        done: Promoted = await going
+        assert "end the workers of the program before" in await former
+    return done
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halts are looked for more often than in production."""
+    monkeypatch.setattr(savepoint_watch, "LOOK_MS", 100)
+    monkeypatch.setattr(savepoint_watch, "HALTED_LOOK_MS", 50)
+    monkeypatch.setattr(promotion, "LOOK_MS", 50)
+    monkeypatch.setattr(substitute_worker, "ALONE_MS", 200)
+
+
+@thoroughly
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_of_both_are_those_of_one_run(tmp_path: Path, seed: int) -> None:
+    pair = Pair(seed, tmp_path)
+
+    async def work(log: Log) -> Results:
+        done = await both(pair, log, promote(pair.program, VERSION, pair.stage(log)))
+        assert done.version == VERSION
+        return await pair.rest()
+
+    pair.case.check(pair.run(work))
+
+
+@pytest.mark.parametrize("seed", range(20) if IS_THOROUGH else (3,))
+def test_the_program_before_may_be_taken_back(tmp_path: Path, seed: int) -> None:
+    pair = Pair(seed, tmp_path)
+
+    async def work(log: Log) -> Results:
+        await both(pair, log, promote(pair.program, VERSION, pair.stage(log)))
+        done = await both(pair, log, take_back(pair.program, pair.stage(log)))
+        assert done.version == f"before-{VERSION}"
+        return await pair.rest()
+
+    pair.case.check(pair.run(work))
+
+
+def die_at(seed: int, url: str, directory: str, step: str) -> None:
+    """In a process of its own: promote, and be killed at a step."""
+    warnings.simplefilter("ignore", UserWarning)
+
+    def on_step(now: str) -> None:
+        if step in now:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def work() -> None:
+        program = build(seed, "driver", log=url, state_dir=f"{directory}/state").app.program()
+        async with Log.open(url) as log:
+            options = {"on_step": on_step, "on_hand_over": on_step}
+            await promote(program, VERSION, stage_of(log, url, Path(directory), **options))
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("step", STEPS if IS_THOROUGH else ("committed",))
+def test_a_promotion_that_is_killed_goes_on_where_it_was(tmp_path: Path, step: str) -> None:
+    pair = Pair(3, tmp_path)
+    arguments = (3, pair.case.url, str(tmp_path), step)
+
+    async def work(log: Log) -> Results:
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            process = spawned.Process(target=die_at, args=arguments)
+            await asyncio.to_thread(process.start)
+            if step != STEPS[0]:  # There nothing was said yet.
+                await heard(log, pair.program.app_id, lambda halt: halt.lifted is None)
+            worker = Worker(pair.program, log_url=pair.case.url, announce=lambda _start: None)
+            former = group.create_task(told(worker, stop))
+            await asyncio.to_thread(process.join, DEADLINE_S)
+            assert process.exitcode == -signal.SIGKILL
+            await promote(pair.program, VERSION, pair.stage(log))
+            assert "end the workers of the program before" in await former
+        return await pair.rest()
+
+    pair.case.check(pair.run(work))
+
+
+async def told(worker: Worker, stop: asyncio.Event) -> str:
+    try:
+        await worker.run(stop)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def test_workers_go_on_after_a_promotion_that_was_given_up(tmp_path: Path) -> None:
+    pair = Pair(3, tmp_path)
+
+    async def work(log: Log) -> Results:
+        # Nobody runs the app.
+        with pytest.raises(UsageError, match="'eq3-driver' has not come to the cut"):
+            await promote(pair.program, VERSION, pair.stage(log, patience_ms=1_000))
+        await heard(log, pair.program.app_id, lambda halt: halt.lifted is not None)
+        assert not await cancel(pair.program, pair.stage(log))
+        return await pair.rest()
+
+    pair.case.check(pair.run(work))
+
+
+@thoroughly
+def test_one_that_was_killed_may_be_cancelled(tmp_path: Path) -> None:
+    pair = Pair(3, tmp_path)
+    arguments = (3, pair.case.url, str(tmp_path), "both go on")
+
+    async def work(log: Log) -> Results:
+        process = spawned.Process(target=die_at, args=arguments)
+        await asyncio.to_thread(process.start)
+        await asyncio.to_thread(process.join, DEADLINE_S)
+        assert await cancel(pair.program, pair.stage(log))
+        return await pair.rest()
+
+    pair.case.check(pair.run(work))
+
+
+def test_a_version_that_never_ran_is_refused(tmp_path: Path) -> None:
+    case = Case(3, tmp_path)
+
+    async def work() -> None:
+        async with Log.open(case.url) as log:
+            with pytest.raises(UsageError, match="no version 'v9' that has run"):
+                await promote(case.program.app.program(), "v9", stage_of(log, case.url, tmp_path))
+            with pytest.raises(UsageError, match="nothing to be taken back"):
+                await take_back(case.program.app.program(), stage_of(log, case.url, tmp_path))
+            lax = case.under("driver", guarantee="at_least_once").app.program()
+            with pytest.raises(TopologyError, match="no one order"):
+                await promote(lax, "v9", stage_of(log, case.url, tmp_path))
+
+    asyncio.run(work())

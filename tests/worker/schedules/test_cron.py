@@ -1,0 +1,150 @@
+"""Schedules: due times by arithmetic, and the shell against a real clock or a still one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from streamlog.clock import ManualClock, SystemClock
+from streamlog.dsl.schedule_times import Crontab, Timer
+from streamlog.worker.schedules import cron
+from streamlog.worker.schedules.cron import CronScheduler
+
+BERLIN = ZoneInfo("Europe/Berlin")
+MINUTE_MS = 60_000
+
+
+class Hasty(ManualClock):
+    """A second passes whenever somebody looks."""
+
+    def wall_ms(self) -> int:
+        self.advance(1_000)
+        return super().wall_ms()
+
+
+def ms(*when: int) -> int:
+    return round(datetime(*when, tzinfo=BERLIN).timestamp() * 1000)  # type: ignore[misc, arg-type]
+
+
+def test_a_timer_runs_again_after_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+    runs: list[int] = []
+
+    async def main() -> None:
+        async def work() -> None:
+            runs.append(len(runs))
+            if len(runs) == 1:
+                raise ValueError("no paper")
+            scheduler.stop()
+
+        scheduler = CronScheduler(
+            [Timer("print", work, 5, "every_worker")],
+            [],
+            clock=SystemClock(),
+            is_leader=lambda: False,
+        )
+        await scheduler.run()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(main())
+    assert runs == [0, 1]
+    assert "print failed" in caplog.text
+    assert "no paper" in caplog.text
+
+
+def test_only_the_leader_runs_what_is_for_the_leader() -> None:
+    ran: list[str] = []
+
+    async def main() -> None:
+        async def lead() -> None:
+            ran.append("leader")
+
+        async def every() -> None:
+            ran.append("every")
+            if len(ran) == 3:
+                scheduler.stop()
+
+        scheduler = CronScheduler(
+            [Timer("lead", lead, 1), Timer("every", every, 5, "every_worker")],
+            [],
+            clock=SystemClock(),
+            is_leader=lambda: False,
+        )
+        await scheduler.run()
+
+    asyncio.run(main())
+    assert ran == ["every"] * 3
+
+
+def test_a_crontab_gets_its_due_time_in_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cron, "LOOK_INTERVAL_MS", 1)
+    got: list[datetime] = []
+    clock = Hasty(ms(2025, 1, 1, 2, 29, 50))
+
+    async def main() -> None:
+        async def close_day(due: datetime) -> None:
+            got.append(due)
+            scheduler.stop()
+
+        job = Crontab("close_day", close_day, "30 2 * * *", "Europe/Berlin", misfire="once")
+        scheduler = CronScheduler([], [job], clock=clock, is_leader=lambda: True)
+        await scheduler.run()
+
+    asyncio.run(main())
+    assert got == [datetime(2025, 1, 1, 2, 30, tzinfo=BERLIN)]
+    assert got[0].utcoffset() == timedelta(hours=1)
+
+
+def test_stop_waits_for_the_run_in_progress() -> None:
+    done: list[bool] = []
+
+    async def main() -> None:
+        async def slow() -> None:
+            scheduler.stop()
+            for _ in range(100):
+                await asyncio.sleep(0)
+            done.append(True)
+
+        scheduler = CronScheduler(
+            [Timer("slow", slow, 1)], [], clock=SystemClock(), is_leader=lambda: True
+        )
+        await scheduler.run()
+
+    asyncio.run(main())
+    assert done == [True]
+
+
+def test_a_run_that_does_not_end_is_told_and_cut_off_after_the_stop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cron, "STOP_WAIT_MS", 20)
+    cut: list[str] = []
+
+    async def main() -> None:
+        async def report() -> None:
+            scheduler.stop()
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                cut.append("report")
+                raise
+
+        scheduler = CronScheduler(
+            [Timer("report", report, 1), Timer("quick", nothing, 1)],
+            [],
+            clock=SystemClock(),
+            is_leader=lambda: True,
+        )
+        await scheduler.run()
+
+    async def nothing() -> None:
+        """Ends at once."""
+
+    asyncio.run(main())
+    assert cut == ["report"]
+    assert [r.getMessage() for r in caplog.records] == [
+        "report is still at work 0 s after the request to stop and is not waited for"
+    ]

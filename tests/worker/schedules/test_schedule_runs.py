@@ -1,0 +1,105 @@
+"""What is remembered of runs: whatever is written in whatever order, a due time has one owner."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.dsl.schedule_times import Interval, Misfire
+from streamlog.errors import CorruptData
+from streamlog.worker.schedules.schedule_runs import Runs
+
+HOURLY = Interval(0, 100)
+
+
+def test_a_claim_counts_when_it_was_the_first() -> None:
+    known = Runs(done_ms=50)
+    one, other = known.claim(100, "one"), known.claim(100, "other")
+    both = known.merged(one).merged(other)
+    assert (both.by, both.is_open) == ("one", True)
+    done = both.merged(one.done(100))
+    assert (done.done_ms, done.is_open) == (100, False)
+    # One who comes late with what is done already takes nothing back.
+    late = Runs(done_ms=50).claim(100, "late")
+    assert done.merged(late) == done
+    assert done.merged(done.claim(200, "one")).merged(late.done(100)).is_open
+
+
+def test_an_interrupted_run_is_claimed_again_by_one() -> None:
+    open_run = Runs(done_ms=0).claim(100, "dead")
+    one, other = open_run.claim(100, "one"), open_run.claim(100, "other")
+    assert open_run.merged(other).merged(one).by == "other"
+    assert open_run.merged(other).merged(open_run.done(100)).done_ms == 100
+
+
+@pytest.mark.parametrize(
+    ("misfire", "now_ms", "runs"),
+    [
+        ("skip", 100, []),
+        ("skip", 250, [200]),
+        ("once", 100, [100]),
+        ("once", 350, [300]),
+        ("all", 350, [100, 200, 300]),
+    ],
+)
+def test_what_becomes_of_an_interrupted_run(misfire: Misfire, now_ms: int, runs: list[int]) -> None:
+    assert Runs(done_ms=0).claim(100, "dead").to_run(HOURLY, now_ms, misfire) == runs
+    assert Runs(done_ms=100).to_run(HOURLY, 199, misfire) == []
+
+
+@given(st.integers(0, 10_000), st.integers(1, 4))
+def test_of_many_leaders_one_runs_each_due_time(seed: int, leaders: int) -> None:
+    """All believe to lead. They read and write one log in turns, and crash at their runs."""
+    rng = Random(seed)
+    log: list[Runs] = [Runs(0)]
+    read = dict.fromkeys(range(leaders), 0)
+    knows: dict[int, Runs | None] = dict.fromkeys(range(leaders))
+    claims: dict[int, Runs] = {}
+    began: list[tuple[int, int]] = []
+    finished: list[int] = []
+
+    def catch_up(leader: int) -> Runs:
+        for record in log[read[leader] :]:
+            known = knows[leader]
+            knows[leader] = record if known is None else known.merged(record)
+        read[leader] = len(log)
+        known = knows[leader]
+        assert known is not None
+        return known
+
+    now_ms = 0
+    for _ in range(60):
+        now_ms += rng.randrange(40)
+        leader = rng.randrange(leaders)
+        if leader in claims:
+            claim = claims.pop(leader)
+            known = catch_up(leader)
+            if (known.claimed_ms, known.attempt, known.by) == (
+                claim.claimed_ms,
+                claim.attempt,
+                claim.by,
+            ):
+                began.append((claim.claimed_ms, claim.attempt))
+                if rng.random() < 0.8:
+                    finished.append(claim.claimed_ms)
+                    log.append(claim.done(claim.claimed_ms))
+            continue
+        known = catch_up(leader) if rng.random() < 0.5 or knows[leader] is None else knows[leader]
+        assert known is not None
+        for due_ms in known.to_run(HOURLY, now_ms, "all")[:1]:
+            claims[leader] = known.claim(due_ms, str(leader))
+            log.append(claims[leader])
+    assert len({*began}) == len(began)
+    assert sorted({*finished}) == [*dict.fromkeys(finished)]
+
+
+def test_records_are_read_back_and_others_refused() -> None:
+    runs = Runs(5, 10, 2, "me")
+    assert Runs.decode(runs.encode()) == runs
+    with pytest.raises(CorruptData, match="not readable"):
+        Runs.decode(b"{}")
+    with pytest.raises(CorruptData, match="format 9"):
+        Runs.decode(runs.encode().replace(b'"format":1', b'"format":9'))

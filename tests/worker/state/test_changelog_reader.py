@@ -1,0 +1,348 @@
+"""A follower's place is an offset: markers, aborted records and gaps count, and give nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from streamlog.broker.storage.data_directory import partition_folder
+from streamlog.client.admin import NewTopic
+from streamlog.clock import SystemClock
+from streamlog.log import Log
+from streamlog.record import TopicPartition
+from streamlog.records.record_columns import RecordColumns
+from streamlog.tables.local_disk.rocksdb_store import RocksStore
+from streamlog.tables.state.changelog import (
+    OFFSET_KEY,
+    PROGRESS_KEY,
+    READ_KEY,
+    changelog_offset,
+    store_offset,
+)
+from streamlog.tables.state.store_transaction import DeferredStore
+from streamlog.tables.stores.store import Change
+from streamlog.worker.state import changelog_reader
+from streamlog.worker.state.changelog_reader import ChangelogReader
+from tests.broker.process import BrokerProcess
+from tests.worker.test_cut_changelogs import back_up, put_back
+from tests.worker.test_cut_sources import cut, sizes
+
+CHANGELOG = TopicPartition("census-0-changelog", 0)
+WAIT_MS = 5_000
+
+
+class Everything:
+    """Every record counts."""
+
+    def admit(self, records: RecordColumns) -> list[Change]:
+        return [(record.key or b"", record.value) for record in records]
+
+
+@asynccontextmanager
+async def changelog(path: Path) -> AsyncIterator[Log]:
+    async with Log.open(f"embedded:{path}/log", listen=False) as log, log.admin() as admin:
+        await admin.create_topics([NewTopic(CHANGELOG.topic, 1)])
+        yield log
+
+
+class Undone(Exception):
+    """Ends a transaction."""
+
+
+async def write(log: Log, *numbers: int, is_undone: bool = False) -> None:
+    """One transaction with a record for each number."""
+    now_ms = SystemClock().wall_ms()  # Of old records a compaction may have forgotten deletions.
+    async with log.producer(transactional_id="task") as producer:
+        with suppress(Undone):
+            async with producer.transaction():
+                records = [(now_ms, b"%d" % number, b"v%d" % number, ()) for number in numbers]
+                await producer.send_atomic(*CHANGELOG, records)
+                if is_undone:
+                    raise Undone
+
+
+@asynccontextmanager
+async def following_it(
+    log: Log, path: Path, *, has_front: bool = False
+) -> AsyncIterator[tuple[ChangelogReader, RocksStore]]:
+    store = RocksStore.open(str(path / "state"))
+    follower = ChangelogReader(
+        log,
+        store,
+        changelog=CHANGELOG,
+        admission=lambda _: Everything(),
+        clock=SystemClock(),
+        isolation="read_committed",
+        front=DeferredStore(store) if has_front else None,
+    )
+    try:
+        async with follower:
+            yield follower, store
+    finally:
+        store.close()
+
+
+def rows(store: RocksStore) -> dict[bytes, bytes]:
+    return {key: value for key, value in store.range() if key not in {OFFSET_KEY, READ_KEY}}
+
+
+def expected(*numbers: int) -> dict[bytes, bytes]:
+    return {b"%d" % number: b"v%d" % number for number in numbers}
+
+
+def test_it_reaches_an_end_that_is_no_record(tmp_path: Path) -> None:
+    """The last things in the log are a transaction's marker, and an aborted transaction."""
+
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, 1, 2)
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                assert (follower.position, follower.end, follower.records) == (3, 3, 2)
+                assert rows(store) == expected(1, 2)
+                await write(log, 3, 4, is_undone=True)
+                await follower.reach(6)
+                assert (follower.position, follower.lag) == (6, 0)
+                assert rows(store) == expected(1, 2)
+                assert changelog_offset(store) == 6
+                await write(log, 5)
+                assert await follower.step(timeout_ms=WAIT_MS)
+                assert rows(store) == expected(1, 2, 5)
+            # Opened again, it goes on where it was, and has nothing to do.
+            async with following_it(log, tmp_path) as (follower, store):
+                assert follower.position == follower.end == 8
+                await follower.reach(follower.end)
+                assert follower.records == 0
+                assert rows(store) == expected(1, 2, 5)
+
+    asyncio.run(main())
+
+
+def test_what_an_open_transaction_holds_is_not_there_yet(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, 1)
+            async with (
+                log.producer(transactional_id="other") as producer,
+                following_it(log, tmp_path) as (follower, store),
+            ):
+                async with producer.transaction():
+                    await producer.send_atomic(*CHANGELOG, [(1_000, b"2", b"v2", ())])
+                    await follower.reach(follower.end)
+                    assert (follower.position, rows(store)) == (2, expected(1))
+                    assert not await follower.step(timeout_ms=0)
+                await follower.reach(4)
+                assert rows(store) == expected(1, 2)
+
+    asyncio.run(main())
+
+
+def test_a_store_far_behind_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changelog_reader, "FILLING_RECORDS_MIN", 1_000)
+    monkeypatch.setattr(changelog_reader, "SLICE_RECORDS", 300)
+
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, *range(1_500))
+            await write(log, *range(500, 1_000), *range(2_000, 2_500))
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                assert rows(store) == expected(*range(1_500), *range(2_000, 2_500))
+                await write(log, 3_000)
+                await follower.reach(follower.end + 2)
+                assert store.get(b"3000") == b"v3000"
+
+    asyncio.run(main())
+
+
+def test_what_a_crash_has_lost_waits_in_front_and_all_else_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changelog_reader, "FILLING_RECORDS_MIN", 1_000)
+    monkeypatch.setattr(changelog_reader, "TAIL_RECORDS_MAX", 2_000)
+
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, *range(1_500))
+            async with following_it(log, tmp_path, has_front=True) as (follower, store):
+                await follower.reach(follower.end)
+                assert rows(store) == expected(*range(1_500)), "it was new"
+            await write(log, *range(1_000, 2_600))
+            async with following_it(log, tmp_path, has_front=True) as (follower, store):
+                before = changelog_offset(store)
+                await follower.reach(follower.end)
+                assert follower.position == follower.end
+                assert rows(store) == expected(*range(1_500)), "it has nothing of it yet"
+                assert changelog_offset(store) == before
+            await write(log, *range(2_600, 4_000))
+            async with following_it(log, tmp_path, has_front=True) as (follower, store):
+                assert follower.position == before, "nobody has written down what was in front"
+                await follower.reach(follower.end)
+                assert rows(store) == expected(*range(4_000)), "it was far behind"
+
+    asyncio.run(main())
+
+
+def test_one_that_is_cancelled_in_the_middle_leaves_a_store_to_go_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changelog_reader, "FILLING_RECORDS_MIN", 1_000)
+    monkeypatch.setattr(changelog_reader, "SLICE_RECORDS", 100)
+
+    async def cut_off(log: Log, slices: int) -> None:
+        async with following_it(log, tmp_path) as (follower, _):
+            applied = follower.apply
+
+            def apply(records: RecordColumns, *, next_offset: int) -> None:
+                nonlocal slices
+                applied(records, next_offset=next_offset)
+                slices -= 1
+                if not slices:
+                    raise asyncio.CancelledError
+
+            follower.apply = apply  # type: ignore[method-assign]
+            with pytest.raises(asyncio.CancelledError):
+                await follower.reach(follower.end)
+
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, *range(3_000))
+            for slices in (1, 7):
+                await cut_off(log, slices)
+            async with following_it(log, tmp_path) as (follower, store):
+                assert follower.position == 800
+                await follower.reach(follower.end)
+                assert follower.records == 2_200
+                assert rows(store) == expected(*range(3_000))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("more", [1, 3, 9], ids=["shorter", "as long", "longer"])
+def test_a_store_is_rebuilt_that_is_ahead_of_a_changelog_that_was_cut(
+    tmp_path: Path, more: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other records have taken the place of those that a standby has read."""
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            await log.admin().create_topics([NewTopic(CHANGELOG.topic, 1)])
+            await write(log, 1)
+            (topic,) = await log.admin().find_topics([CHANGELOG.topic])
+            folder = tmp_path / "data" / partition_folder(topic.topic_id, 0)
+            marks = {
+                at: size for at, size in sizes(tmp_path / "data").items() if at.parent == folder
+            }
+            for number in (2, 3, 4):
+                await write(log, number)
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                assert rows(store) == expected(1, 2, 3, 4)
+            await asyncio.to_thread(cut, broker, marks)
+            numbers = range(10, 10 + more)
+            for number in numbers:
+                await write(log, number)
+            async with following_it(log, tmp_path) as (follower, store):
+                assert follower.rebuilt
+                follower.tell_if_rebuilt("here")
+                await follower.reach(follower.end)
+                assert rows(store) == expected(1, *numbers)
+            async with following_it(log, tmp_path) as (follower, store):
+                assert not follower.rebuilt
+
+    with BrokerProcess(tmp_path / "data", flush="os") as broker:
+        asyncio.run(main(broker))
+    assert f"state in here does not fit changelog {CHANGELOG.topic}-0" in caplog.text
+    assert "it was truncated" in caplog.text
+
+
+def test_a_store_of_a_changelog_that_was_created_again_is_rebuilt(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, 1, 2)
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                assert rows(store) == expected(1, 2)
+            await log.admin().delete_topics([CHANGELOG.topic])
+            await log.admin().create_topics([NewTopic(CHANGELOG.topic, 1)])
+            await write(log, 3, 4, 5)
+            async with following_it(log, tmp_path) as (follower, store):
+                assert follower.rebuilt
+                await follower.reach(follower.end)
+                assert rows(store) == expected(3, 4, 5)
+
+    asyncio.run(main())
+
+
+def test_a_store_is_kept_whose_last_checkpoint_was_compacted_away(tmp_path: Path) -> None:
+    """Its task wrote on under later leaders than the one it had read from, and others after it."""
+
+    async def checkpoint(log: Log, number: int, size_bytes: int = 1) -> tuple[bytes, int]:
+        progress = b"p%d" % number
+        async with log.producer() as producer:
+            now_ms = SystemClock().wall_ms()
+            written = [(b"%d" % number, b"v" * size_bytes), (PROGRESS_KEY, progress)]
+            records = [(now_ms, key, value, ()) for key, value in written]
+            return progress, (await producer.send_atomic(*CHANGELOG, records)).offset + 1
+
+    async def is_compacted(log: Log, offset: int) -> bool:
+        async with log.consumer() as consumer:
+            consumer.assign([CHANGELOG])
+            consumer.seek(CHANGELOG, offset)
+            polled = await consumer.poll(timeout_ms=100)
+            return bool(polled) and polled[CHANGELOG][0].offset > offset
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            configs = {
+                "cleanup.policy": "compact",
+                "segment.bytes": "4096",
+                "min.compaction.lag.ms": "0",
+                "min.cleanable.dirty.ratio": "0.01",
+            }
+            await log.admin().create_topics([NewTopic(CHANGELOG.topic, 1, configs=configs)])
+            await write(log, 1)
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                await asyncio.to_thread(broker.kill_and_restart)
+                progress, next_offset = await checkpoint(log, 2)
+                store.write([(b"2", b"v"), (PROGRESS_KEY, progress), store_offset(next_offset)])
+            async with asyncio.timeout(WAIT_MS / 1000 * 6):
+                number = 3
+                while not await is_compacted(log, next_offset - 1):
+                    await checkpoint(log, number, 3000)
+                    number += 1
+            async with following_it(log, tmp_path) as (follower, _):
+                follower.tell_if_rebuilt("here")
+                assert not follower.rebuilt
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        asyncio.run(main(broker))
+
+
+def test_a_store_is_rebuilt_if_a_backup_of_its_changelog_was_put_back(tmp_path: Path) -> None:
+    """What was written to it since has the same leader epoch and the same offsets."""
+    data, saved = tmp_path / "data", tmp_path / "saved"
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            await log.admin().create_topics([NewTopic(CHANGELOG.topic, 1)])
+            await write(log, 1)
+            await asyncio.to_thread(back_up, broker, data, saved)
+            await write(log, 2, 3, 4)
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+            await asyncio.to_thread(put_back, broker, data, saved)
+            await write(log, *range(10, 19))
+            for is_rebuilt in (True, False):
+                async with following_it(log, tmp_path) as (follower, store):
+                    assert follower.rebuilt is is_rebuilt
+                    await follower.reach(follower.end)
+                    assert rows(store) == expected(1, *range(10, 19))
+
+    with BrokerProcess(data) as broker:
+        asyncio.run(main(broker))

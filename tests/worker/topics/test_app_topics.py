@@ -1,0 +1,153 @@
+"""The topics that a worker creates have the settings that the app declared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from streamlog import App, on_error
+from streamlog.client.admin import NewTopic
+from streamlog.log import Log
+from streamlog.worker.time_bounds import EVERY_TIME, UNBOUNDED, without_bounds
+from streamlog.worker.topics.app_topics import declare_topics, ensure_topics
+
+
+def test_declared_settings_reach_the_log(tmp_path: Path) -> None:
+    app = App("shop")
+    app.topic("sales", key=str, value=str, partitions=3, retention="1h30m")
+    app.topic("prices", key=str, value=str, compact=True)
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path / 'log'}", listen=False) as log:
+            counts = await declare_topics(log, app.topics)
+            assert counts["sales"] == 3
+            sales = await log.admin().describe_configs("sales")
+            prices = await log.admin().describe_configs("prices")
+            assert sales["retention.ms"].value == "5400000"
+            assert sales["cleanup.policy"].value == "delete"
+            assert prices["cleanup.policy"].value == "compact"
+
+    asyncio.run(main())
+
+
+def test_an_app_has_to_do_with_its_own_topics_alone(tmp_path: Path) -> None:
+    app = App("shop")
+    sales = app.topic("sales", key=str, value=str, partitions=3)
+    app.stream(sales).group_by(lambda _, sale: sale, name="by-sale").count(name="n")
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path / 'log'}", listen=False) as log:
+            await log.admin().create_topics([NewTopic("of-others", 7)])
+            counts = await ensure_topics(log, app.topology(), app.topics, required=())
+            assert counts == {
+                "sales": 3,
+                "shop-by-sale-repartition": 3,
+                "shop-1-changelog": 3,
+            }
+
+    asyncio.run(main())
+
+
+def test_an_existing_topic_that_differs_from_what_is_declared_is_told_with_the_command(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("shop")
+    app.topic("prices", key=str, value=str, partitions=1, compact=True)
+    app.topic("rates", key=str, value=str, partitions=1, compact=True, retention="1h")
+    app.topic("fitting", key=str, value=str, partitions=1, compact=True)
+    app.topic("made", key=str, value=str, partitions=1, compact=True)
+    app.topic("plain", key=str, value=str, partitions=1)
+    there = {"prices": {}, "rates": {}, "plain": {"cleanup.policy": "compact"}}
+    there["fitting"] = {"cleanup.policy": "delete,compact"}
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path / 'log'}", listen=False) as log:
+            await log.admin().create_topics([NewTopic(n, 1, configs=c) for n, c in there.items()])
+            await ensure_topics(log, app.topology(), app.topics, required=())
+
+    asyncio.run(main())
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 3
+    assert "topic prices has cleanup.policy=delete, and this app declares compact=True" in told[0]
+    assert "streamlog configs alter --topic prices --set cleanup.policy=compact --log" in told[0]
+    assert "topic rates has cleanup.policy=delete" in told[1]
+    assert "topic rates has retention.ms=-1, and this app declares retention=" in told[2]
+
+
+def counted_by_sale() -> App:
+    """An app with every kind of topic that an app makes for itself."""
+    app = App("shop", on_error=on_error.dlq())
+    sales = app.topic("sales", key=str, value=str, partitions=1)
+    app.stream(sales).group_by(lambda _, sale: sale, name="by-sale").count(name="n")
+    app.table("notes", key=str, value=str)
+    return app
+
+
+OWN = ("shop-by-sale-repartition", "shop-1-changelog", "shop-dlq")
+BOUNDED = "message.timestamp.after.max.ms"
+
+
+async def bounds(log: Log, topics: Iterable[str]) -> dict[str, tuple[str | None, str]]:
+    found = {}
+    for topic in topics:
+        entry = (await log.admin().describe_configs(topic))[BOUNDED]
+        found[topic] = entry.value, entry.source
+    return found
+
+
+def test_the_app_s_own_topics_take_every_event_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = counted_by_sale().program()
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path / 'log'}", listen=False) as log:
+            await log.admin().alter_configs({f"log.{BOUNDED}": "3600000"}, broker="all")
+            counts = await ensure_topics(log, program.topology, program.topics, required=())
+            made = counts.keys() - {"sales"}
+            assert made > {*OWN}
+            assert {*(await bounds(log, made)).values()} == {(UNBOUNDED, "topic")}
+            assert await bounds(log, ["sales"]) == {"sales": ("3600000", "all brokers")}
+            caplog.clear()
+            await ensure_topics(log, program.topology, program.topics, required=())
+
+    asyncio.run(main())
+    assert not [each for each in caplog.records if "takes every event time" in each.getMessage()]
+
+
+def test_topics_of_an_earlier_release_are_made_to_take_every_event_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = counted_by_sale().program()
+    caplog.set_level("INFO", "streamlog.worker")
+    own_wish = {BOUNDED: "86400000"}
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path / 'log'}", listen=False) as log:
+            there = [NewTopic(name, 1) for name in ("sales", *OWN[:2])]
+            there += [NewTopic(OWN[2], 1, configs=own_wish)]
+            await log.admin().alter_configs({f"log.{BOUNDED}": "3600000"}, broker="all")
+            await log.admin().create_topics(there)
+            await ensure_topics(log, program.topology, program.topics, required=())
+            assert await bounds(log, ("sales", *OWN)) == {
+                "sales": ("3600000", "all brokers"),
+                **dict.fromkeys(OWN[:2], (UNBOUNDED, "topic")),
+                OWN[2]: (own_wish[BOUNDED], "topic"),
+            }
+
+    asyncio.run(main())
+    told = [each.getMessage() for each in caplog.records if "every event time" in each.getMessage()]
+    assert sorted(told) == sorted(
+        f"topic {name} takes every event time from now on: set {BOUNDED}={UNBOUNDED}"
+        for name in OWN[:2]
+    )
+
+
+def test_a_broker_that_knows_no_bounds_gets_the_topic_without_them() -> None:
+    topic = NewTopic("t", 2, configs={"retention.ms": "-1", **EVERY_TIME})
+    left = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
+    assert without_bounds(topic) == NewTopic("t", 2, configs=left)
+    assert without_bounds(NewTopic("t", 2, configs=left)) is None

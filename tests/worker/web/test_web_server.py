@@ -1,0 +1,135 @@
+"""The server: an address that is taken first, and an end that waits for nobody for long."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from streamlog.errors import ConfigError, ListenError
+from streamlog.worker.web.web_server import WebListener, listening, parse_address, serving
+
+
+def site(answer: Callable[[], Awaitable[str]]) -> Starlette:
+    async def page(_request: Request) -> PlainTextResponse:
+        return PlainTextResponse(await answer())
+
+    return Starlette(routes=[Route("/", page)])
+
+
+async def said() -> str:
+    return "hello"
+
+
+async def ask(listener: WebListener, *, keep: bool = False) -> bytes:
+    reader, writer = await asyncio.open_connection(listener.host, listener.port)
+    try:
+        connection = "keep-alive" if keep else "close"
+        writer.write(f"GET / HTTP/1.1\r\nhost: x\r\nconnection: {connection}\r\n\r\n".encode())
+        return await reader.readuntil(b"hello") if keep else await reader.read()
+    finally:
+        writer.close()
+
+
+def test_it_answers_and_gives_the_address_back() -> None:
+    async def main() -> None:
+        with listening("127.0.0.1:0") as listener:
+            address = listener.endpoint
+            async with serving(site(said), listener):
+                answers = await asyncio.gather(*(ask(listener) for _ in range(20)))
+                assert all(b"200 OK" in answer for answer in answers)
+                assert await ask(listener, keep=True)
+        with listening(address) as again:
+            assert again.endpoint == address
+
+    asyncio.run(main())
+
+
+def test_signals_stay_with_who_had_them() -> None:
+    def mine(_number: int, _frame: object) -> None: ...
+
+    async def main() -> None:
+        with listening(":0") as listener:
+            async with serving(site(said), listener):
+                await ask(listener)
+                assert signal.getsignal(signal.SIGTERM) is mine
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        asyncio.run(main())
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_an_address_that_is_taken_is_told() -> None:
+    with listening("127.0.0.1:0") as listener:
+        with pytest.raises(ListenError, match="the port is taken"), listening(listener.endpoint):
+            pass
+        assert listener.host == "127.0.0.1"
+    with pytest.raises(ListenError, match=r"can't listen on 192\.0\.2\.1:0"):
+        listening("192.0.2.1:0").__enter__()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_request_that_never_ends_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch, *, cancelled: bool
+) -> None:
+    monkeypatch.setattr("streamlog.worker.web.web_server.GRACE_S", 0)
+
+    async def main() -> None:
+        began = asyncio.Event()
+        ended = asyncio.Event()
+
+        async def forever() -> str:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return ""
+
+        async def block(listener: WebListener) -> None:
+            async with serving(site(forever), listener):
+                await began.wait()
+                if cancelled:
+                    await asyncio.Event().wait()
+
+        with listening(":0") as listener:
+            async with asyncio.TaskGroup() as group:
+                asked = group.create_task(ask(listener))
+                block_task = group.create_task(block(listener))
+                await began.wait()
+                if cancelled:
+                    block_task.cancel()
+                await asyncio.wait([block_task])
+                assert block_task.cancelled() == cancelled
+                assert ended.is_set()
+                with suppress(ConnectionError):  # Or the end, without an answer.
+                    assert b"200" not in await asked
+
+    asyncio.run(main())
+
+
+def test_forms_of_an_address() -> None:
+    assert parse_address("127.0.0.1:80") == ("127.0.0.1", 80)
+    assert parse_address(":0") == ("127.0.0.1", 0)
+    assert parse_address("[::1]:8080") == ("::1", 8080)
+    for wrong in ("", "8080", "host", "host:", "host:x", "host:70000"):
+        with pytest.raises(ConfigError, match="HOST:PORT"):
+            parse_address(wrong)
+
+
+def test_others_are_told_an_address_that_they_can_reach() -> None:
+    with listening("0.0.0.0:0") as listener:
+        assert listener.endpoint == f"{socket.gethostname()}:{listener.port}"
+    with listening("localhost:0") as listener:
+        assert listener.endpoint.endswith(f":{listener.port}")
