@@ -14,9 +14,9 @@ from streamlog.protocol.schema import one_buffer
 from streamlog.records.batch import HEADER_BYTES, RecordBatch
 
 if TYPE_CHECKING:
-    from streamlog.broker.storage.disk.files import Buffer
     from streamlog.errors import LogError
     from streamlog.protocol.messages.produce_and_fetch import ProduceRequest
+    from streamlog.protocol.schema import Buffer
 
 _ATTRIBUTES_LOW_AT: Final = 22
 """The second byte of a batch's attributes."""

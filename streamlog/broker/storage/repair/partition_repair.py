@@ -53,9 +53,9 @@ ADVICE = {
     " sound, and served as they stand, and no check can tell which were meant; look at them with"
     " `streamlog log dump`, and send what is missing again from its source",
     FindingKind.OVERLAP: "two files hold the same offsets, and the later one has not all that the"
-    " earlier one has of them, or begins within a batch of it: no check can tell which is right; move the"
-    " one that should not be there (a copy, perhaps) out of the folder, or restore both from a copy,"
-    " and repair again",
+    " earlier one has of them, or begins within a batch of it: no check can tell which is right;"
+    " move the one that should not be there (a copy, perhaps) out of the folder, or restore both"
+    " from a copy, and repair again",
 }
 """What to do about findings that mending leaves."""
 _REWRITTEN = frozenset(

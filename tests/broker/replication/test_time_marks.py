@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.idle_marks import TimeMarks
+from streamlog.broker.replication.time_marks import TimeMarks
 
 
 def test_of_several_wishes_the_earliest_counts() -> None:
