@@ -157,7 +157,7 @@ class ArrowBatches:
                 # Just before it is decoded: what was looked at is near the processor then.
                 if self._options.verify_crc and not batch.is_compressed:
                     batch.check_crc()
-                within = self._headers_within(batch)
+                within = self._slice_headers(batch)
                 buffers.read(payload, wanted.start, wanted.end)
             except CorruptData as error:
                 self._corrupt.meet(batch.base_offset, batch.next_offset, error)
@@ -177,7 +177,7 @@ class ArrowBatches:
             arrays, headers, count, LOG_APPEND_TIME if append_time else CREATE_TIME
         )
 
-    def _headers_within(self, batch: RecordBatch) -> list[Any]:
+    def _slice_headers(self, batch: RecordBatch) -> list[Any]:
         if not self._options.include_headers:
             return []
         columns, wanted = batch.columns(), self._range

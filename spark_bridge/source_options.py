@@ -153,7 +153,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
         assigned=assigned,
         starting=_source_kind(given, "starting", refused="latest" if streaming is False else None),
         ending=_source_kind(given, "ending", refused="earliest"),
-        is_batch=given.are_of_batch(),
+        is_batch=given.are_batch_options(),
         is_strict_about_times=strategy == "error",
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         ignore_corrupt_batches=given.flag("ignoreCorruptBatches", default=False),
@@ -202,7 +202,7 @@ class GivenOptions:
                 hint = f"did you mean '{known[near[0]]}'?" if near else f"known: {', '.join(own)}"
                 raise ConfigError(f"the streamlog source has no option '{key}'; {hint}")
 
-    def are_of_batch(self) -> bool:
+    def are_batch_options(self) -> bool:
         """Whether nothing says that the query is a streaming one."""
         begins = (self.text("startingOffsets") or "").strip().lower()
         return begins != "latest" and not any(map(self.text, STREAM_ONLY))

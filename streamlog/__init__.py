@@ -87,17 +87,15 @@ _HOMES = {
     "dsl.topic": "Sent Topic",
     "dsl.windowed": "WindowedStream",
     "errors": "ProcessingError StreamlogError",
+    "nodes.policies": "ErrorPolicy on_error",
+    "nodes.stream_nodes": "Aggregator",
     "record": "Late Record Windowed",
     "serdes": "Serde migration",
     "snapshots.snapshot": "Snapshot",
-    "topology": "Aggregator ErrorPolicy on_error",
     "windows.calendar": "calendar",
-    "windows.counted": "count_window",
-    "windows.definitions": "Windows hopping tumbling",
+    "windows.definitions": "Windows count_window hopping session sliding tumbling",
     "windows.emit": "Emit",
-    "windows.joins": "JoinWindow",
-    "windows.sessions": "session",
-    "windows.sliding": "sliding",
+    "windows.join_windows": "JoinWindow",
 }
 """What is imported from where: the imports above, which are for type checkers and readers."""
 

@@ -104,7 +104,7 @@ class Subtopology:
         the stream time that a node keeps.
         """
         internal = any(topic.internal for topic in self.topics.values())
-        timed = any(node.keeps_time for node in self.nodes)
+        timed = any(node.tracks_time for node in self.nodes)
         has_state = self.stores or internal or timed
         return f"{self.app_id}-{self.number}-changelog" if has_state else None
 
@@ -122,21 +122,21 @@ class Subtopology:
         unless a processor sets rows that somebody else sees.
         """
         return (
-            any(map(self._paths_meet, self.topics))
+            any(map(self._paths_converge, self.topics))
             or any(map(self._awaits_feeds, self.nodes))
-            or any(map(self._sets_what_others_see, self.nodes))
+            or any(map(self._has_visible_effects, self.nodes))
         )
 
-    def _sets_what_others_see(self, node: Node) -> bool:
+    def _has_visible_effects(self, node: Node) -> bool:
         if not isinstance(node, Process):
             return False
         others = (other for other in self.nodes if other is not node)
-        return any({*other.parents, *other.looks_into} & {*node.tables} for other in others)
+        return any({*other.parents, *other.lookup_nodes} & {*node.tables} for other in others)
 
     def _awaits_feeds(self, node: Node) -> bool:
         return node.awaits_feeds and any(origin.feeds for origin in self.origins(node))
 
-    def _paths_meet(self, topic: str) -> bool:
+    def _paths_converge(self, topic: str) -> bool:
         paths: defaultdict[str, int] = defaultdict(int)
         at_topic: defaultdict[str, int] = defaultdict(int)
         at_store: defaultdict[str, int] = defaultdict(int)
@@ -146,7 +146,7 @@ class Subtopology:
             paths[node.name] = count
             for written in node.writes:
                 at_topic[written.name] += count
-            for table in node.looks_into:
+            for table in node.lookup_nodes:
                 at_store[table] += count
         met = [paths[table] and joins for table, joins in at_store.items()]
         return any(met) or max([*paths.values(), *at_topic.values()]) > 1
@@ -188,7 +188,7 @@ class Subtopology:
 
     def clocks(self, node: Node) -> list[Node]:
         """The nodes that tell how far event time has come where this node's records are."""
-        return self._above(node, lambda n: isinstance(n, Entry) or n.keeps_time)
+        return self._above(node, lambda n: isinstance(n, Entry) or n.tracks_time)
 
     def nearest(self, node: Node, wanted: Callable[[Node], bool]) -> list[Node]:
         """The nearest nodes of this kind above this one, in build order."""
@@ -326,7 +326,7 @@ class Topology:
         counts = dict(known)
         for sub in self._upstream_first():
             for topic in sub.topics.values():
-                if topic.name not in counts and not topic.is_made:
+                if topic.name not in counts and not topic.is_managed:
                     raise TopologyError(
                         f"topic {topic.name!r} is read by {self.app_id!r} but is not there: "
                         "create it, or let the app create it"
@@ -337,11 +337,11 @@ class Topology:
 
     def _fresh_counts(self, sub: Subtopology, counts: Mapping[str, int]) -> dict[str, int]:
         """Of those topics of a sub-topology that are made, and are not there."""
-        made = [topic for topic in sub.topics.values() if topic.is_made]
+        made = [topic for topic in sub.topics.values() if topic.is_managed]
         given = [
             counts[name]
             for name, topic in sub.topics.items()
-            if name in counts and (sub.changelog_topic in counts or not topic.is_made)
+            if name in counts and (sub.changelog_topic in counts or not topic.is_managed)
         ]
         wanted = [
             counts.get(topic.name) or topic.partitions or self._upstream(topic, counts)
@@ -435,7 +435,7 @@ class Topology:
 def _pairs(sub: Subtopology, nodes: Iterable[Node]) -> Iterator[tuple[Node, str, str]]:
     """Of each node, the first topic that its keys come from, with each of the others."""
     for node in nodes:
-        tables = [sub.by_name[name] for name in node.looks_into]
+        tables = [sub.by_name[name] for name in node.lookup_nodes]
         above = [*sub.ancestors(node), *tables]
         above += [each for table in tables for each in sub.ancestors(table)]
         read = [n.topic for n in above if isinstance(n, Entry)]
@@ -567,7 +567,7 @@ def _connected_groups(nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
     ordered = list(nodes)
     for node in ordered:
         # A topic has a slash before its name, which no node has.
-        linked = [*node.parents, *node.looks_into]
+        linked = [*node.parents, *node.lookup_nodes]
         if isinstance(node, Entry):
             linked.append(f"/{node.topic.name}")
         for other in linked:
@@ -601,7 +601,7 @@ def _idle_marks(topic: str, subs: list[Subtopology]) -> tuple[int, ...]:
 
 
 def _is_timed(topic: str, subs: list[Subtopology]) -> bool:
-    return any(node.keeps_time for sub in _readers_below(topic, subs) for node in sub.nodes)
+    return any(node.tracks_time for sub in _readers_below(topic, subs) for node in sub.nodes)
 
 
 def _readers_below(topic: str, subs: list[Subtopology]) -> Iterator[Subtopology]:

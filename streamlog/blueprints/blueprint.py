@@ -36,6 +36,9 @@ CHANGEABLE = frozenset({"grace_ms", "retention_ms"})
 SERDE = "serde"
 """Marks the form of a serde among other details."""
 
+STORED_KINDS = {"GlobalTableNode": "GlobalTable"}
+"""Classes by the names that stored topologies have for them."""
+
 
 class StoreEntry(msgspec.Struct, frozen=True):
     """A store of the topology."""
@@ -162,7 +165,7 @@ def _plain_object(value: object) -> object:
         return value.__qualname__
     if _is_serde(value):
         return {SERDE: form_of(cast("Any", value))}
-    kind = type(value).__qualname__
+    kind = STORED_KINDS.get(type(value).__qualname__, type(value).__qualname__)
     if not dataclasses.is_dataclass(value):
         return kind
     fields = {name: _plain(part) for name, part in _fields(value) if not _is_code(part)}

@@ -94,7 +94,7 @@ def _topic_id(name: str) -> str:
 
 
 def _topic_box(topic: TopicSpec) -> Box:
-    return Box(_topic_id(topic.name), "internal" if topic.is_made else "topic", (topic.name,))
+    return Box(_topic_id(topic.name), "internal" if topic.is_managed else "topic", (topic.name,))
 
 
 def _node_box(node: Node, group: str, mark: Mark) -> Box:
@@ -113,7 +113,7 @@ def _function(node: Node) -> str:
 
 def _detail(node: Node) -> str:
     # The topic of a source or sink is a box of its own, as is a table that is looked into.
-    return "" if hasattr(node, "topic") or node.looks_into else node.detail
+    return "" if hasattr(node, "topic") or node.lookup_nodes else node.detail
 
 
 def _arrows(node: Node) -> Iterator[Arrow]:
@@ -121,7 +121,7 @@ def _arrows(node: Node) -> Iterator[Arrow]:
         yield Arrow(_topic_id(node.topic.name), node.name)
     for parent in node.parents:
         yield Arrow(parent, node.name)
-    for table in node.looks_into:
+    for table in node.lookup_nodes:
         yield Arrow(table, node.name, dashed=True)
     for topic in node.writes:
         yield Arrow(node.name, _topic_id(topic.name))

@@ -27,7 +27,7 @@ from streamlog.cli.session import (
     my_slot,
     serve,
     serve_until_orphaned,
-    set_within,
+    wait_until_set,
 )
 from streamlog.errors import ConfigError, UsageError
 from streamlog.properties import read_properties
@@ -120,7 +120,7 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
             gc.collect()
             gc.freeze()
             for look in itertools.count(1):
-                if await set_within(stop, LOOK_MS):
+                if await wait_until_set(stop, LOOK_MS):
                     break
                 opened.directory.check()
                 if look % LOOKS_TO_GIVE_BACK == 0:

@@ -64,10 +64,10 @@ class ClusterStatus:
         wanted = {node for each in self.partitions for node in each.replicas}
         if self.quorum is not None:
             wanted |= {each.node_id for each in self.quorum.voters}
-        controllers = self._controllers_alone()
+        controllers = self._controllers_only()
         return sorted(wanted - {each.node_id for each in self.cluster.brokers} - controllers)
 
-    def _controllers_alone(self) -> set[int]:
+    def _controllers_only(self) -> set[int]:
         """Voters that have caught up and hold nothing: they need not be brokers."""
         if self.quorum is None:
             return set()

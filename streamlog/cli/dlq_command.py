@@ -186,7 +186,7 @@ def dlq_drop(
 
 
 def _topic(session: Session, given: str | None) -> str:
-    return given if given is not None else f"{session.the_app().id}-dlq"
+    return given if given is not None else f"{session.require_app().id}-dlq"
 
 
 def _group(topic: str) -> str:

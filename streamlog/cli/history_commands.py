@@ -350,7 +350,7 @@ async def _promote(
 
 def _app_of(context: typer.Context, log: str | None) -> App:
     session: Session = context.obj
-    app = session.the_app()
+    app = session.require_app()
     app.log, app.security = session.log_url(log), session.security()
     return app
 

@@ -160,7 +160,7 @@ def send(
 ) -> None:
     """Send one record, or each line of a file, checked against the topic's types."""
     session: Session = context.obj
-    spec = _spec(session.the_app(), topic)
+    spec = _spec(session.require_app(), topic)
     if (value is None) == (file is None):
         raise UsageError("send takes a VALUE or --file FILE (--file -: standard input)")
     if file is None and key_separator is not None:

@@ -128,7 +128,7 @@ def serve(
     run(until_stopped())
 
 
-async def set_within(event: asyncio.Event, timeout_ms: int) -> bool:
+async def wait_until_set(event: asyncio.Event, timeout_ms: int) -> bool:
     """Wait for an event, but not for ever; whether it was set."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -204,7 +204,7 @@ class Session:
     app: App | None = None
     security_file: str | None = None
 
-    def the_app(self) -> App:
+    def require_app(self) -> App:
         """The app, for a command that needs one.
 
         Raises:

@@ -47,7 +47,7 @@ def stream_time(
     The app's workers have to be stopped for --reset-to.
     """
     session: Session = context.obj
-    app = session.the_app()
+    app = session.require_app()
     app.log, app.security = session.log_url(log), session.security()
     with log_warnings():
         topology = app.program().topology
@@ -127,7 +127,7 @@ def topology(
     """What the app computes: its sub-topologies, nodes and state."""
     session: Session = context.obj
     with log_warnings():
-        built = session.the_app().topology()
+        built = session.require_app().topology()
     change = _compare(session, log, built) if diff else None
     if format_ is not Format.TEXT:
         typer.echo(_render(built, change, format_), nl=False)

@@ -252,7 +252,7 @@ def worker(
     The first Ctrl-C commits and leaves the group, the second stops at once.
     """
     session: Session = context.obj
-    app = session.the_app()
+    app = session.require_app()
     with log_warnings():
         program = replace(app.program(), accept_state_loss=accept_state_loss)
     if source_lost is not None:

@@ -158,7 +158,7 @@ def _flows(
             flows[node.name] = _entry(node, sub, counts, written)
             continue
         parents = [flows[name] for name in node.parents]
-        tables = [flows[name] for name in node.looks_into if name in flows]
+        tables = [flows[name] for name in node.lookup_nodes if name in flows]
         flow = _together(node, parents, sub)
         behind = _behind(node, flow, parents, tables, sub)
         flows[node.name] = _provided(node, behind, [*parents, *tables], sub)
@@ -250,7 +250,7 @@ def _together(node: Node, parents: Sequence[Flow], sub: Subtopology) -> Flow:
 
 def _is_one_source(node: Node, sub: Subtopology) -> bool:
     above = sub.origins(node)
-    tables = [sub.by_name[name] for name in node.looks_into]
+    tables = [sub.by_name[name] for name in node.lookup_nodes]
     above += [each for table in tables for each in (sub.origins(table) or [table])]
     return len({each.topic.name if isinstance(each, Entry) else each.name for each in above}) == 1
 

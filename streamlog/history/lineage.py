@@ -337,7 +337,7 @@ def _remembers(stage: Stage, topic: str) -> bool:
     sub = stage.subtopology
     sinks = [node for node in sub.nodes if topic in (each.name for each in node.writes)]
     return any(
-        each.specs or each.looks_into for sink in sinks for each in (sink, *sub.ancestors(sink))
+        each.specs or each.lookup_nodes for sink in sinks for each in (sink, *sub.ancestors(sink))
     )
 
 

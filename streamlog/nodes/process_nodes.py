@@ -95,7 +95,7 @@ class Process(Node):
         return f"{self.name}/{clock}"
 
     @property
-    def looks_into(self) -> tuple[str, ...]:
+    def lookup_nodes(self) -> tuple[str, ...]:
         """The tables."""
         return self.tables
 
@@ -110,7 +110,7 @@ class Process(Node):
         return True
 
     @property
-    def keeps_time(self) -> bool:
+    def tracks_time(self) -> bool:
         """Its context tells it."""
         return True
 

@@ -101,7 +101,7 @@ class Node:
         return ()
 
     @property
-    def looks_into(self) -> tuple[str, ...]:
+    def lookup_nodes(self) -> tuple[str, ...]:
         """Other nodes in whose stores it looks when a record comes: they are in its task."""
         return ()
 
@@ -125,7 +125,7 @@ class Node:
         return not self.feeds
 
     @property
-    def keeps_time(self) -> bool:
+    def tracks_time(self) -> bool:
         """It knows how far event time has come, and tells those below."""
         return bool(self.feeds)
 
@@ -402,7 +402,7 @@ class TableJoin(Node):
     """Records without a row go on too."""
 
     @property
-    def looks_into(self) -> tuple[str, ...]:
+    def lookup_nodes(self) -> tuple[str, ...]:
         """The table."""
         return (self.table,)
 

@@ -273,7 +273,7 @@ class TableTableJoin(Keyed):
         """Its kind."""
         return self.kind
 
-    def ends_around(self, at_ms: int) -> tuple[int, int]:
+    def end_range(self, at_ms: int) -> tuple[int, int]:
         """The first and the last end that a window with this time in it may have."""
         return at_ms + (not self.ends_count), FAR_MS
 
@@ -463,7 +463,7 @@ class AgentTables(Node):
     """Those whose rows it works on."""
 
     @property
-    def looks_into(self) -> tuple[str, ...]:
+    def lookup_nodes(self) -> tuple[str, ...]:
         """The tables."""
         return self.tables
 

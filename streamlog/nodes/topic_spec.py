@@ -90,6 +90,6 @@ class TopicSpec:
     partitions as what is read with it."""
 
     @property
-    def is_made(self) -> bool:
+    def is_managed(self) -> bool:
         """Whether the app makes it, whatever is there, and nobody else writes to it."""
         return self.internal or self.is_own

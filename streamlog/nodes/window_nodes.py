@@ -170,7 +170,7 @@ class RecordWindowsAggregate(WindowedRows):
         """It is closed for good when stream time has passed its end by more than this."""
         return self.late_after_ms
 
-    def ends_around(self, at_ms: int) -> tuple[int, int]:
+    def end_range(self, at_ms: int) -> tuple[int, int]:
         """The first and the last end that a window with this time in it may have."""
         return at_ms, at_ms + self.windows.size_ms
 
@@ -205,7 +205,7 @@ class SessionAggregate(RecordWindowsAggregate):
         """
         return self.late_after_ms + (self.windows.gap_ms if self.emit == Emit.UPDATE else 0)
 
-    def ends_around(self, at_ms: int) -> tuple[int, int]:
+    def end_range(self, at_ms: int) -> tuple[int, int]:
         """There is no last one."""
         return at_ms, FAR_MS
 

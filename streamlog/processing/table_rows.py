@@ -277,7 +277,7 @@ class TableRows:
     def _ends_around(self, at_ms: int) -> tuple[int, int]:
         owner = self.owner
         if isinstance(owner, RecordWindowsAggregate | TableTableJoin):
-            return owner.ends_around(at_ms)
+            return owner.end_range(at_ms)
         if isinstance(owner, WindowedAggregate):
             return at_ms + 1, Assigner(owner.windows).of(at_ms)[-1][1]
         return at_ms + 1, at_ms

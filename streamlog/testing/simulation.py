@@ -275,7 +275,7 @@ def _by_commits(topology: Topology) -> set[str]:
         before = len(reached) + len(topics)
         for node in topology.nodes:
             emit = getattr(node, "emit", Emit.UPDATE)
-            behind = {*node.parents, *node.looks_into} & reached
+            behind = {*node.parents, *node.lookup_nodes} & reached
             is_fed = isinstance(node, Entry) and node.topic.name in topics
             if emit not in {Emit.UPDATE, Emit.CLOSE} or behind or is_fed:
                 reached.add(node.name)

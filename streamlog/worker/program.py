@@ -158,7 +158,7 @@ class Program:
     def outer_sources(self) -> list[str]:
         """Those of the topics that are read which the app does not make itself."""
         topics = self.topology.topics
-        return [name for name in self.sources if name not in topics or not topics[name].is_made]
+        return [name for name in self.sources if name not in topics or not topics[name].is_managed]
 
     @property
     def placement(self) -> Placement:

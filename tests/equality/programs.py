@@ -79,7 +79,7 @@ class Program:
     """Topics of the history with their partitions."""
     tables: set[str] = field(default_factory=set)
     outputs: list[Topic[str, int]] = field(default_factory=list)
-    keeps_time: bool = False
+    tracks_time: bool = False
     """Whether timers wait for stream time, which an empty partition would hold back for ever."""
     told: list[str] = field(default_factory=list)
     """The operators, for who reads of a failure."""
@@ -483,7 +483,7 @@ class _Maker:
         if self._is_live and self._rng.random() < 0.8:
             kind = Bells
         name = self._name(kind.__name__.lower())
-        self._program.keeps_time = True
+        self._program.tracks_time = True
         self._add(self._keyed().process(kind, name=name), name)
 
     def _join(self) -> None:
@@ -596,7 +596,7 @@ def history(seed: int, program: Program) -> list[Fed]:
         is_table = topic in program.tables
         for partition in range(partitions):
             count = rng.choice([0, 3, 20, 60, 60])
-            if program.keeps_time and rng.random() < 0.9:
+            if program.tracks_time and rng.random() < 0.9:
                 count = max(count, 3)
             fed += _partition(rng, topic, partition, count, is_table=is_table)
     return fed

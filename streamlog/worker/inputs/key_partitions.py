@@ -43,7 +43,7 @@ class KeyPlaces:
             for sub in topology.subtopologies
             if sub.stores
             for topic in sub.topics.values()
-            if not topic.is_made and counts[topic.name] > 1
+            if not topic.is_managed and counts[topic.name] > 1
         }
         self._compared: dict[TopicPartition, int] = {}
         self._batches: dict[TopicPartition, int] = {}

@@ -85,7 +85,7 @@ async def ensure_topics(
     counts = await _with_lone_tables(admin, topology, counts)
     wanted = topology.partition_counts(counts)
     changelogs = topology.changelog_partitions(wanted)
-    own = {name for name, spec in topology.topics.items() if spec.is_made} | {*changelogs}
+    own = {name for name, spec in topology.topics.items() if spec.is_managed} | {*changelogs}
     own |= {name for name, spec in declared.items() if spec.takes_every_time}
     await take_every_time(admin, own & existing.keys())
     missing = [
