@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import Any
 
-from streamlog.cli.loading import loaded
+from streamlog.cli.root import load_command
 
 BLOCK = re.compile(r"^ *```\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"streamlog ([a-z].*?)(?: &| \||;|$)", re.MULTILINE)
@@ -21,7 +21,7 @@ def commands(text: str) -> list[str]:
 def check(line: str) -> None:
     """Fail if there is no such command, or it does not take these options."""
     words = shlex.split(line, comments=True)
-    command: Any = loaded(words.pop(0))
+    command: Any = load_command(words.pop(0))
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
     assert not hasattr(command, "commands"), f"{line}: which command of {command.name}?"
