@@ -72,7 +72,8 @@ async def _run_producer(url: str, take: Callable[[], set[str]]) -> list[set[str]
         await asyncio.sleep(0.2)  # What the record before has left behind comes to its end.
         take()
         child.stdin.write(b"\n")
-        await child.stdout.readline()
+        if not await child.stdout.readline():
+            raise RuntimeError("the producer has ended without sending: see its traceback above")
         windows.append(take())
     child.stdin.close()
     await child.wait()
