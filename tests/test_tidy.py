@@ -167,7 +167,8 @@ def test_changelog_fragments_have_names_that_a_release_collects() -> None:
 
 
 def test_tests_mirror_the_package() -> None:
-    rooms = {name(path.parent).removeprefix("streamlog").strip("/") for path in SOURCES}
+    places = {place for path in SOURCES for place in (path.parent, path.with_suffix(""))}
+    rooms = {name(place).removeprefix("streamlog").strip("/") for place in places}
     for test in ROOT.glob("tests/**/test_*.py"):
         room = name(test.parent).removeprefix("tests").strip("/")
         apart = {

@@ -61,9 +61,9 @@ def find_tests(path: str, tests: Iterable[str]) -> list[str]:
 def _tests_of_room(changed: PurePosixPath, tests: list[str]) -> list[str]:
     """Return the tests of a module's room, or of the next room above it that has any.
 
-    The test that is named after the module comes first.
+    The test that is named after the module comes first. A module may have a folder of tests.
     """
-    top, *inner = changed.parent.parts
+    top, *inner = changed.with_suffix("").parts
     parts = inner if top == "streamlog" else [top, *inner]
     own = f"test_{changed.stem}.py"
     while parts:

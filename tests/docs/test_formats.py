@@ -49,7 +49,12 @@ def article(key: str, amount: int) -> str:
     return key
 
 
-app.stream(sales).group_by(article, name="by-key").count(name="sold")
+def add(total: int, amount: int) -> int:
+    print("added", flush=True)
+    return total + amount
+
+
+app.stream(sales).group_by(article, name="by-key").reduce(add, name="sold")
 if __name__ == "__main__":
     app.main()
 """
@@ -122,13 +127,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         try:
             lines = iter(worker.stdout or ())
             next(line for line in lines if "rebalance" in line)
+            (path / "sales").write_text("pen 1\npen 2\n")
             subprocess.run(
-                [*command, "send", "sales", "1", "--key", "pen"],
+                [*command, "send", "sales", "--file", "sales", "--key-separator", " "],
                 check=True,
                 capture_output=True,
                 cwd=path,
                 env=environment,
             )
+            next(line for line in lines if "added" in line)
         finally:
             worker.terminate()
             worker.communicate()

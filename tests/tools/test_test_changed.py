@@ -6,26 +6,28 @@ import pytest
 
 from tools.test_changed import TIDY, find_tests, select
 
-STORAGE = ["tests/broker/storage/test_log.py", "tests/broker/storage/test_segment.py"]
-SERVER = "tests/broker/server/test_acceptor.py"
+CELLAR = ["tests/inn/cellar/test_barrel.py", "tests/inn/cellar/test_shelf.py"]
+BAR = "tests/inn/test_bar.py"
+MENU = "tests/menu/test_prices.py"
 DOCS = "tests/docs/test_readme.py"
 SPARK = "tests/spark_bridge/test_reader.py"
-OUTER = ["tests/test_layers.py", "tests/test_record.py", TIDY]
-TESTS = [*STORAGE, SERVER, DOCS, SPARK, *OUTER]
+OUTER = ["tests/test_layers.py", "tests/test_sign.py", TIDY]
+TESTS = [*CELLAR, BAR, MENU, DOCS, SPARK, *OUTER]
 
 
 @pytest.mark.parametrize(
     ("changed", "tests"),
     [
-        ("streamlog/broker/server/acceptor.py", [SERVER]),
-        ("streamlog/broker/storage/log.py", STORAGE),
-        ("streamlog/broker/storage/log/segment.pxd", STORAGE[::-1]),
-        ("streamlog/broker/storage/repair/scan.py", STORAGE),
+        ("streamlog/inn/bar.py", [BAR]),
+        ("streamlog/inn/cellar/barrel.py", CELLAR),
+        ("streamlog/inn/cellar/shelf.pxd", CELLAR[::-1]),
+        ("streamlog/inn/cellar/crates/lid.py", CELLAR),
+        ("streamlog/menu.py", [MENU]),
+        ("streamlog/sign.py", ["tests/test_sign.py"]),
+        ("streamlog/street.py", OUTER),
         ("spark_bridge/reader.py", [SPARK]),
-        ("streamlog/record.py", ["tests/test_record.py"]),
-        ("streamlog/errors.py", OUTER),
-        (SERVER, [SERVER]),
-        ("tests/broker/cases.py", [*STORAGE, SERVER]),
+        (BAR, [BAR]),
+        ("tests/inn/guests.py", [*CELLAR, BAR]),
         ("docs/joins.md", [DOCS]),
         ("README.md", [DOCS]),
         ("pyproject.toml", ["tests/test_layers.py"]),
@@ -37,7 +39,7 @@ def test_a_change_calls_for_the_tests_of_its_room(changed: str, tests: list[str]
 
 
 def test_a_change_runs_each_test_once_and_the_tidy_tests_last() -> None:
-    assert select(["streamlog/broker/server/acceptor.py", SERVER], TESTS) == [SERVER, TIDY]
+    assert select(["streamlog/inn/bar.py", BAR], TESTS) == [BAR, TIDY]
 
 
 def test_a_change_without_tests_selects_none() -> None:
