@@ -8,13 +8,13 @@ from typing import Any
 
 from streamlog.cli.root import load_command
 
-BLOCK = re.compile(r"^ *```\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"streamlog ([a-z].*?)(?: &| \||;|$)", re.MULTILINE)
 
 
 def commands(text: str) -> list[str]:
     """The commands in a document's blocks for the shell, without `streamlog`."""
-    blocks = [block.replace("\\\n", "") for block in BLOCK.findall(text)]
+    blocks = [text.replace("\\\n", "") for language, text in BLOCK.findall(text) if not language]
     return sorted({found for block in blocks for found in COMMAND.findall(block)})
 
 

@@ -13,6 +13,7 @@ from tests.docs.commands import check, commands
 ROOT = Path(__file__).parent.parent.parent
 TEXT = (ROOT / "docs/debugging.md").read_text()
 PROGRAMS = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", TEXT, re.DOTALL)
+COMMANDS = commands(TEXT)
 SOURCES = re.sub(
     r'"\n\s+f?"', "", "".join(path.read_text() for path in ROOT.glob("streamlog/**/*.py"))
 )
@@ -26,7 +27,11 @@ def test_a_program_is_an_app(name: str, text: str) -> None:
     assert isinstance(space["app"], App)
 
 
-@pytest.mark.parametrize("line", commands(TEXT))
+def test_the_document_has_commands() -> None:
+    assert len(COMMANDS) >= 7
+
+
+@pytest.mark.parametrize("line", COMMANDS)
 def test_there_is_such_a_command_with_such_options(line: str) -> None:
     check(line)
 
