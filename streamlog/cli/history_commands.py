@@ -164,8 +164,7 @@ def compare(
     *snapshot, topic = given
     if len(snapshot) != (version is None):
         raise UsageError(
-            "compare takes SNAPSHOT TOPIC, for a history, or TOPIC --version NAME, for a version "
-            "that runs beside the app"
+            "compare takes SNAPSHOT TOPIC for a history, or TOPIC --version NAME for a version"
         )
     app = _app_of(context, log)
     spec = app.topics.get(topic)
@@ -173,9 +172,8 @@ def compare(
         raise UsageError(f"app {app.id!r} has no topic {topic!r}: it has {', '.join(app.topics)}")
     comparison: Comparison | LiveComparison
     if version is None:
-        comparison = _compare_staged(
-            app, spec, _snapshot(app, snapshot[0], directory), inputs=inputs
-        )
+        staged = _snapshot(app, snapshot[0], directory)
+        comparison = _compare_staged(app, spec, staged, inputs=inputs)
     else:
         found = _topic(app, spec)
         with log_warnings():

@@ -266,9 +266,7 @@ class Task:
         self._clocked = self._with("next_wall_ms")
         self._passing, self._waiting = self._with("pass_time"), self._with("waits_for")
         self._following = [step for step in self._waiting if not self._is_patient(step)]
-        self._owners = {
-            f: s for s in self._steps.values() for f in (*s.own_time_sources, *s.clocks)
-        }
+        self._owners = {f: s for s in steps for f in (*s.own_time_sources, *s.clocks)}
         """Of feeds that are no inputs."""
         self._has_news, self._era = False, era or Era()
         if store is not None and subtopology.changelog_topic is not None:

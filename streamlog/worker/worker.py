@@ -150,15 +150,10 @@ class Worker:
         program = self._program
         async with AsyncExitStack() as stack:
             door = stack.enter_context(door_at(program.web, program.pages))
-            if door is not None:
-                self.exchange.endpoint = door.listener.endpoint
-            start = await prepared(
-                program,
-                log,
-                clock=self._clock,
-                log_url=self._log_url,
-                web=None if door is None else door.listener.endpoint,
-            )
+            web = None if door is None else door.listener.endpoint
+            if web is not None:
+                self.exchange.endpoint = web
+            start = await prepared(program, log, clock=self._clock, log_url=self._log_url, web=web)
             self._announce(start)
             # Tasks hand over whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))

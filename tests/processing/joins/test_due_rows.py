@@ -68,7 +68,7 @@ class Checked:
 def test_rows_leave_when_they_are_due_and_in_order(steps: list[Step], bytes_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join_buffer, "PAGE_ROWS", 3)
-        patch.setattr(join_buffer, "STALE_PLACES_MAX", 2)
+        patch.setattr(join_buffer, "STALE_KEYS_MAX", 2)
         checked = Checked(bytes_max)
         perform(checked, steps)
         checked.take(61)
