@@ -3,60 +3,37 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tools import shape
+from tools.modules import Module
 
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted([*ROOT.glob("streamlog/**/*.py"), *ROOT.glob("spark_bridge/**/*.py")])
 CODE_LINES_MAX = 700
+"""Of a file, without imports."""
 FUNCTION_LINES_MAX = 50
 NESTING_MAX = 3
 POSITIONAL_MAX = 5
-# Tables of the wire protocol: one declaration a field, split by Kafka's own areas.
-TABLES = {"streamlog/protocol/messages"}
+TABLES = ROOT / "streamlog/protocol/messages"
+"""Tables of the wire protocol: one declaration a field, split by Kafka's own areas."""
 VAGUE = {"utils", "util", "helpers", "common", "misc", "manager", "base"}
 COMPOUND = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Rule = Callable[[Module, shape.Lines], Iterator[str]]
+"""What a module does against a rule, a line each."""
 
 
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-every_source = pytest.mark.parametrize("path", SOURCES, ids=name)
-
-
-def docstring_lines(tree: ast.Module) -> set[int]:
-    lines: set[int] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str())):
-                lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return lines
-
-
-@cache
-def code_lines(path: Path) -> set[int]:
-    text = path.read_text()
-    skip = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT}
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in skip and token.type != tokenize.ENDMARKER:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    return lines - docstring_lines(parsed(path))
+@pytest.fixture(scope="module")
+def tree() -> shape.Tree:
+    return shape.Tree(ROOT)
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
@@ -83,53 +60,74 @@ def nesting(body: list[ast.stmt], level: int = 0) -> int:
     return deepest
 
 
-@every_source
-def test_a_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(parsed(path)), "no module docstring"
+def a_module_says_what_it_is(module: Module, _: shape.Lines) -> Iterator[str]:
+    if not ast.get_docstring(module.tree):
+        yield "no module docstring"
 
 
-@every_source
-def test_a_file_fits_its_room(path: Path) -> None:
-    if name(path.parent) not in TABLES:
-        assert len(code_lines(path)) <= CODE_LINES_MAX
+def a_file_fits_its_room(module: Module, lines: shape.Lines) -> Iterator[str]:
+    if module.path.parent != TABLES and lines.body > CODE_LINES_MAX:
+        yield f"{lines.body} lines"
 
 
-@every_source
-def test_a_function_fits_a_screen(path: Path) -> None:
-    code = code_lines(path)
-    for function in functions(parsed(path)):
-        lines = {*range(function.lineno, (function.end_lineno or 0) + 1)} & code
-        assert len(lines) <= FUNCTION_LINES_MAX, f"{function.name}: {len(lines)} lines"
-        assert nesting(function.body) <= NESTING_MAX, f"{function.name} is nested too deep"
+def a_function_fits_a_screen(module: Module, lines: shape.Lines) -> Iterator[str]:
+    for function in functions(module.tree):
+        own = {*range(function.lineno, (function.end_lineno or 0) + 1)} & lines.numbers
+        if len(own) > FUNCTION_LINES_MAX:
+            yield f"{function.name}: {len(own)} lines"
+        if nesting(function.body) > NESTING_MAX:
+            yield f"{function.name} is nested too deep"
         positional = function.args.posonlyargs + function.args.args
         count = sum(argument.arg not in {"self", "cls"} for argument in positional)
-        assert count <= POSITIONAL_MAX, f"{function.name}: {count} positional parameters"
+        if count > POSITIONAL_MAX:
+            yield f"{function.name}: {count} positional parameters"
 
 
-@every_source
-def test_names_are_nouns_of_the_field(path: Path) -> None:
-    assert path.stem not in VAGUE
-    for node in ast.walk(parsed(path)):
+def names_are_nouns_of_the_field(module: Module, _: shape.Lines) -> Iterator[str]:
+    if module.path.stem in VAGUE:
+        yield module.path.stem
+    for node in ast.walk(module.tree):
         if isinstance(node, ast.ClassDef):
-            assert not re.search(r"(Impl|Manager|Helper|Utils?)$", node.name), node.name
+            vague = re.search(r"(Impl|Manager|Helper|Utils?)$", node.name)
+            yield from [node.name] if vague else []
 
 
-@every_source
-def test_nothing_is_left_open(path: Path) -> None:
-    left = re.search(r"\b(TODO|FIXME|XXX|NotImplementedError)\b", path.read_text())
-    assert left is None, left
+def nothing_is_left_open(module: Module, _: shape.Lines) -> Iterator[str]:
+    yield from re.findall(r"\b(TODO|FIXME|XXX|NotImplementedError)\b", module.text)
 
 
-@every_source
-def test_a_broad_except_passes_the_error_on_or_says_why_not(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    for node in ast.walk(parsed(path)):
+def a_broad_except_passes_the_error_on_or_says_why_not(
+    module: Module, _: shape.Lines
+) -> Iterator[str]:
+    lines = module.text.splitlines()
+    for node in ast.walk(module.tree):
         if not isinstance(node, ast.ExceptHandler):
             continue
         broad = node.type is None or re.search(r"\b(Base)?Exception\b", ast.unparse(node.type))
         passed_on = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
         reason = re.search(r"noqa: BLE001 - \w", lines[node.lineno - 1])
-        assert not broad or passed_on or reason, f"line {node.lineno}"
+        if broad and not passed_on and not reason:
+            yield f"line {node.lineno}"
+
+
+RULES: list[Rule] = [
+    a_module_says_what_it_is,
+    a_file_fits_its_room,
+    a_function_fits_a_screen,
+    names_are_nouns_of_the_field,
+    nothing_is_left_open,
+    a_broad_except_passes_the_error_on_or_says_why_not,
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_in_every_module(rule: Rule, tree: shape.Tree) -> None:
+    problems = [
+        f"{name(module.path)}: {problem}"
+        for module in tree.modules.values()
+        for problem in rule(module, tree.lines[module.name])
+    ]
+    assert problems == []
 
 
 def test_every_path_in_the_documents_exists() -> None:
@@ -143,11 +141,6 @@ def test_every_path_in_the_documents_exists() -> None:
         if not (ROOT / path).exists()
     ]
     assert missing == []
-
-
-@pytest.fixture(scope="module")
-def tree() -> shape.Tree:
-    return shape.Tree(ROOT)
 
 
 @pytest.mark.parametrize("figure", shape.FIGURES)
@@ -166,8 +159,9 @@ def test_changelog_fragments_have_names_that_a_release_collects() -> None:
     assert [each.name for each in fragments if len(each.read_text().splitlines()) != 1] == []
 
 
-def test_tests_mirror_the_package() -> None:
-    places = {place for path in SOURCES for place in (path.parent, path.with_suffix(""))}
+def test_tests_mirror_the_package(tree: shape.Tree) -> None:
+    sources = [module.path for module in tree.modules.values()]
+    places = {place for path in sources for place in (path.parent, path.with_suffix(""))}
     rooms = {name(place).removeprefix("streamlog").strip("/") for place in places}
     for test in ROOT.glob("tests/**/test_*.py"):
         room = name(test.parent).removeprefix("tests").strip("/")

@@ -44,12 +44,17 @@ NO_CODE = {
 class Lines:
     """The lines of one module, by kind."""
 
-    code: int
-    """Lines with code, imports included, docstrings and comments not."""
+    numbers: frozenset[int]
+    """Which lines have code, imports included, docstrings and comments not."""
     body: int
-    """Lines with code without imports."""
+    """How many lines have code other than imports."""
     comments: int
-    """Comments, those for tools not counted."""
+    """How many comments there are, those for tools not counted."""
+
+    @property
+    def code(self) -> int:
+        """Return how many lines have code."""
+        return len(self.numbers)
 
 
 def count_lines(module: Module) -> Lines:
@@ -67,7 +72,7 @@ def count_lines(module: Module) -> Lines:
                 texts.update(_lines_of(node))
             case ast.Import() | ast.ImportFrom():
                 imports.update(_lines_of(node))
-    return Lines(len(code - texts), len(code - texts - imports), comments)
+    return Lines(frozenset(code - texts), len(code - texts - imports), comments)
 
 
 def _lines_of(node: ast.stmt) -> range:
