@@ -1,9 +1,9 @@
-"""App: what a program declares, and the door to everything that runs it.
+"""App: the declarations of a program, and the entry to everything that runs it.
 
-What is declared (`dsl.declarations`, `dsl.duties`) is collected; nothing runs until `test` makes
-a driver of it, `backfill` a history or `main` a worker. Rule of the file: declaring is cheap
-and pure, so a module that holds an app can be imported by anybody; what needs a log, a loop
-or another library is imported inside the method that needs it.
+An app collects declarations (`dsl.declarations`, `dsl.services`). Nothing runs until `test` creates
+a driver, `backfill` a history, or `main` a worker. Rule of the file: declaring is cheap and pure,
+so any program can import a module that holds an app. A method that needs a log, an event loop or
+another library imports it itself.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ SETTINGS = (
 
 
 def check_guarantee(guarantee: Guarantee) -> Guarantee:
-    """The guarantee.
+    """Return the guarantee if it is one of `GUARANTEES`.
 
     Raises:
-        ConfigError: there is no such one.
+        ConfigError: the guarantee is unknown.
     """
     if guarantee not in GUARANTEES:
-        raise ConfigError(f"guarantee is {guarantee!r}: it is one of {', '.join(GUARANTEES)}")
+        raise ConfigError(f"guarantee is {guarantee!r}: use one of {', '.join(GUARANTEES)}")
     return guarantee
 
 
 def interval_ms(name: str, given: Dur) -> int:
-    """A duration that is not 0.
+    """Return a duration in milliseconds, at least 1.
 
     Raises:
-        ConfigError: it is, or it is no duration.
+        ConfigError: the duration is 0 or malformed.
     """
     given_ms = duration_ms(given)
     if not given_ms:
@@ -89,44 +89,44 @@ def interval_ms(name: str, given: Dur) -> int:
 
 
 def memory_bytes(given: int) -> int:
-    """What a worker process may take for state.
+    """Return the bytes of memory that a worker process may use for state.
 
     Raises:
-        ConfigError: it is too little.
+        ConfigError: the number is below `MEMORY_BYTES_MIN`.
     """
     if given < MEMORY_BYTES_MIN:
-        raise ConfigError(f"state_memory_bytes is {given}: give it {MEMORY_BYTES_MIN} or more")
+        raise ConfigError(f"state_memory_bytes is {given}: set it to {MEMORY_BYTES_MIN} or more")
     return given
 
 
 def refuse(unknown: Iterable[str]) -> None:
-    """Raises ConfigError for the first of them, if there is one."""
+    """Raise ConfigError for the first unknown setting, if there is one."""
     for name in unknown:
         near = difflib.get_close_matches(name, SETTINGS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(SETTINGS)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"its settings are {', '.join(SETTINGS)}"
         raise ConfigError(f"App has no setting {name!r}: {hint}")
 
 
 def policy_of(standby_replicas: int, warmup_replicas: int, acceptable_lag: int) -> Policy:
-    """How tasks move between workers.
+    """Return the policy by which tasks move between workers.
 
     Raises:
         ConfigError: a number is out of range.
     """
-    from streamlog.worker.assignment.rebalance_plan import Policy  # noqa: PLC0415 - not for who only wants the topology
+    from streamlog.worker.assignment.rebalance_plan import Policy  # noqa: PLC0415 - the topology alone does not need it
 
     least = {"standby_replicas": 0, "warmup_replicas": 1, "acceptable_lag": 0}
     given = (standby_replicas, warmup_replicas, acceptable_lag)
     for (name, minimum), value in zip(least.items(), given, strict=True):
         if value < minimum:
-            raise ConfigError(f"{name} is {value}: it has to be {minimum} or more")
+            raise ConfigError(f"{name} is {value}: set it to {minimum} or more")
     return Policy(
         acceptable_lag=acceptable_lag, warmups_max=warmup_replicas, standbys=standby_replicas
     )
 
 
 def security_of(given: Security | Mapping[str, str] | None) -> Security | None:
-    """Made of settings by their names, if it was given so. Raises what `Security` raises."""
+    """Return `Security`, from a mapping of settings if necessary; raises what `Security` raises."""
     if not isinstance(given, Mapping):
         return given
     from streamlog.transport.security import Security  # noqa: PLC0415 - an app without needs no ssl
@@ -135,7 +135,7 @@ def security_of(given: Security | Mapping[str, str] | None) -> Security | None:
 
 
 class App(Declarations):
-    """A program over topics.
+    """A stream processing program: topics, streams, tables and agents, with their settings.
 
     Example:
         >>> app = App("hello")
@@ -166,45 +166,50 @@ class App(Declarations):
         web: str | None = None,
         **unknown: object,
     ) -> None:
-        """An app that has nothing to do yet.
+        """Create an app that declares nothing yet.
+
+        Durations are text such as "500ms" or "10m", or a `timedelta`.
 
         Args:
-            id: names the consumer group and the internal topics. Another id is another app.
+            id: names the app, its consumer group and its internal topics.
             log: "embedded:DIR", "kafka://HOST:PORT" or "kafka+ssl://HOST:PORT".
-            security: how brokers with TLS or SASL are talked to, by the names of docs/security.md
-                (`{"security.protocol": "SASL_SSL", ...}`), or as `Security`, which may ask for a
-                password where it is kept. What command line or environment say replaces it.
-            state_dir: where workers keep the state of their tasks.
-            state_memory_bytes: what each worker process may take for the state of its tasks: caches
-                and what is not on disk yet; by default 192 MiB.
-            state_cleanup_delay: the state of a task that has moved to another machine is removed
-                after this, unless the task comes back.
-            standby_replicas: so many workers on other disks follow the state of each task, to take
-                over at once.
-            warmup_replicas: so many moves of state get ready at the same time, of all workers.
-            acceptable_lag: a task moves to a worker whose copy of its state is at most so many
-                records behind.
-            timezone: of crontabs.
-            commit_interval: what is repeated after a crash is at most this long; and exactly once,
-                so long a row waits until it can be read.
-            guarantee: "exactly_once": what tasks write, their state and how far they have read
-                count together or not at all. "at_least_once": rows are written at once, and again
-                after a crash.
-            source_lost: what a worker does if a topic that it reads was deleted and created again,
-                or its log truncated: "fail" ends it (code 5), "earliest" reads every record that
-                is there and was not read, "latest" reads on at the end. By default it fails where
-                state is made of the topic's records, and reads from the earliest elsewhere.
-            on_error: what becomes of records that can't be read, on which a function fails or that
-                can't be written, where operator or agent say nothing of their own.
-            timestamp_ahead_max: records whose event time is further ahead of the clock are refused
-                by `on_error`, for topics that say nothing of their own; by default none is.
-            watchdog: a task or agent that is behind and has not moved for so long is told of, with
-                what it waits for.
-            watchdog_exit: after so long the worker ends (code 7), for a supervisor to replace it;
-                by default it never does for that.
-            web: "HOST:PORT" of each worker's HTTP server (the extra `[web]`); no server if it is
-                not given. ":PORT" is on 127.0.0.1, port 0 is a free one.
-            unknown: refused.
+            security: the TLS and SASL settings of the connection to brokers, by the names of
+                docs/security.md (`{"security.protocol": "SASL_SSL", ...}`), or a `Security`, which
+                may fetch a password from where it is kept. Settings on the command line and in the
+                environment replace it.
+            state_dir: the directory in which workers keep the state of their tasks.
+            state_memory_bytes: the bytes of memory that each worker process may use for caches and
+                for state that is not on disk yet; 192 MiB by default.
+            state_cleanup_delay: how long a worker keeps the state of a task that has moved to
+                another machine, in case the task comes back.
+            standby_replicas: the number of workers, on other disks, that keep a copy of each task's
+                state in order to take over at once; 0 or more.
+            warmup_replicas: the number of state moves, over all workers, that prepare at one time;
+                1 or more (KIP-441).
+            acceptable_lag: the number of records by which a worker's copy of a task's state may lag
+                when the task moves there; 0 or more (KIP-441).
+            timezone: the time zone of crontabs, such as "Europe/Berlin".
+            commit_interval: the longest time between two commits. A crash repeats at most this
+                much work; with "exactly_once" a row becomes readable after at most this time.
+            guarantee: "exactly_once" commits rows, state and input offsets together or not at all
+                (KIP-447). "at_least_once" writes rows immediately, and writes them again after a
+                crash.
+            source_lost: what a worker does if an input topic was deleted and created again, or its
+                log was truncated. "fail" ends the worker (exit code 5), "earliest" reads every
+                record there that it has not read, "latest" continues at the end. By default the
+                worker fails if state depends on the topic, and reads from the earliest otherwise.
+            on_error: what happens to a record that can't be read, that can't be written, or on
+                which a function fails, unless the operator, agent or topic has its own policy.
+            timestamp_ahead_max: how far a record's event time may be ahead of the clock; `on_error`
+                decides on records beyond it. It applies to topics that set no limit of their own;
+                there is no limit by default.
+            watchdog: how long a task or agent that lags may make no progress before the worker
+                reports it, with what it waits for.
+            watchdog_exit: how long it may make no progress before the worker ends (exit code 7), so
+                that a supervisor can replace it; by default the worker never ends for this reason.
+            web: "HOST:PORT" of each worker's HTTP server (needs the extra `[web]`). ":PORT" listens
+                on 127.0.0.1, and port 0 takes a free one. There is no server by default.
+            unknown: any other setting raises ConfigError.
 
         Raises:
             ConfigError: a setting is unknown or out of range.
@@ -231,10 +236,13 @@ class App(Declarations):
         self._warned: set[str] = set()
 
     def topology(self) -> Topology:
-        """What the streams and tables declared so far come to.
+        """Return the topology of the streams and tables declared so far.
+
+        Raises:
+            TopologyError: the topology can't be built.
 
         Warns:
-            UserWarning: something is allowed but hardly meant.
+            UserWarning: a declaration is valid, but probably a mistake.
         """
         topology = build_topology(self._builder, self.agents)
         for text in topology.warnings():
@@ -251,18 +259,20 @@ class App(Declarations):
         seed: int | None = None,
         after: TestDriver | None = None,
     ) -> AbstractContextManager[TestDriver]:
-        """A driver that runs the app without a log.
+        """Return a driver that runs the app without a log.
 
         Args:
-            start: the time at which the test begins.
-            partitions: of every topic, instead of what they declare (1, if they do not).
-            seed: give the tasks their turns in the order of chance, always the same one.
-            after: of an older version of the app, at work; it stops, and this one goes on with
-                its topics and state, where it was.
+            start: the time of the clock when the test begins.
+            partitions: the number of partitions of every topic, 1 or more; by default each topic's
+                own number, or 1.
+            seed: runs the tasks in a random order, which is equal for equal seeds; by default in a
+                fixed order.
+            after: the running driver of an older version of the app. It stops, and the new driver
+                continues with its topics, its state and its positions.
 
         Raises:
-            StateLost: this version could not go on with the state of the one before.
-            UsageError: the one before does not run.
+            StateLost: this version can't continue with the older version's state.
+            UsageError: the older version's driver does not run.
         """
         from streamlog.testing import TestDriver  # noqa: PLC0415 - for tests only
 
@@ -277,17 +287,21 @@ class App(Declarations):
         start: When = "2025-01-01T00:00:00Z",
         partitions: int | None = None,
     ) -> AbstractContextManager[Simulation]:
-        """Try a history on workers that are killed and replaced: do all write the same rows?
+        """Check that workers that crash and are replaced write the rows of an undisturbed run.
 
-        In the block records are put in. At its end the test driver says what comes of them, and
-        every run has to write the same, whatever its batches, its workers and their ends; if one
-        does not, `RunsDiffer` tells which rows, and what was done.
+        The `with` block puts records in. At its end the test driver computes the expected rows,
+        and every run has to write exactly those, whatever its batches, workers and crashes.
 
         Args:
-            seed: of the first run; the others have the numbers after it.
-            runs: how many.
-            start: the time of records that have none, and of the clock, which stands still.
-            partitions: of every topic, instead of what they declare (3, if they do not).
+            seed: the seed of the first run; each further run uses the next number.
+            runs: the number of runs, 1 or more.
+            start: the time of the clock, which stands still, and of records without a timestamp.
+            partitions: the number of partitions of every topic, 1 or more; by default each topic's
+                own number, or 3.
+
+        Raises:
+            RunsDiffer: at the end of the block, if a run wrote other rows; the message names the
+                rows and the events of the run.
 
         Example:
             with app.simulate(seed=7) as s:
@@ -312,23 +326,28 @@ class App(Declarations):
         progress: bool | None = None,
         lower: Literal["auto", "off"] = "auto",
     ) -> BackfillJob:
-        """The history of the streams and tables over what the log holds, as a job to be run.
+        """Return a job that runs the streams and tables over the history in the log.
 
-        The same rows as live workers give, and a snapshot of where it all came to, for them to go
-        on from. Nothing runs before `run`; `explain` says what will.
+        The job computes the rows that live workers compute, and a snapshot of the final state with
+        which live workers can start. Nothing runs before the job's `run`; `explain` describes what
+        `run` will do.
 
         Args:
-            since: where streams begin: the first record that is not older. Of tables, all is taken.
-            until: where it ends: before the first record of each partition whose stream time is
-                not earlier. "now": as far as all streams have come. Text is in the app's time zone.
-            engine: "local": in this process. "spark": by Spark (the extra `[spark]`).
-            spark: its session; one on all cores of this machine by default.
-            outputs: what becomes of the rows: they are dropped, or staged in files, or published,
-                all at once when the history is over.
-            job_id: of the job and its snapshot. What was published under an id is not again.
-            directory: where snapshots are kept, or an fsspec URL; beside the log by default.
-            progress: show bars; by default if a person watches.
-            lower: "auto": Spark folds windows natively where rows stay the same; "off": never.
+            since: streams begin at the first record that is not older than this time. Tables always
+                begin at their first record.
+            until: each partition ends before its first record whose stream time is not earlier.
+                "now" ends at the time that all streams have reached. Text without a zone is in the
+                app's time zone.
+            engine: "local" runs in this process, "spark" on Spark (needs the extra `[spark]`).
+            spark: the Spark session; by default one on all cores of this machine.
+            outputs: "discard" drops the rows, "stage" writes them to files, "publish" makes them
+                visible in their topics, all at once, when the history is complete.
+            job_id: names the job and its snapshot. A job that has published under this id does not
+                publish again.
+            directory: the directory or fsspec URL of snapshots; by default beside the log.
+            progress: whether to show progress bars; by default only on a terminal.
+            lower: "auto" lets Spark fold windows natively where the rows are equal; "off" never
+                does.
 
         Raises:
             TopologyError: the topology can't be built.
@@ -361,38 +380,39 @@ class App(Declarations):
         mode: Literal["replace", "blue_green"] = "replace",
         rewind: bool = False,
     ) -> HandedOver:
-        """Let live workers begin with what a history has come to: no record twice, and none lost.
+        """Start live workers where a history ended, without a lost or repeated record.
 
-        One transaction writes their state, the rows that were staged, and the places at which they
-        go on. It may be repeated: a snapshot that was handed over already changes nothing.
+        One transaction writes the state of the workers, the staged rows, and the offsets at which
+        the workers continue. The call is idempotent: a second hand-over of one snapshot changes
+        nothing.
 
         Args:
             snapshot: the result of `backfill(...).run()`, or `Snapshot.open(url)`.
-            version: of "blue_green": the name of the new version.
-            mode: "replace": the app itself goes on from there; its workers are stopped meanwhile.
-                "blue_green": a version of it does, beside the app, which may run on. Its id is
-                "<app>-<version>", and so are those of its workers (`worker --version`); rows go to
-                "<topic>-<version>". Agents and schedules stay with the app.
-            rewind: also if the app has gone further than that, and its rows from there on are in
-                the output topics and will be there once more.
+            version: with "blue_green", the name of the new version.
+            mode: "replace" continues the app itself from the snapshot; its workers must be stopped.
+                "blue_green" continues a version beside the app, which may keep running. The
+                version's app id is "<app>-<version>" (`worker --version` starts its workers), and
+                its rows go to "<topic>-<version>". Agents and schedules stay with the app.
+            rewind: hand over even if the app has read beyond the snapshot. Rows that it wrote from
+                there on are in the output topics, and will be written once more.
 
         Raises:
-            TopologyError: the snapshot is of another program, or of other partition counts; or the
-                version can't be a part of a topic's name.
-            ConfigError: mode and version do not go together.
-            UsageError: workers are running, the app has gone further, or this is called by code
-                that runs on an event loop.
-            OffsetOutOfRange: the log has not everything that comes behind the snapshot.
+            TopologyError: the snapshot belongs to another program or to other partition counts, or
+                the version can't be a part of a topic's name.
+            ConfigError: the mode needs a version and has none, or the other way round.
+            UsageError: workers are running, the app has read beyond the snapshot, or the caller
+                runs on an event loop.
+            OffsetOutOfRange: the log no longer holds all records that follow the snapshot.
             CorruptData: a file of the snapshot is missing or damaged.
-            StreamlogError: the log can't be reached or written to; nothing was changed.
+            StreamlogError: the log can't be reached or written; nothing has changed.
         """
         from streamlog.worker.operations.hand_over import handed_over  # noqa: PLC0415 - brings the log in
 
         program = self.program()
         if mode not in {"replace", "blue_green"} or (mode == "replace") != (version is None):
             raise ConfigError(
-                f"mode is {mode!r} and version is {version!r}: it is 'replace' without a version, "
-                "or 'blue_green' with one"
+                f"mode is {mode!r} and version is {version!r}: use mode='replace' without a "
+                "version, or mode='blue_green' with one"
             )
         return handed_over(
             program if version is None else program.beside(version),
@@ -411,21 +431,25 @@ class App(Declarations):
         since: When | None = None,
         patience: Dur = "30s",
     ) -> LiveComparison:
-        """What a version beside the app has published to a topic, against what the app has.
+        """Compare the rows that a version has written to a topic with the rows of the app.
 
-        Both may run on: who is behind is waited for, and what is published meanwhile is left out.
+        Both may keep running: the call waits until the one that lags has reached the other, and
+        leaves out rows that are written meanwhile.
 
         Args:
-            topic: that both write, as the app calls it.
-            version: its name.
-            since: rows with earlier times are left out; by default those from before the version
-                began. Text is in UTC if it names no time zone.
-            patience: so long whoever is behind is waited for.
+            topic: an output topic of both, by the app's name for it.
+            version: the name of the version.
+            since: leaves out rows with earlier timestamps; by default those from before the version
+                began. Text without a time zone is in UTC.
+            patience: how long to wait for the one that lags.
+
+        Returns:
+            For each partition the number of equal rows and of rows that only one of both has
+            written, with the first of these decoded.
 
         Raises:
-            UsageError: there is no such version, it does not write this topic, or one of both does
-                not come to where the other one is; or this is called by code that runs on an event
-                loop.
+            UsageError: there is no such version, it does not write this topic, one of both does not
+                reach the other within `patience`, or the caller runs on an event loop.
             StreamlogError: the log can't be read.
         """
         from streamlog.clock import SystemClock  # noqa: PLC0415 - the same
@@ -463,7 +487,7 @@ class App(Declarations):
         )
 
     def program(self) -> Program:
-        """The app as a worker runs it."""
+        """Return the app in the form that a worker runs."""
         from streamlog.worker.health.loop_watch import Limits  # noqa: PLC0415 - brings the whole log in
         from streamlog.worker.program import Program  # noqa: PLC0415 - the same
 
@@ -493,7 +517,7 @@ class App(Declarations):
         )
 
     def main(self) -> None:
-        """The command line with this app: a worker, unless the arguments say otherwise."""
+        """Run the command line for this app; without a command it starts a worker."""
         # By name, as it is the one call upwards through the layers: the command line knows
         # the app, and the app's module is what the user runs.
         exit_at_once()
@@ -528,7 +552,7 @@ class _ProducerSender:
         headers: Headers,
         partition: int | None,
     ) -> tuple[str, int, int, int]:
-        """Send, and wait until the record is acknowledged."""
+        """Send a record and wait until the log has acknowledged it."""
         sent = await self._producer.send(
             topic,
             value,

@@ -1,6 +1,6 @@
-"""The records a program sees: typed key and value with the coordinates they came from.
+"""The records that a program sees: typed key and value, with their coordinates.
 
-These are values of the public API; the bytes on the log are `records.batch.Record`. Rule of
+These are values of the public API; the bytes on the log are `records.batch.LogRecord`. Rule of
 the file: everything is frozen, times are aware datetimes (the engine inside counts integer
 milliseconds and converts at its edge), and nothing here knows how a value becomes bytes.
 Not done here: parsing times (`durations`) and serialization (`serdes`).
@@ -18,17 +18,24 @@ V = TypeVar("V")
 """A value."""
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
-"""Names may repeat and keep their order, as on the wire."""
+"""Header names and values. Names may repeat, and keep their order, as on the wire (KIP-82)."""
 
 _KEEP = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Record(Generic[K, V]):
-    """One record of a topic, decoded.
+    """One decoded record of a topic.
 
-    `timestamp` is the event time (aware). A record that was made inside the program and is
-    not on the log yet has an empty `topic` and -1 for `partition` and `offset`.
+    Attributes:
+        key: the key, or None.
+        value: the value; None deletes the key from tables.
+        timestamp: the event time, an aware datetime.
+        headers: names and bytes, in the order of the wire.
+        topic: the topic's name; "" for a record that the program created and the log does not hold
+            yet.
+        partition: the partition number; -1 if `topic` is "".
+        offset: the offset in the partition; -1 if `topic` is "".
     """
 
     key: K
@@ -42,9 +49,12 @@ class Record(Generic[K, V]):
     def replace(
         self, *, key: object = _KEEP, value: object = _KEEP, timestamp: datetime | None = None
     ) -> Record[Any, Any]:
-        """The same record with another key, value or event time; coordinates stay.
+        """Return a copy with another key, value or event time, and equal coordinates.
 
-        `None` is a key or a value like any other here; what is left out is kept.
+        Args:
+            key: the new key; None is a valid key. The key stays if this is left out.
+            value: the new value; None is a valid value. The value stays if this is left out.
+            timestamp: the new event time, aware; None keeps it.
         """
         return Record(
             key=self.key if key is _KEEP else key,
@@ -59,7 +69,11 @@ class Record(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Windowed(Generic[K]):
-    """The key of a windowed result: the key and the window [start, end) it belongs to."""
+    """The key of a windowed result: the record key with the window's start and end.
+
+    A window of time is half open, [start, end). Both ends belong to a session, to a sliding window
+    and to a count window.
+    """
 
     key: K
     start: datetime
@@ -68,10 +82,13 @@ class Windowed(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Late(Generic[V]):
-    """A value that came after its window had closed.
+    """A value that arrived after its window had closed.
 
-    `late_by` is how far its source's stream time had passed the end of the window plus
-    grace; it is zero for a record that came at the very moment of closing.
+    Attributes:
+        value: the value of the late record.
+        late_by: how far the stream time of the record's source had passed the window's end plus
+            grace; zero for a record that arrived at the moment of closing.
+        window_end: the end of the window.
     """
 
     value: V
@@ -80,7 +97,7 @@ class Late(Generic[V]):
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic."""
+    """A topic's name and a partition number, 0 or more."""
 
     topic: str
     partition: int

@@ -12,7 +12,7 @@ from streamlog.errors import ConfigError, SerdeError, TopologyError, UsageError
 
 def test_state_needs_some_memory() -> None:
     assert App("a", state_memory_bytes=1 << 24).program().state_memory_bytes == 1 << 24
-    with pytest.raises(ConfigError, match="state_memory_bytes is 1000: give it 16777216 or more"):
+    with pytest.raises(ConfigError, match="state_memory_bytes is 1000: set it to 16777216 or more"):
         App("a", state_memory_bytes=1_000)
 
 
@@ -20,7 +20,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
     settings: dict[str, Any] = {"state_directory": "x"}
     with pytest.raises(ConfigError, match="no setting 'state_directory': did you mean 'state_dir'"):
         App("a", **settings)
-    with pytest.raises(ConfigError, match="known are log, security, state_dir"):
+    with pytest.raises(ConfigError, match="its settings are log, security, state_dir"):
         App("a", zzz=1)
 
 
@@ -34,7 +34,7 @@ def test_settings_have_units_and_bounds() -> None:
 
 def test_moves_of_tasks_have_bounds() -> None:
     assert App("shop", standby_replicas=1).policy.standbys == 1
-    with pytest.raises(ConfigError, match="standby_replicas is -1: it has to be 0 or more"):
+    with pytest.raises(ConfigError, match="standby_replicas is -1: set it to 0 or more"):
         App("shop", standby_replicas=-1)
     with pytest.raises(ConfigError, match="warmup_replicas is 0"):
         App("shop", warmup_replicas=0)

@@ -1,8 +1,9 @@
-"""ErrorPolicy: what becomes of a record on which something fails.
+"""ErrorPolicy: what happens to a record on which a node fails.
 
-The same four for what can't be read, for functions of the user's and for what can't be written; at
-the app, at an agent, at an operator, the innermost counts. Rule of the file: a policy is a value;
-what it does with a record is for `processing/error_handling`, and for agents `agents/failures`.
+The four policies apply to records that can't be read, to failures of user functions, and to records
+that can't be written. The innermost one counts: an operator's or an agent's before a topic's before
+the app's. Rule of the file: a policy is a value. `processing/error_handling` carries it out for
+operators, `agents/failures` for agents.
 """
 
 from __future__ import annotations
@@ -16,30 +17,31 @@ from streamlog.errors import ConfigError
 from streamlog.nodes.topic_spec import check_name
 
 RETRY_MS_MAX = 60_000
-"""All waits for one record together: nothing of the task is committed meanwhile, and the group
-waits no longer for a worker that is to give partitions up."""
+"""The limit of all waits for one record together. The task commits nothing during a wait, and a
+rebalance does not wait longer for a worker to release partitions."""
 
 Action = Literal["fail", "skip", "dlq", "retry"]
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
-    """What becomes of a record on which something fails; made by `on_error`."""
+    """What happens to a record on which a node fails; `on_error` creates the policies."""
 
     action: Action
     is_logged: bool = True
-    """Of `skip`: not only counted."""
+    """For `skip`: whether skipped records are logged as well as counted."""
     topic: str | None = None
-    """Of `dlq`; None is the app's own, `<app>-dlq`."""
+    """For `dlq`: the topic; None stands for the app's own, `<app>-dlq`."""
     times: int = 0
-    """Of `retry`: attempts after the first."""
+    """For `retry`: the number of attempts after the first."""
     backoff_ms: int = 0
+    """For `retry`: the wait before each attempt."""
     then: ErrorPolicy | None = None
-    """Of `retry`: if they have all failed."""
+    """For `retry`: the policy that applies when all attempts have failed."""
 
     @property
     def chain(self) -> Iterator[ErrorPolicy]:
-        """This one, and what comes after it."""
+        """Yield this policy and each one that follows it."""
         policy: ErrorPolicy | None = self
         while policy is not None:
             yield policy
@@ -47,23 +49,23 @@ class ErrorPolicy:
 
     @property
     def retry_ms(self) -> int:
-        """How long a record is waited for at most."""
+        """Return the longest time that one record is retried, in milliseconds."""
         return sum(policy.times * policy.backoff_ms for policy in self.chain)
 
     def named(self, app_id: str) -> ErrorPolicy:
-        """The same, with the topic for dead letters by its name."""
+        """Return a copy that names the dead-letter topic of this app explicitly."""
         then = None if self.then is None else self.then.named(app_id)
         topic = f"{app_id}-dlq" if self.action == "dlq" and self.topic is None else self.topic
         return replace(self, topic=topic, then=then)
 
     def dlq_topic(self, app_id: str) -> str | None:
-        """The topic that records go to, if they may."""
+        """Return the dead-letter topic, or None if the policy ends in another action."""
         last = [*self.chain][-1]
         return (last.topic or f"{app_id}-dlq") if last.action == "dlq" else None
 
 
 class on_error:  # noqa: N801 - reads as what it is in `on_error=on_error.skip()`
-    """The policies.
+    """The error policies: `FAIL`, `skip`, `dlq` and `retry`.
 
     Example:
         >>> on_error.retry(3, backoff="200ms", then=on_error.dlq()).retry_ms
@@ -71,48 +73,49 @@ class on_error:  # noqa: N801 - reads as what it is in `on_error=on_error.skip()
     """
 
     FAIL: ClassVar[ErrorPolicy] = ErrorPolicy("fail")
-    """The worker ends with the record's coordinates; nothing from the record on is committed."""
+    """End the worker with the record's coordinates; the record is not committed."""
 
     @staticmethod
     def skip(*, log: bool = True) -> ErrorPolicy:
-        """Go on without the record; it is counted, and told at most once a minute and node.
+        """Leave the record out, count it, and log it at most once a minute per node.
 
         Args:
-            log: whether it is told at all.
+            log: False counts without logging.
         """
         return ErrorPolicy("skip", is_logged=log)
 
     @staticmethod
     def dlq(topic: str | None = None) -> ErrorPolicy:
-        """Write the record, as it was read, to a topic for dead letters, and go on without it.
+        """Write the record, as it was read, to a dead-letter topic, and leave it out (KIP-1034).
 
         Args:
-            topic: the app's own, `<app>-dlq`, by default.
+            topic: the topic's name; `<app>-dlq` by default.
 
         Raises:
-            TopologyError: the name can't be that of a topic.
+            TopologyError: the name is not a valid topic name.
         """
         return ErrorPolicy("dlq", topic=None if topic is None else check_name("a topic", topic))
 
     @staticmethod
     def retry(times: int, *, backoff: Dur = "100ms", then: ErrorPolicy = FAIL) -> ErrorPolicy:
-        """Try again; the records behind it wait.
+        """Try again while the records behind this one wait.
 
         Args:
-            times: attempts after the first.
-            backoff: the wait before each of them.
-            then: if they have all failed.
+            times: the number of attempts after the first, 1 or more.
+            backoff: the wait before each attempt.
+            then: the policy that applies when all attempts have failed.
 
         Raises:
-            ConfigError: there is no attempt, or all waits together are longer than a minute.
+            ConfigError: `times` is below 1, or all waits together are longer than one minute.
         """
         if times < 1:
-            raise ConfigError(f"on_error.retry needs 1 attempt or more, not {times}")
+            raise ConfigError(f"on_error.retry needs times=1 or more, not {times}")
         policy = ErrorPolicy("retry", times=times, backoff_ms=duration_ms(backoff), then=then)
         if policy.retry_ms > RETRY_MS_MAX:
             raise ConfigError(
                 f"on_error.retry would wait for {policy.retry_ms} ms, longer than "
-                f"{RETRY_MS_MAX // 1000} s: everything behind the record waits as well; try less "
-                "often, or then=on_error.dlq() and `streamlog dlq replay` later"
+                f"{RETRY_MS_MAX // 1000} s, and all records behind the failed one would wait as "
+                "well: lower times or backoff, or use then=on_error.dlq() and replay the records "
+                "later with `streamlog dlq replay`"
             )
         return policy
