@@ -60,6 +60,18 @@ def folder_of_kafka_python() -> Path | None:
 
 
 NAMES = {
+    "ReplacedConfig": "AlterableConfig",
+    "TransactionStateRecord": "TransactionState",
+    "DescribedTransaction": "TransactionState",
+    "DescribeProducersTopic": "TopicRequest",
+    "ElectedTopicPartitions": "TopicPartitions",
+    "GroupTopicPartition": "TopicPartition",
+    "FetchingReplica": "ReplicaState",
+    "DescribedProducer": "ProducerState",
+    "DivergingEpoch": "EpochEndOffset",
+    "FoundCoordinator": "Coordinator",
+    "ListedConfigResource": "ConfigResource",
+    "ReplaceConfigsResource": "AlterConfigsResource",
     "QuotaFilter": "ComponentData",
     "QuotaEntity": "EntityData",
     "QuotaValue": "ValueData",
