@@ -60,6 +60,9 @@ def folder_of_kafka_python() -> Path | None:
 
 
 NAMES = {
+    "HeartbeatTopicPartitions": "TopicPartitions",
+    "AssignedTopicPartition": "TopicPartition",
+    "RegisteredListener": "Listener",
     "ReplacedConfig": "AlterableConfig",
     "TransactionStateRecord": "TransactionState",
     "DescribedTransaction": "TransactionState",
