@@ -24,6 +24,7 @@ from streamlog.errors import (
     RequestTimedOut,
     StreamlogError,
     UnknownTopicOrPartition,
+    UnsupportedVersion,
     UsageError,
 )
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -386,8 +387,19 @@ class Cluster:
         return found.node_id
 
     async def speaks(self, node_id: int, api_key: int, version: int) -> bool:
-        """Whether a broker knows this version of an API, or a newer one."""
-        return (await self.transport(node_id, Lane.MAIN)).version(api_key) >= version
+        """Return whether a broker serves this version of an API, or a newer one.
+
+        A broker that does not serve the API at all, as Apache Kafka does not serve those of
+        streamlog, is an answer and no error.
+
+        Raises:
+            ConnectionLost: it can't be reached.
+        """
+        transport = await self.transport(node_id, Lane.MAIN)
+        try:
+            return transport.version(api_key) >= version
+        except UnsupportedVersion:
+            return False
 
     def is_connected(self, node_id: int, lane: Lane) -> bool:
         """Whether a call would be written at once."""

@@ -22,9 +22,9 @@ from streamlog.errors import (
     AuthenticationFailed,
     ConnectionLost,
     CorruptData,
-    LogError,
     RequestTimedOut,
     StreamlogError,
+    UnsupportedVersion,
 )
 from streamlog.protocol.api_table import APIS, OWN_KEY, Api, api_of
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -145,7 +145,8 @@ class Transport(Protocol):
         """The version in which both sides speak this API.
 
         Raises:
-            LogError: the broker does not serve it, or no version that we know.
+            UnsupportedVersion: the broker does not serve the API, or no version that this client
+                knows.
         """
         ...
 
@@ -243,7 +244,7 @@ class TcpTransport:
             if high < 0 and api_key >= OWN_KEY:
                 needs = "brokers of streamlog alone know it"
             what = f"the broker at {self._address} speaks {offers}: {ours.name}; {needs}"
-            raise LogError(what, code=ErrorCode.UNSUPPORTED_VERSION)
+            raise UnsupportedVersion(what)
         return chosen
 
     async def _open(self, host: str, port: int, timeout_ms: int) -> None:

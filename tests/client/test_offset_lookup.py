@@ -27,6 +27,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
 )
 from streamlog.record import TopicPartition
 from streamlog.records.epoch_chains import EpochEnd
+from tests.client.conftest import OpenLog
 
 T0 = TopicPartition("t", 0)
 R = TypeVar("R")
@@ -135,3 +136,21 @@ def test_an_error_makes_the_cluster_look_the_leader_up_again() -> None:
     with pytest.raises(NotLeader, match="leader epochs of t-0"):
         asyncio.run(list_epoch_ends(cluster_of(broker), {T0: 2}))
     assert broker.forgotten == ["t"]
+
+
+def test_brokers_of_every_kind_say_that_a_log_was_not_cut(open_log: OpenLog) -> None:
+    """Brokers of Kafka serve no API of streamlog's own, which is no error here."""
+
+    async def main() -> None:
+        async with open_log(t=1) as log, log.producer() as producer:
+            await (await producer.send("t", b"a", partition=0))
+            async with log.consumer(auto_offset_reset="earliest") as consumer:
+                consumer.assign([T0])
+                assert len((await consumer.poll(timeout_ms=60_000))[T0]) == 1
+                place = consumer.place(T0, 1)
+                assert place.leader_epoch >= 0
+                assert await consumer.truncated({T0: place}) == frozenset()
+                beyond = OffsetAndMetadata(9, leader_epoch=place.leader_epoch)
+                assert await consumer.truncated({T0: beyond}) == {T0}
+
+    asyncio.run(main())

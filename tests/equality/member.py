@@ -15,11 +15,14 @@ from pathlib import Path
 from streamlog.cli.session import serve
 from streamlog.errors import StreamlogError
 from streamlog.worker import worker
+from streamlog.worker.inputs import time_marks
 from streamlog.worker.worker import Worker
 from tests.equality import programs
 
 SESSION_TIMEOUT_MS = 1_500
 """A worker that is killed or paused is given up after this."""
+CALM_MS = 3_600_000
+"""Time stands still while nothing comes, on brokers of Kafka, too, which take no `mark.quiet.ms`."""
 
 
 class _Death:
@@ -43,6 +46,7 @@ def work(seed: int, run: str, log: str, directory: str, settings: dict[str, str]
     logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s")
     worker.SESSION_TIMEOUT_MS = int(settings.pop("session_ms", SESSION_TIMEOUT_MS))
     worker.HEARTBEAT_INTERVAL_MS = worker.SESSION_TIMEOUT_MS // 7
+    time_marks.UNMARKED_CALM_MS = CALM_MS
     worker.POLL_RECORDS_MAX = int(settings.pop("records_max", "7"))
     programs.pace_ms = float(settings.pop("pace_ms", "0"))
     die_at, instance_id = settings.pop("die_at", None), settings.pop("instance_id", None)

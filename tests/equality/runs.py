@@ -82,6 +82,7 @@ class Fleet:
 
     def end(self, at: int, number: signal.Signals) -> None:
         """SIGTERM or SIGKILL, and wait for its end."""
+        self.check()
         process = self._processes.pop(at)
         self._tell(number.name, process)
         self._resume(process)
@@ -115,7 +116,7 @@ class Fleet:
         self._processes.remove(process)
 
     def check(self) -> None:
-        """Nobody has ended by itself."""
+        """Raise `Unequal` with its output if a worker has ended by itself."""
         for process in self._processes:
             code = _exit_code(process)
             if code is not None:

@@ -16,7 +16,7 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.server.acceptor import Acceptor
 from streamlog.broker.server.certificates import server_context
-from streamlog.errors import ConnectionLost, CorruptData, LogError, RequestTimedOut
+from streamlog.errors import ConnectionLost, CorruptData, RequestTimedOut, UnsupportedVersion
 from streamlog.protocol.api_table import APIS, api_of
 from streamlog.protocol.frame import FrameReader, decode_request, encode_response
 from streamlog.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
@@ -288,9 +288,9 @@ def test_an_older_broker_is_asked_in_its_own_version() -> None:
         async with peer(behave) as address:
             transport = await connected(address)
             assert transport.version(METADATA.key) == 4
-            with pytest.raises(LogError, match="only versions 20 to 21 of it: Heartbeat"):
+            with pytest.raises(UnsupportedVersion, match="only versions 20 to 21 of it: Heartbeat"):
                 await transport.call(HeartbeatRequest(), timeout_ms=60_000)
-            with pytest.raises(LogError, match="nothing of it: JoinGroup") as refusal:
+            with pytest.raises(UnsupportedVersion, match="nothing of it: JoinGroup") as refusal:
                 transport.version(11)
             assert not refusal.value.retriable
             await transport.close()

@@ -14,7 +14,7 @@ from streamlog.client.admin.admin_area import ADMIN_TIMEOUT_MS, AdminArea, M, ch
 from streamlog.client.cluster import TopicMetadata
 from streamlog.client.offset_lookup import EARLIEST, by_leader, list_epoch_ends, list_offsets
 from streamlog.client.offset_metadata import Offsets, with_metadata
-from streamlog.errors import LogError, UnsupportedVersion
+from streamlog.errors import UnsupportedVersion
 from streamlog.protocol.api_table import api_of
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.cluster_metadata import (
@@ -166,12 +166,7 @@ class PublishAdmin(AdminArea):
         Asked once: for who goes on without the answer if no broker can be reached.
         """
         key = api_of(PublishRequest).key
-        try:
-            return await self._cluster.speaks(await self._cluster.controller(), key, 0)
-        except LogError as error:
-            if error.code == ErrorCode.UNSUPPORTED_VERSION:
-                return False
-            raise
+        return await self._cluster.speaks(await self._cluster.controller(), key, 0)
 
     async def can_publish(self) -> bool:
         """Whether the log takes what is staged: one broker of streamlog leads everything.

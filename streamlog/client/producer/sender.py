@@ -33,6 +33,7 @@ from streamlog.errors import (
     RequestTimedOut,
     StreamlogError,
     TransactionAborted,
+    UnsupportedVersion,
     UsageError,
 )
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -519,13 +520,12 @@ class Sender:
             response = await self._cluster.call_any(request, InitProducerIdResponse)
             if response.error_code:
                 raise error_for(response.error_code, "ask for a producer id")
+        except UnsupportedVersion as error:
+            raise UnsupportedVersion(
+                f"this broker has no idempotent producers ({error}): "
+                "set idempotent=False and accept that a retry may write a record twice"
+            ) from error
         except StreamlogError as error:
-            if isinstance(error, LogError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
-                raise LogError(
-                    f"this broker has no idempotent producers ({error}): "
-                    "set idempotent=False and accept that a retry may write a record twice",
-                    code=ErrorCode.UNSUPPORTED_VERSION,
-                ) from error
             await self._back_off(error, set())
             return
         self._accumulator.on_identity(
