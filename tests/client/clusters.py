@@ -38,10 +38,10 @@ NOT_ON_MOCK: dict[str, dict[str, str]] = {
     "test_group_admin": {
         EVERY_TEST: NO_ADMIN,
     },
-    "test_replica_admin": {
+    "test_cluster_admin": {
         EVERY_TEST: NO_ADMIN,
     },
-    "test_publish_admin": {
+    "test_topic_admin": {
         EVERY_TEST: "publications are streamlog's own",
     },
     "test_transactional_publish": {
@@ -50,7 +50,7 @@ NOT_ON_MOCK: dict[str, dict[str, str]] = {
     "test_transaction_admin": {
         EVERY_TEST: NO_ADMIN,
     },
-    "test_commits": {
+    "test_consumer_commits": {
         "test_what_is_committed_beside_the_offset_comes_back": "it keeps no leader epoch",
     },
     "test_consumer": {
@@ -79,7 +79,7 @@ NOT_ON_MOCK: dict[str, dict[str, str]] = {
         "test_order_is_kept_with_many_small_requests": "it answers to acks=0, too",
         "test_what_waits_for_a_topic_that_is_deleted_fails_with_its_name": NO_ADMIN,
     },
-    "test_topic_watch": {
+    "test_rebalance": {
         "test_a_pattern_finds_topics_that_come_and_lets_go_of_those_that_went": NO_ADMIN,
         "test_a_pattern_may_mean_nothing_yet": NO_ADMIN,
         "test_a_topic_that_grows_is_shared_out_anew": NO_ADMIN,
@@ -102,7 +102,7 @@ AT_ONCE = "it asks at once for what a broker of Kafka hears of a moment later, f
 FIXED = "Kafka has num.partitions only when it starts"
 
 NOT_ON_KAFKA: dict[str, dict[str, str]] = {
-    "test_publish_admin": {
+    "test_topic_admin": {
         EVERY_TEST: "publications are streamlog's own",
     },
     "test_admin": {
@@ -121,7 +121,7 @@ NOT_ON_KAFKA: dict[str, dict[str, str]] = {
             "Kafka takes members of both kinds into one group: group.consumer.migration.policy"
         ),
     },
-    "test_replica_admin": {
+    "test_cluster_admin": {
         "test_directories_tell_the_sizes_of_partitions": AT_ONCE,
     },
     "test_transaction_admin": {

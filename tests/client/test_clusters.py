@@ -13,7 +13,9 @@ HERE = Path(__file__).parent
 
 
 def names_in(module: str) -> set[str]:
-    found = ast.parse((HERE / f"{module}.py").read_text()).body
+    files = sorted(HERE.rglob(f"{module}.py"))
+    assert files, f"there is no module {module}"
+    found = [each for file in files for each in ast.parse(file.read_text()).body]
     return {each.name for each in found if isinstance(each, ast.FunctionDef)}
 
 

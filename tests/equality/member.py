@@ -22,7 +22,7 @@ from tests.equality import programs
 SESSION_TIMEOUT_MS = 1_500
 """A worker that is killed or paused is given up after this."""
 CALM_MS = 3_600_000
-"""Time stands still while nothing comes, on brokers of Kafka, too, which take no `mark.quiet.ms`."""
+"""Time stands still while nothing comes, also on Kafka, whose topics take no `mark.quiet.ms`."""
 
 
 class _Death:
