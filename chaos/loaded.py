@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Struct)
 
 def load() -> None:
     """Write and read one message of each kind, in its newest version."""
-    import_module("streamlog.broker.server.acceptor")
+    import_module("streamlog.broker.server.socket_server")
     for module in iter_modules(messages.__path__, f"{messages.__name__}."):
         import_module(module.name)
     for part in set(_kinds(Struct)):

@@ -16,7 +16,7 @@ from simulation.story import Setting
 from simulation.story import simulate as simulate_story
 from simulation.trouble import OF_ONE
 from streamlog.broker.config.broker import BrokerConfig, TopicConfig
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 
 NAME: Final = "b1"
 

@@ -19,10 +19,9 @@ from simulation.story import Setting
 from simulation.story import simulate as simulate_story
 from simulation.trouble import OF_MANY
 from streamlog.broker.config.broker import BrokerConfig, TopicConfig
-from streamlog.broker.config.cluster import ClusterConfig
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.cluster import BY_RACK, ClusterConfig, ReplicationConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.config.quorum import QuorumConfig
-from streamlog.broker.config.replication import BY_RACK, ReplicationConfig
 from streamlog.broker.storage.data_directory import format_directory
 
 BROKERS: Final = (1, 2, 3)

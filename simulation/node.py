@@ -16,7 +16,7 @@ from simulation.process import Machine, Process
 from simulation.threads import QUICK_S, SimulatedThread
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.listeners import Listener
+from streamlog.broker.config.connections import Listener
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.repair.inspection import Inspection
 from streamlog.broker.storage.repair.partition_repair import repair_partition

@@ -21,8 +21,8 @@ from typing import Final, Self, Unpack
 from streamlog import repeated
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.server.acceptor import Acceptor
 from streamlog.broker.server.embedded import EmbeddedTransport
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.catalog import Catalog
 from streamlog.broker.storage.disk.files import directory_error
 from streamlog.broker.storage.disk.os_files import OsFiles

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar, cast, overload
 
-from streamlog.broker.apis.authorization import RequestAuthorization
 from streamlog.broker.apis.data import DataRequests
 from streamlog.broker.apis.delete_records import DeleteRecordsRequests
 from streamlog.broker.apis.fetch import DelayedFetch
@@ -24,14 +23,14 @@ from streamlog.broker.apis.metadata import MetadataRequests
 from streamlog.broker.apis.produce import Answer, DelayedProduce, Pieces
 from streamlog.broker.apis.publish import Coordinators, PublishRequests
 from streamlog.broker.apis.replica_fetch import ReplicaFetches
-from streamlog.broker.apis.security import AclRequests, UserRequests
+from streamlog.broker.apis.security import AclRequests, RequestAuthorization, UserRequests
 from streamlog.broker.apis.table import Parts, table_of
 from streamlog.broker.cluster.background import BackgroundTasks
 from streamlog.broker.cluster.metadata_publisher import Observers
 from streamlog.broker.cluster.node import ClusterNode
-from streamlog.broker.cluster.peer_security import peer_credentials, peer_principals
+from streamlog.broker.cluster.peers import peer_credentials, peer_principals
 from streamlog.broker.config.broker import FLUSH_ALWAYS, BrokerConfig
-from streamlog.broker.config.listeners import Reached
+from streamlog.broker.config.connections import AdvertisedEndpoint
 from streamlog.broker.config.resources import GROUP_RESOURCE
 from streamlog.broker.config.security import PLAINTEXT
 from streamlog.broker.coordinator.group.group_requests import GroupRequests
@@ -44,8 +43,7 @@ from streamlog.broker.coordinator.transaction.transaction_runtime import (
     TransactionRuntime,
 )
 from streamlog.broker.deadline_timer import DeadlineTimer
-from streamlog.broker.idle_marks import IdleMarks
-from streamlog.broker.log_maintenance import LogMaintenance
+from streamlog.broker.log_maintenance import IdleMarks, LogMaintenance
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
@@ -67,7 +65,7 @@ from streamlog.protocol.schema import Message
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from streamlog.broker.apis.produce_checks import RecordChecks
+    from streamlog.broker.apis.produce import RecordChecks
     from streamlog.broker.figures import BrokerStanding, ClusterFigures
     from streamlog.broker.storage.disk.files import Files
 
@@ -86,7 +84,7 @@ class RequestContext:
     client_id: str | None
     client_host: str
     principal: str = ANONYMOUS
-    listener: Reached | None = None
+    listener: AdvertisedEndpoint | None = None
     """Where this client has reached the broker; None for who is in its process."""
     connection: int = 0
     """Which one, by number in the order in which they were accepted; 0 in this process."""
@@ -98,7 +96,7 @@ class Broker:
     def __init__(
         self, directory: LogDirectory, member: ClusterNode, *, clock: Clock, threads: Threads
     ) -> None:
-        self._reached = Reached(PLAINTEXT, "127.0.0.1", 0)
+        self._reached = AdvertisedEndpoint(PLAINTEXT, "127.0.0.1", 0)
         """Where who is in this process is told to come; see `listens`. Port 0: there is none."""
         self._directory, self._clock = directory, clock
         self._is_open = self._closed = False
@@ -319,7 +317,7 @@ class Broker:
         Raises:
             LogDirectoryError: the disk refused to keep it.
         """
-        self._reached = Reached(listener, host, port)
+        self._reached = AdvertisedEndpoint(listener, host, port)
         self._directory.write_listener(host, port)
 
     def listens_at(self, listeners: Sequence[BrokerListener]) -> None:
@@ -485,7 +483,7 @@ class Broker:
         partition = None if topic is None else topic.partitions.get(place[1])
         return None if partition is None else partition.leader
 
-    def _listener(self, context: RequestContext) -> Reached:
+    def _listener(self, context: RequestContext) -> AdvertisedEndpoint:
         return context.listener or self._reached
 
     def _session_slots(self) -> int:

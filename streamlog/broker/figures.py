@@ -151,7 +151,7 @@ class BrokerStanding:
         )
 
 
-def counted(
+def count_figures(
     metadata: ClusterMetadata, node_id: int, configs: Mapping[str, TopicConfig]
 ) -> PartitionCounts:
     """The partitions of a broker; `configs` are the settings of topics, of its own at least."""
@@ -177,7 +177,7 @@ def counted(
     )
 
 
-def counted_by_controller(metadata: ClusterMetadata) -> ControllerCounts:
+def count_by_controller(metadata: ClusterMetadata) -> ControllerCounts:
     """The whole cluster."""
     partitions = [each for topic in metadata.topics.values() for each in topic.partitions.values()]
     fenced = sum(each.is_fenced for each in metadata.brokers.values())

@@ -18,21 +18,21 @@ R = TypeVar("R")
 Answer: TypeAlias = Message | asyncio.Future[Message]
 
 
-def mapped(first: T | asyncio.Future[T], then: Callable[[T], R]) -> R | asyncio.Future[R]:
+def map_response(first: T | asyncio.Future[T], then: Callable[[T], R]) -> R | asyncio.Future[R]:
     """What `then` makes of an answer once it is there; an error is handed on."""
     if not isinstance(first, asyncio.Future):
         return then(first)
     whole: asyncio.Future[R] = first.get_loop().create_future()
 
     def go_on(done: asyncio.Future[T]) -> None:
-        if not nobody_waits(whole, done):
+        if not is_abandoned(whole, done):
             _settle(whole, done, then)
 
     first.add_done_callback(go_on)
     return whole
 
 
-def chained(
+def chain_response(
     first: T | asyncio.Future[T], then: Callable[[T], R | asyncio.Future[R]]
 ) -> R | asyncio.Future[R]:
     """The answer that `then` comes to, now or later, once the first one is there."""
@@ -41,7 +41,7 @@ def chained(
     whole: asyncio.Future[R] = first.get_loop().create_future()
 
     def go_on(done: asyncio.Future[T]) -> None:
-        if nobody_waits(whole, done) or has_failed(whole, done):
+        if is_abandoned(whole, done) or has_failed(whole, done):
             return
         answer = then(done.result())
         if isinstance(answer, asyncio.Future):
@@ -50,14 +50,14 @@ def chained(
             whole.set_result(answer)
 
     def hand_on(done: asyncio.Future[R]) -> None:
-        if not nobody_waits(whole, done):
+        if not is_abandoned(whole, done):
             _settle(whole, done, lambda result: result)
 
     first.add_done_callback(go_on)
     return whole
 
 
-def nobody_waits(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
+def is_abandoned(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
     """Whether `whole` is over without what has come of `done`: its client has hung up.
 
     What `done` was refused for counts as seen then: asyncio would tell it as an error that got

@@ -20,14 +20,14 @@ TOPIC_IDS_VERSION: Final = 10
 """From this version of both requests on topics go by their ids."""
 
 
-class Named(Protocol):
+class TopicKey(Protocol):
     """A topic in a request."""
 
     name: str
     topic_id: bytes
 
 
-def named(topic: Named, name_of: Callable[[bytes], str | None]) -> str:
+def topic_key(topic: TopicKey, name_of: Callable[[bytes], str | None]) -> str:
     """The name of a topic that goes by name or by id; empty if there is none with this id.
 
     Within a process names are given in every version.
@@ -37,7 +37,7 @@ def named(topic: Named, name_of: Callable[[bytes], str | None]) -> str:
     return name_of(topic.topic_id) or ""
 
 
-def nowhere(topic: OffsetFetchRequestTopics, code: int) -> OffsetFetchResponseTopics:
+def refuse_topic(topic: OffsetFetchRequestTopics, code: int) -> OffsetFetchResponseTopics:
     """The answer about one topic that says why there is no position."""
     return OffsetFetchResponseTopics(
         name=topic.name,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.listeners import Listener, listeners_of
+from streamlog.broker.config.connections import Listener, listeners_of
 from streamlog.broker.config.security import PLAINTEXT
 from streamlog.cli.session import (
     WebOption,

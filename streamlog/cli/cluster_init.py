@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.listeners import Listener, listeners_of
+from streamlog.broker.config.connections import Listener, listeners_of
 from streamlog.broker.config.quorum import QuorumConfig
 from streamlog.broker.storage.disk.files import TEMPORARY, replace_file
 from streamlog.broker.storage.disk.os_files import OsFiles

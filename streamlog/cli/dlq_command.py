@@ -3,8 +3,8 @@
 How far letters have been replayed is the offset of a group, `<topic>-replay`, which is committed
 in the same transaction as the records that are sent: a crash in between sends nothing twice. What
 was replayed stays in the topic until it is dropped, and so does what only the app itself may write
-(`INTERNAL`), which is passed over. Rule of the file: only `drop` removes anything, and it asks to
-be told up to where.
+(`INTERNAL`), which is passed over. Rule of the file: only `drop` removes anything, and it
+asks to be told up to where.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.security.principals import IN_PROCESS
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.clock import ManualClock

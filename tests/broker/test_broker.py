@@ -9,7 +9,7 @@ import pytest
 
 from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.listeners import Reached
+from streamlog.broker.config.connections import AdvertisedEndpoint
 from streamlog.broker.storage.data_directory import format_directory
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import ConnectionLost, UsageError
@@ -81,7 +81,7 @@ def test_time_passes_by_itself() -> None:
 def test_what_nodes_ask_each_other_is_shown_where_they_come_to_each_other() -> None:
     async def shown(broker: Broker, listener: str) -> set[int]:
         request = ApiVersionsRequest()
-        at = replace(context(request), listener=Reached(listener, "127.0.0.1", 9092))
+        at = replace(context(request), listener=AdvertisedEndpoint(listener, "127.0.0.1", 9092))
         response = await broker.handle(request, at)
         assert isinstance(response, ApiVersionsResponse)
         return {each.api_key for each in response.api_keys}

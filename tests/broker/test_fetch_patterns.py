@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.produce_and_fetch import FetchRequest, FetchResponse, PartitionData
 from streamlog.protocol.messages.topics_and_configs import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.broker import node
 from tests.broker.node import at, batch, create, delete, fetch_request, produce, values
-from tests.broker.server.test_acceptor import Peer, peer, until
+from tests.broker.server.test_socket_server import Peer, peer, until
 
 NAMED = 12
 

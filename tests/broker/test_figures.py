@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamlog.broker.config.broker import TopicConfig
-from streamlog.broker.figures import ClusterFigures, counted, counted_by_controller
+from streamlog.broker.figures import ClusterFigures, count_by_controller, count_figures
 from streamlog.broker.quorum.metadata.cluster_metadata import (
     ClusterMetadata,
     PartitionChanged,
@@ -61,14 +61,14 @@ def test_partitions_are_counted() -> None:
         metadata.brokers[number] = BrokerRegistration(
             broker_id=number, epoch=1, incarnation_id=b"", is_fenced=number == 3
         )
-    own = counted(metadata, 1, {"t": TopicConfig()})
+    own = count_figures(metadata, 1, {"t": TopicConfig()})
     assert (own.held, own.led, own.reassigning) == (6, 4, 1)
     assert (own.under_replicated, own.under_min_isr, own.at_min_isr) == (2, 1, 1)
     # Of two copies one is enough for acks=all, unless the topic says otherwise.
     metadata.topics[b"t" * 16].partitions[0] = replace(WHOLE, replicas=(1, 2), isr=(1,))
-    assert counted(metadata, 1, {"t": TopicConfig()}).under_min_isr == 1
-    assert counted(metadata, 1, {"t": TopicConfig(min_insync_replicas=2)}).under_min_isr == 2
+    assert count_figures(metadata, 1, {"t": TopicConfig()}).under_min_isr == 1
+    assert count_figures(metadata, 1, {"t": TopicConfig(min_insync_replicas=2)}).under_min_isr == 2
     metadata.topics[b"t" * 16].partitions[0] = WHOLE
-    cluster = counted_by_controller(metadata)
+    cluster = count_by_controller(metadata)
     assert (cluster.brokers, cluster.fenced, cluster.topics, cluster.partitions) == (2, 1, 1, 7)
     assert (cluster.offline, cluster.not_preferred) == (1, 2)

@@ -11,7 +11,7 @@ import pytest
 
 from streamlog.broker.cluster.forwarding import Forwarding
 from streamlog.broker.coordinator.group.group_requests import gather_answers
-from streamlog.broker.future_responses import Answer, chained, mapped
+from streamlog.broker.future_responses import Answer, chain_response, map_response
 from streamlog.clock import SystemClock
 from streamlog.errors import ConnectionLost
 from streamlog.protocol.error_codes import ErrorCode
@@ -20,8 +20,8 @@ from streamlog.protocol.schema import Message
 
 
 def test_what_is_there_goes_on_at_once() -> None:
-    assert mapped(1, str) == "1"
-    assert chained(1, str) == "1"
+    assert map_response(1, str) == "1"
+    assert chain_response(1, str) == "1"
 
 
 def test_what_will_be_there_goes_on_then() -> None:
@@ -29,7 +29,11 @@ def test_what_will_be_there_goes_on_then() -> None:
         loop = asyncio.get_running_loop()
         first: asyncio.Future[int] = loop.create_future()
         second: asyncio.Future[str] = loop.create_future()
-        answers = [mapped(first, str), chained(first, str), chained(first, lambda _: second)]
+        answers = [
+            map_response(first, str),
+            chain_response(first, str),
+            chain_response(first, lambda _: second),
+        ]
         first.set_result(1)
         second.set_result("2")
         assert [await each for each in answers if isinstance(each, asyncio.Future)] == [
@@ -46,8 +50,8 @@ def test_an_error_is_handed_on_and_who_waits_no_more_is_left_alone() -> None:
         loop = asyncio.get_running_loop()
         first: asyncio.Future[int] = loop.create_future()
         second: asyncio.Future[str] = loop.create_future()
-        lost = [mapped(first, str), chained(first, str)]
-        gone = mapped(first, str)
+        lost = [map_response(first, str), chain_response(first, str)]
+        gone = map_response(first, str)
         assert isinstance(gone, asyncio.Future)
         gone.cancel()
         first.set_exception(ConnectionLost("gone"))
@@ -55,7 +59,7 @@ def test_an_error_is_handed_on_and_who_waits_no_more_is_left_alone() -> None:
             assert isinstance(each, asyncio.Future)
             with pytest.raises(ConnectionLost):
                 await each
-        late = chained(asyncio.ensure_future(asyncio.sleep(0, 1)), lambda _: second)
+        late = chain_response(asyncio.ensure_future(asyncio.sleep(0, 1)), lambda _: second)
         second.set_exception(ConnectionLost("gone"))
         assert isinstance(late, asyncio.Future)
         with pytest.raises(ConnectionLost):
@@ -89,7 +93,7 @@ def chained_behind(first: asyncio.Future[Any]) -> Any:
     def then(_: int) -> asyncio.Future[Any]:
         return first
 
-    return chained(done(1), then)
+    return chain_response(done(1), then)
 
 
 def gathered_with(first: asyncio.Future[Any]) -> Any:
@@ -99,8 +103,8 @@ def gathered_with(first: asyncio.Future[Any]) -> Any:
 WAYS = pytest.mark.parametrize(
     "made",
     [
-        lambda first: mapped(first, str),
-        lambda first: chained(first, str),
+        lambda first: map_response(first, str),
+        lambda first: chain_response(first, str),
         chained_behind,
         gathered_with,
         decided,

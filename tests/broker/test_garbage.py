@@ -21,7 +21,7 @@ import pytest
 from streamlog import repeated
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.errors import StreamlogError, UnsupportedVersion
 from streamlog.protocol.api_table import API_VERSIONS_KEY, APIS, Api
 from streamlog.protocol.frame import Request, decode_request, decode_response, encode_request

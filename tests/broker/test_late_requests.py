@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
 from streamlog.protocol.messages.transaction_messages import (

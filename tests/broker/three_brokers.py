@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from chaos.ports import reserved_ports
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.listeners import Listener
+from streamlog.broker.config.connections import Listener
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.data_directory import format_directory
 from streamlog.broker.storage.disk.memory_files import MemoryFiles

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.client.cluster import (
     METADATA_AGE_MS_MAX,
     UNKNOWN_TOPIC_TIMEOUT_MS,

@@ -17,7 +17,7 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.server.embedded import EmbeddedTransport
 from streamlog.broker.server.embedded import _read_records as read_records
 from streamlog.broker.storage.disk.memory_files import MemoryFiles

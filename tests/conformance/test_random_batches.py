@@ -16,7 +16,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
 )
 from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
-from tests.broker.apis.test_produce_checks import recoded
+from tests.broker.apis.test_produce import recoded
 from tests.broker.process import BrokerProcess
 from tests.conformance.clients import Client, Confluent, KafkaPython, Sent
 from tests.records.slow_reader import Malformed, SlowRecord, read_plain_batch

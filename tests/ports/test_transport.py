@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.server.acceptor import Acceptor
 from streamlog.broker.server.embedded import EmbeddedTransport
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.errors import ConnectionLost, RequestTimedOut
 from streamlog.protocol.api_table import APIS, api_of
 from streamlog.protocol.messages.cluster_metadata import MetadataRequest, MetadataResponse

@@ -14,8 +14,8 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.security import SecurityConfig
-from streamlog.broker.server.acceptor import Acceptor
-from streamlog.broker.server.certificates import server_context
+from streamlog.broker.server.socket_server import Acceptor
+from streamlog.broker.server.tls import server_context
 from streamlog.errors import ConnectionLost, CorruptData, RequestTimedOut, UnsupportedVersion
 from streamlog.protocol.api_table import APIS, api_of
 from streamlog.protocol.frame import FrameReader, decode_request, encode_response

@@ -21,7 +21,7 @@ from streamlog.broker.config.resources import (
     resource_settings,
 )
 from streamlog.broker.config.settings import Setting, SettingKind, SettingOperation, SettingSource
-from streamlog.broker.future_responses import Answer, mapped
+from streamlog.broker.future_responses import Answer, map_response
 from streamlog.errors import LogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.topics_and_configs import (
@@ -42,7 +42,7 @@ from streamlog.protocol.messages.topics_and_configs import (
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from streamlog.broker.config.listeners import Reached
+    from streamlog.broker.config.connections import AdvertisedEndpoint
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
     from streamlog.broker.storage.log_directory import LogDirectory
 
@@ -167,7 +167,9 @@ class ConfigRequests:
         self._metadata = metadata
         self._loggers = LoggerLevels()
 
-    def handlers(self, reached: Callable[[Any], Reached]) -> dict[Any, Callable[..., Message]]:
+    def handlers(
+        self, reached: Callable[[Any], AdvertisedEndpoint]
+    ) -> dict[Any, Callable[..., Message]]:
         """Who answers what; `reached` tells where a client has reached this broker."""
         return {
             DescribeConfigsRequest: lambda request, at: self.describe(request, reached(at)),
@@ -221,7 +223,7 @@ class ConfigRequests:
             if not others:
                 return IncrementalAlterConfigsResponse(responses=own)
             request.resources = others
-            return mapped(forward(request, at), lambda response: _with_loggers(response, own))
+            return map_response(forward(request, at), lambda response: _with_loggers(response, own))
 
         return alter
 
@@ -242,7 +244,7 @@ class ConfigRequests:
     # ---- describing ----
 
     def describe(
-        self, request: DescribeConfigsRequest, reached: Reached
+        self, request: DescribeConfigsRequest, reached: AdvertisedEndpoint
     ) -> DescribeConfigsResponse:
         """All settings of topics and of this broker, or those that are asked for."""
         results = []
@@ -265,7 +267,7 @@ class ConfigRequests:
         return DescribeConfigsResponse(results=results)
 
     def _described(
-        self, asked: DescribeConfigsResource, reached: Reached
+        self, asked: DescribeConfigsResource, reached: AdvertisedEndpoint
     ) -> list[DescribeConfigsResourceResult]:
         keys = asked.configuration_keys
         if asked.resource_type == BROKER_LOGGER_RESOURCE:
@@ -284,7 +286,7 @@ class ConfigRequests:
             described = [*(each for each in described if each.name not in names), *fixed]
         return [each for each in described if not keys or each.name in keys]
 
-    def _fixed(self, reached: Reached) -> list[DescribeConfigsResourceResult]:
+    def _fixed(self, reached: AdvertisedEndpoint) -> list[DescribeConfigsResourceResult]:
         """What clients look for in a broker's settings and nobody sets."""
         given = self._directory.config.security
         values = {

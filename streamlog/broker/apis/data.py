@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from streamlog import repeated
 from streamlog.broker.apis.fetch_sessions import TOPIC_IDS_VERSION
 from streamlog.broker.replication.partition import NO_EPOCH
-from streamlog.broker.security.transactional_ids import refusal_without_id
+from streamlog.broker.security.transaction_rules import refusal_without_id
 from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import CorruptData, LogError, NotLeader, RecordsRefused, StreamlogError
@@ -132,7 +132,7 @@ class ProduceAttempt(NamedTuple):
             TopicProduceResponse(
                 name=topic.name,
                 partition_responses=[
-                    each if each.error_code else refused(each.index, failure)
+                    each if each.error_code else refuse_partition(each.index, failure)
                     for each in topic.partition_responses
                 ],
             )
@@ -197,7 +197,7 @@ class DataRequests:
     ) -> ProduceAttempt:
         """Append what is in the request; every partition has an answer of its own.
 
-        `checked` is what has come of a check beside the loop (`produce_checks`).
+        `checked` is what has come of a check beside the loop (`produce`).
         """
         refusal = _produce_refusal(request)
         sending = _Sending(
@@ -212,7 +212,7 @@ class DataRequests:
                     answer, is_durable = self._produce_one(topic.name, data, sending)
                     durable = durable and is_durable
                 else:
-                    answer = refused(data.index, refusal)
+                    answer = refuse_partition(data.index, refusal)
                 answers.append(answer)
             responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
         return ProduceAttempt(ProduceResponse(responses=responses), durable, sending.uncommitted)
@@ -227,7 +227,7 @@ class DataRequests:
                 partition.check_insync()
             ready = sending.checked.get((topic, data.index))
             if isinstance(ready, StreamlogError):
-                return refused(data.index, ready), True
+                return refuse_partition(data.index, ready), True
             batches = one_buffer(data.records) if ready is None else ready.data
             if sending.version < ZSTD_PRODUCE_VERSION:
                 _refuse_zstd(batches, f"{topic}-{data.index}: Produce version {sending.version}")
@@ -239,7 +239,7 @@ class DataRequests:
                 prepared=ready,
             )
         except StreamlogError as error:
-            return _in_version(refused(data.index, error), sending), True
+            return _in_version(refuse_partition(data.index, error), sending), True
         answer = PartitionProduceResponse(
             index=data.index,
             base_offset=result.base_offset,
@@ -611,7 +611,7 @@ def _refuse_zstd(data: Buffer, where: str) -> None:
             raise error_for(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{where} does not know zstd")
 
 
-def refused(index: int, error: StreamlogError) -> PartitionProduceResponse:
+def refuse_partition(index: int, error: StreamlogError) -> PartitionProduceResponse:
     """The answer to a Produce that could not be appended."""
     # Not the batch that was sent is corrupt, but the end of the log that it should go behind.
     stored = isinstance(error, CorruptData)

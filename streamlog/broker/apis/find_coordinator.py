@@ -18,7 +18,7 @@ from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from streamlog.broker.apis.metadata import MetadataRequests
-    from streamlog.broker.config.listeners import Reached
+    from streamlog.broker.config.connections import AdvertisedEndpoint
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
 
 MANY_COORDINATORS_VERSION = 4
@@ -34,7 +34,9 @@ class FindCoordinator:
         self._admin = admin
         self._metadata = metadata
 
-    def handlers(self, reached: Callable[[Any], Reached]) -> dict[Any, Callable[..., Message]]:
+    def handlers(
+        self, reached: Callable[[Any], AdvertisedEndpoint]
+    ) -> dict[Any, Callable[..., Message]]:
         """Who answers what; `reached` tells where a client has reached this broker."""
         return {
             FindCoordinatorRequest: lambda request, at: self.find_coordinator(
@@ -43,7 +45,7 @@ class FindCoordinator:
         }
 
     def find_coordinator(
-        self, request: FindCoordinatorRequest, version: int, reached: Reached
+        self, request: FindCoordinatorRequest, version: int, reached: AdvertisedEndpoint
     ) -> FindCoordinatorResponse:
         """Who leads the partition that a group, or a transactional id, belongs to."""
         if version >= MANY_COORDINATORS_VERSION:
@@ -59,7 +61,7 @@ class FindCoordinator:
         )
 
     def _coordinator(
-        self, key: str, request: FindCoordinatorRequest, reached: Reached
+        self, key: str, request: FindCoordinatorRequest, reached: AdvertisedEndpoint
     ) -> FoundCoordinator:
         refusal = None
         if request.key_type not in (GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE):

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from streamlog.broker.apis.find_coordinator import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
+from streamlog.broker.apis.publish import PUBLICATIONS_CONFIGS, PUBLICATIONS_TOPIC
 from streamlog.broker.coordinator.group.group_runtime import (
     OFFSETS_CONFIGS,
     OFFSETS_PARTITIONS,
@@ -21,8 +22,7 @@ from streamlog.broker.coordinator.transaction.transaction_runtime import (
     TRANSACTIONS_PARTITIONS,
     TRANSACTIONS_TOPIC,
 )
-from streamlog.broker.future_responses import Answer, chained
-from streamlog.broker.publications import PUBLICATIONS_CONFIGS, PUBLICATIONS_TOPIC
+from streamlog.broker.future_responses import Answer, chain_response
 from streamlog.broker.quorum.controller.topic_control import DEFAULT
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import by_partition, response_by_item
@@ -141,7 +141,7 @@ class InternalTopics:
         missing = [name for name in needed if not self._partitions.partitions(name)]
         if not missing:
             return handler(request, context)
-        return chained(self.ensure(missing), lambda _: handler(request, context))
+        return chain_response(self.ensure(missing), lambda _: handler(request, context))
 
     def ensure(self, names: list[str]) -> Answer:
         """Make these topics."""

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from streamlog.broker.future_responses import Answer, mapped
+from streamlog.broker.future_responses import Answer, map_response
 from streamlog.broker.quorum.controller.topic_control import DEFAULT, check_name, is_topic_name
 from streamlog.broker.quorum.metadata.registrations import NO_LEADER
 from streamlog.broker.quorum.raft.raft_wire import METADATA_TOPIC
@@ -51,7 +51,7 @@ from streamlog.protocol.schema import ZERO_UUID, Message, id_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from streamlog.broker.config.listeners import Reached
+    from streamlog.broker.config.connections import AdvertisedEndpoint
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata, TopicRegistration
     from streamlog.broker.quorum.metadata.registrations import PartitionRegistration
     from streamlog.broker.replication.partition import Partition, Partitions
@@ -110,7 +110,7 @@ class MetadataRequests:
     # ---- the cluster ----
 
     def metadata(
-        self, request: MetadataRequest, version: int, reached: Reached
+        self, request: MetadataRequest, version: int, reached: AdvertisedEndpoint
     ) -> Message | asyncio.Future[Message]:
         """Brokers and topics; a topic that is not there may be made on the way."""
         if version < TOPIC_IDS_VERSION and _has_ids(request):
@@ -129,7 +129,7 @@ class MetadataRequests:
             refused = {each.name: each.error_code for each in results if each.error_code}
             return self._metadata_of(request, version, reached, refused)
 
-        return mapped(self._submit(creation), then)
+        return map_response(self._submit(creation), then)
 
     def _to_be_made(self, request: MetadataRequest) -> list[str]:
         if not (request.allow_auto_topic_creation and self._directory.config.auto_create_topics):
@@ -152,7 +152,7 @@ class MetadataRequests:
         self,
         request: MetadataRequest,
         version: int,
-        reached: Reached,
+        reached: AdvertisedEndpoint,
         refused: Mapping[str, int],
     ) -> MetadataResponse:
         """What there is now; `refused` are topics that could not be made, with the reasons."""
@@ -179,7 +179,7 @@ class MetadataRequests:
         )
 
     def describe_cluster(
-        self, request: DescribeClusterRequest, reached: Reached
+        self, request: DescribeClusterRequest, reached: AdvertisedEndpoint
     ) -> DescribeClusterResponse:
         """Brokers alone; controllers are not to be talked to."""
         if request.endpoint_type == CONTROLLERS_ENDPOINT:
@@ -314,7 +314,7 @@ class MetadataRequests:
         return own if own in shown else -1
 
     def brokers(
-        self, reached: Reached, *, with_fenced: bool = False
+        self, reached: AdvertisedEndpoint, *, with_fenced: bool = False
     ) -> list[tuple[int, str, int, str | None]]:
         """The brokers that live, or all that are registered, and where the client reaches them.
 

@@ -1,35 +1,354 @@
-"""DurableAnswers: answers that are given once what they say is on disk.
+"""The life of a Produce request, from the handler to the acknowledgement.
 
-Produce, where records are acknowledged; ListOffsets, which shows the end of a log to who has sent
-without waiting for an answer. With nothing that is still under way they are given at once.
+1. `DelayedProduce` takes the request. If a batch is compressed, has to be compressed, or is large,
+a
+   thread validates it first (`RecordChecks`); requests of the connection that come later wait.
+2. The records are appended: by `DataRequests.produce`, or by `append_run` for requests that arrived
+   together and look alike. Both ways give every request the same answer and leave out no check;
+   a run appends all batches of a partition with one write (docs/decisions/003-produce-runs.md).
+3. The response waits until the log is flushed and, with acks=all, until every in-sync replica has
+   the records (`ProduceAcks`), or until the request's timeout.
+
+ListOffsets waits for the same flush, because it shows the end of a log to a client that may have
+sent with acks=0.
+Rule of the file: a thread gets a copy of the records, because the next request overwrites the
+connection's buffer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
-from streamlog.broker.apis.produce_checks import RecordChecks, check_of, check_of_run, keep
-from streamlog.broker.apis.produce_runs import CheckedRun, append_run
-from streamlog.broker.future_responses import nobody_waits
+from streamlog.broker.apis.data import ALL, Uncommitted, refuse_partition
+from streamlog.broker.config.broker import AS_PRODUCED, UNCOMPRESSED, TopicConfig
+from streamlog.broker.future_responses import is_abandoned
+from streamlog.broker.security.transaction_rules import refusal_of_transactional
+from streamlog.broker.storage.disk.offload import Offload, OffloadedJob
+from streamlog.broker.storage.log.batch_run import wait_for_thread
+from streamlog.broker.storage.validator import AppendOrigin, Prepared, is_checked, prepare
 from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.produce_and_fetch import (
     ListOffsetsRequest,
+    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
 )
 from streamlog.protocol.produce_runs import ProduceRun
-from streamlog.protocol.schema import Message, Piece
+from streamlog.protocol.schema import Message, Piece, one_buffer
 
 if TYPE_CHECKING:
-    from streamlog.broker.apis.data import Checked, DataRequests, Uncommitted
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from streamlog.broker.apis.data import Checked, DataRequests
     from streamlog.broker.deadline_timer import DeadlineTimer
     from streamlog.broker.replication.group_flush import GroupFlush
+    from streamlog.broker.replication.partition import Partition
     from streamlog.broker.storage.disk.offload import Threads
+    from streamlog.broker.storage.validator import AppendResult
     from streamlog.clock import Clock
+    from streamlog.protocol.produce_runs import Alike
+
+
+Outcome: TypeAlias = Prepared | StreamlogError
+
+
+def check_of(
+    data: DataRequests, request: ProduceRequest, wall_ms: int
+) -> Callable[[], Checked] | None:
+    """What a thread has to do before the request is answered; None if there is nothing."""
+    configs = {}
+    for topic in request.topic_data:
+        for each in topic.partition_data:
+            config = data.config_of(topic.name, each.index)
+            records = memoryview(one_buffer(each.records))
+            if config is not None and needs_thread([records], config):
+                configs[topic.name, each.index] = config
+    if not configs:
+        return None
+    keep(request)
+    works = {
+        (topic.name, each.index): cast("bytearray", each.records)
+        for topic in request.topic_data
+        for each in topic.partition_data
+        if (topic.name, each.index) in configs
+    }
+    return lambda: {
+        place: check_records(records, configs[place], wall_ms) for place, records in works.items()
+    }
+
+
+def check_of_run(
+    data: DataRequests, run: ProduceRun, wall_ms: int
+) -> Callable[[], dict[int, Outcome]] | None:
+    """The same for requests that came together, by their numbers."""
+    configs: dict[int, TopicConfig] = {}
+    for pattern, numbers in run.by_pattern().items():
+        config = data.config_of(pattern.topic, pattern.index)
+        pieces = [run.requests[number].records for number in numbers]
+        if config is not None and needs_thread(pieces, config):
+            configs.update(dict.fromkeys(numbers, config))
+    if not configs:
+        return None
+    run.keep()
+    works = [(number, run.requests[number].records, configs[number]) for number in configs]
+    return lambda: {
+        number: check_records(records, config, wall_ms) for number, records, config in works
+    }
+
+
+def keep(request: ProduceRequest) -> None:
+    """Give the request records of its own."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            data.records = bytearray(one_buffer(data.records))
+
+
+def needs_thread(pieces: Sequence[memoryview], config: TopicConfig) -> bool:
+    """Whether these batches are checked, or compressed, by a thread."""
+    if config.compression_type not in (AS_PRODUCED, UNCOMPRESSED):
+        return True
+    return is_checked(config) and wait_for_thread(pieces)
+
+
+def check_records(
+    data: bytearray | memoryview,
+    config: TopicConfig,
+    wall_ms: int,
+    *,
+    origin: AppendOrigin = AppendOrigin.TRANSACTION,
+) -> Outcome:
+    """The batches of one partition, checked; or why they are refused."""
+    try:
+        return prepare(data, config, wall_ms=wall_ms, origin=origin)
+    except StreamlogError as error:
+        return error
+
+
+CHECKS_THREAD = "streamlog-records"
+
+
+class _Waiting(NamedTuple):
+    """A request that waits for its check, or for those in front of it."""
+
+    job: OffloadedJob[Any] | None
+    append: Callable[[Any], Any]
+    answer: asyncio.Future[Any]
+
+
+class RecordChecks:
+    """The requests of all connections that are being checked."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._aside = Offload(threads, CHECKS_THREAD)
+        self._waiting: dict[int, deque[_Waiting]] = {}
+        self._listeners: dict[int, Callable[[], None]] = {}
+
+    def is_busy(self, connection: int) -> bool:
+        """Whether requests of the connection wait here."""
+        return connection in self._waiting
+
+    def when_free(self, connection: int, then: Callable[[], None]) -> None:
+        """Call `then` once no request of the connection waits any more."""
+        self._listeners[connection] = then
+
+    def begin(
+        self, connection: int, work: Callable[[], Any] | None, append: Callable[[Any], Any]
+    ) -> asyncio.Future[Any]:
+        """Have `work` done by the thread, then give its result to `append`, whose answer it is.
+
+        Without `work`, `append` only waits for its turn and is given None.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        job = None if work is None else OffloadedJob(work)
+        queue = self._waiting.setdefault(connection, deque())
+        queue.append(_Waiting(job, append, answer))
+        if job is not None:
+            self._aside.start(job, lambda: self._go_on(connection))
+        return answer
+
+    def stop(self, reason: StreamlogError) -> None:
+        """Nothing is checked any more; whoever waits is told the reason."""
+        self._aside.close()
+        waiting, self._waiting = self._waiting, {}
+        for queue in waiting.values():
+            for each in queue:
+                if not each.answer.done():
+                    each.answer.set_exception(reason)
+
+    def _go_on(self, connection: int) -> None:
+        """Append the requests at the front that are checked."""
+        queue = self._waiting.get(connection)
+        while queue and (queue[0].job is None or queue[0].job.is_done):
+            job, append, answer = queue.popleft()
+            if not answer.done():  # Or its client has hung up.
+                _answer(answer, append, None if job is None else job.result())
+        if queue is not None and not queue:
+            del self._waiting[connection]
+            listener = self._listeners.pop(connection, None)
+            if listener is not None:
+                listener()
+
+
+def _answer(
+    answer: asyncio.Future[Any],
+    append: Callable[[Any], Any],
+    result: Any,  # noqa: ANN401 - of the work
+) -> None:
+    try:
+        found = append(result)
+    except StreamlogError as error:
+        answer.set_exception(error)
+        return
+    if not isinstance(found, asyncio.Future):
+        answer.set_result(found)
+        return
+
+    def hand_on(done: asyncio.Future[Any]) -> None:
+        if is_abandoned(answer, done):
+            return
+        if done.cancelled():
+            answer.cancel()
+        elif (error := done.exception()) is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(done.result())
+
+    found.add_done_callback(hand_on)
+    answer.add_done_callback(lambda _: found.cancel() if answer.cancelled() else None)
+
+
+class RunAttempt(NamedTuple):
+    """What the requests of a run get once everything is on disk that has to be."""
+
+    run: ProduceRun
+    answers: list[bytes]
+    refused: set[int]
+    """Whose answer is an error already, by number."""
+    durable: bool
+    """Whether everything is on disk that has to be."""
+    uncommitted: list[Uncommitted]
+    """What has to be committed as well."""
+
+    def response(self) -> list[Piece]:
+        """Their answers, one behind the other."""
+        return [b"".join(self.answers)]
+
+    def failed(self, failure: StreamlogError) -> list[Piece]:
+        """What they get instead if the disk has failed: nothing can be promised."""
+        for number, (pattern, correlation_id, _) in enumerate(self.run.requests):
+            if number not in self.refused:
+                refusal = refuse_partition(pattern.index, failure)
+                self.answers[number] = pattern.answered(correlation_id, refusal)
+        return self.response()
+
+
+CheckedRun: TypeAlias = "Mapping[int, Prepared | StreamlogError]"
+"""The batches of a run that a thread has checked, by the number of the request."""
+
+
+def append_run(
+    data: DataRequests,
+    run: ProduceRun,
+    now_ms: int,
+    wall_ms: int,
+    checked: CheckedRun | None = None,
+) -> RunAttempt:
+    """Append what is in the requests, all of one partition together.
+
+    `checked` is what has come of a check beside the loop (`produce`).
+    """
+    answers = [b""] * len(run.requests)
+    refusals: set[int] = set()
+    durable = True
+    uncommitted: list[Uncommitted] = []
+    for pattern, numbers in run.by_pattern().items():
+        requests = [run.requests[number] for number in numbers]
+        try:
+            partition = data.writable(pattern.topic, pattern.index)
+            if not partition.is_alone and pattern.acks == ALL:
+                partition.check_insync()
+        except StreamlogError as error:
+            outcomes: Sequence[AppendResult | StreamlogError] = [error for _ in requests]
+            log_start_offset = -1
+        else:
+            pieces = [request.records for request in requests]
+            ready = [checked[number] for number in numbers if number in checked] if checked else []
+            if ready:
+                pieces = [
+                    piece if isinstance(each, StreamlogError) else memoryview(each.data)
+                    for piece, each in zip(pieces, ready, strict=True)
+                ]
+            outcomes = partition.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms, prepared=ready)
+            log_start_offset = partition.log.log_start_offset
+            end_offset = max(map(_end_offset, outcomes))
+            if partition.is_alone or pattern.acks != ALL:
+                durable = partition.is_kept(end_offset) and durable
+            else:
+                uncommitted += _uncommitted(
+                    (run, answers, refusals), partition, zip(numbers, outcomes, strict=True)
+                )
+        for number, outcome in zip(numbers, outcomes, strict=True):
+            correlation_id = run.requests[number].correlation_id
+            if isinstance(outcome, StreamlogError):
+                refusals.add(number)
+                answers[number] = _refused(run.requests[number], outcome)
+            elif outcome.log_append_time_ms < 0:
+                answers[number] = pattern.accepted(
+                    correlation_id, outcome.base_offset, log_start_offset
+                )
+            else:
+                answer = _stamped(pattern.index, outcome, log_start_offset)
+                answers[number] = pattern.answered(correlation_id, answer)
+    return RunAttempt(run, answers, refusals, durable, uncommitted)
+
+
+def _refused(request: Alike, error: StreamlogError) -> bytes:
+    """The answer to a request that could not be appended; none of a run has a transactional id."""
+    pattern, correlation_id, records = request
+    told = refusal_of_transactional(records) or error
+    return pattern.answered(correlation_id, refuse_partition(pattern.index, told))
+
+
+def _uncommitted(
+    attempt: tuple[ProduceRun, list[bytes], set[int]],
+    partition: Partition,
+    appended: Iterable[tuple[int, AppendResult | StreamlogError]],
+) -> list[Uncommitted]:
+    """What of a replicated partition is to be waited for: each request by itself."""
+    run, answers, refusals = attempt
+
+    def refuse(number: int, error: StreamlogError) -> None:
+        pattern, correlation_id, _ = run.requests[number]
+        refusals.add(number)
+        answers[number] = pattern.answered(correlation_id, refuse_partition(pattern.index, error))
+
+    return [
+        Uncommitted(partition, outcome.last_offset + 1, partial(refuse, number))
+        for number, outcome in appended
+        if not isinstance(outcome, StreamlogError)
+        and not partition.may_acknowledge(outcome.last_offset + 1)
+    ]
+
+
+def _end_offset(outcome: AppendResult | StreamlogError) -> int:
+    """Behind what was appended; 0 if nothing was."""
+    return 0 if isinstance(outcome, StreamlogError) else outcome.last_offset + 1
+
+
+def _stamped(index: int, result: AppendResult, log_start_offset: int) -> PartitionProduceResponse:
+    """The answer where records have the time at which they were written."""
+    return PartitionProduceResponse(
+        index=index,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=log_start_offset,
+    )
+
 
 Pieces: TypeAlias = list[Piece]
 """Answers as they are written, to what is read without the codec (`produce_runs`)."""
@@ -153,7 +472,7 @@ class DelayedProduce:
         response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
         def go_on() -> None:
-            if not durable.done() or nobody_waits(response, durable):
+            if not durable.done() or is_abandoned(response, durable):
                 return
             failure = durable.exception()
             if failure is not None:

@@ -1,29 +1,29 @@
-"""Publishing: takes what a job has staged into its partitions, all of it or nothing.
+"""Publishing: appends the batches of a finished job in one transaction.
 
-A publication is a transaction that the broker itself runs, with the job's id as transactional id:
-begun, filled from the staged files, given the offsets of groups and a receipt, and committed. So
-a broker that is killed in the middle finds an open transaction, which the next attempt aborts, or
-a decided one, which it completes; and a job that has its receipt is not published again.
-Publications wait for each other. One is a generator that hands out what it waits for, and leaves
-the loop to others between the pieces of its files.
+Staged batches lie in files until their job publishes them. `CooperativeRun` appends them in slices,
+so that other requests get their share of the event loop: a generator yields the futures that it
+waits for, or None to let others run; callbacks of the loop drive it, and its owner stops it.
+`Publications` knows the published jobs by their receipts in `__publications`. A receipt is a record
+of the job's own transaction, so it exists if and only if the rest of the job does. The topic is
+compacted and never expires: a job that is repeated after years is still known.
+Rule of the file: only committed receipts are read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from crc32c import crc32c
 
 from streamlog import repeated
-from streamlog.broker.apis.produce_checks import checked, needs_thread
-from streamlog.broker.cooperative import CooperativeRun, Steps, pause
+from streamlog.broker.apis.produce import check_records, needs_thread
 from streamlog.broker.coordinator.pending_requests import when_all_committed
-from streamlog.broker.publications import PUBLICATIONS_TOPIC, Publications, encode_receipt
 from streamlog.broker.storage.data_directory import check_staged_name
 from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.errors import (
@@ -68,11 +68,12 @@ from streamlog.protocol.messages.transaction_messages import (
     TxnOffsetCommitResponse,
 )
 from streamlog.protocol.schema import Message, one_buffer
-from streamlog.records.batch import encode_batch, split_batches
+from streamlog.records.batch import RecordBatch, encode_batch, split_batches
+from streamlog.records.control_batches import AbortedBatches
 from streamlog.records.staged_segment import adopt_batches
 
 if TYPE_CHECKING:
-    from streamlog.broker.apis.produce_checks import Outcome, RecordChecks
+    from streamlog.broker.apis.produce import Outcome, RecordChecks
     from streamlog.broker.coordinator.group.group_requests import GroupRequests, Handlers
     from streamlog.broker.coordinator.transaction.transaction_requests import TransactionRequests
     from streamlog.broker.replication.partition import Partition, Partitions
@@ -80,6 +81,160 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.validator import Prepared
     from streamlog.clock import Clock
+
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator["asyncio.Future[Any] | None", Any, T]
+
+
+def pause(ms: int) -> asyncio.Future[None]:
+    """To be handed out: goes on after so long."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    loop.call_later(ms / 1000, lambda: None if over.done() else over.set_result(None))
+    return over
+
+
+class CooperativeRun(Generic[T]):
+    """One generator on its way; `answer` gets what comes of it, then `on_over` is called."""
+
+    def __init__(
+        self, steps: Steps[T], answer: asyncio.Future[T], on_over: Callable[[], None]
+    ) -> None:
+        self._steps = steps
+        self._answer = answer
+        self._on_over = on_over
+        self._stopped = False
+
+    def go_on(self, done: asyncio.Future[Any] | None = None) -> None:
+        """The next turn, with what was waited for."""
+        if self._stopped:
+            # Who waited was told that it is over (`stop`): a refusal counts as seen.
+            error = None if done is None or done.cancelled() else done.exception()
+            if error is not None and not isinstance(error, StreamlogError | OSError):
+                raise error
+            return
+        try:
+            if done is None:
+                waits_for = self._steps.send(None)
+            elif (error := done.exception()) is not None:
+                waits_for = self._steps.throw(error)
+            else:
+                waits_for = self._steps.send(done.result())
+        except StopIteration as end:
+            self._over(result=end.value)
+        except (StreamlogError, OSError) as error:
+            self._over(error=error)
+        else:
+            if waits_for is None:
+                asyncio.get_running_loop().call_soon(self.go_on)
+            else:
+                waits_for.add_done_callback(self.go_on)
+
+    def stop(self, reason: StreamlogError) -> None:
+        """It does not go on; whoever waits is told the reason."""
+        self._stopped = True
+        self._steps.close()
+        if not self._answer.done():
+            self._answer.set_exception(reason)
+
+    def _over(self, *, result: Any = None, error: Exception | None = None) -> None:  # noqa: ANN401 - of the generator
+        self._stopped = True
+        if not self._answer.done():  # Or nobody waits for it any more.
+            if error is None:
+                self._answer.set_result(result)
+            else:
+                self._answer.set_exception(error)
+        self._on_over()
+
+
+PUBLICATIONS_TOPIC: Final = "__publications"
+PUBLICATIONS_CONFIGS: Final[Mapping[str, str]] = {"cleanup.policy": "compact"}
+READ_BYTES: Final = 1024 * 1024
+
+_VERSION = 0
+
+
+def encode_receipt(topics: list[PublishedTopic], *, wall_ms: int) -> bytes:
+    """What is remembered of a publication."""
+    return json.dumps(
+        {
+            "version": _VERSION,
+            "published_ms": wall_ms,
+            "topics": {
+                topic.name: [
+                    [each.partition_index, each.base_offset, each.last_offset, each.record_count]
+                    for each in topic.partitions
+                ]
+                for topic in topics
+            },
+        }
+    ).encode()
+
+
+def decode_receipt(data: bytes) -> list[PublishedTopic]:
+    """The other way."""
+    return [
+        PublishedTopic(
+            name=name,
+            partitions=[
+                PublishedPartition(
+                    partition_index=index, base_offset=base, last_offset=last, record_count=count
+                )
+                for index, base, last, count in places
+            ],
+        )
+        for name, places in json.loads(data)["topics"].items()
+    ]
+
+
+class Publications:
+    """The receipts of this broker, read on as they come."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._position = 0
+        self._receipts: dict[str, bytes] = {}
+
+    def partition(self) -> Partition:
+        """Where receipts are written.
+
+        Raises:
+            UnknownTopicOrPartition: it is not there (yet).
+        """
+        return self._partitions.get(PUBLICATIONS_TOPIC, 0)
+
+    def receipt(self, job_id: str) -> list[PublishedTopic] | None:
+        """What the job has published; None if it has not been.
+
+        Raises:
+            CorruptData: the log of receipts is damaged.
+            LogDirectoryError: the disk refused.
+        """
+        if not self._partitions.exists(PUBLICATIONS_TOPIC, 0):
+            return None
+        self._read_on(self.partition())
+        found = self._receipts.get(job_id)
+        return None if found is None else decode_receipt(found)
+
+    def _read_on(self, partition: Partition) -> None:
+        log, end_offset = partition.log, partition.last_stable_offset
+        position = max(self._position, log.log_start_offset)
+        if position >= end_offset:
+            return
+        aborted = AbortedBatches(each.range for each in log.aborted(position, end_offset))
+        while self._position < end_offset:
+            found = log.read(position, max_bytes=READ_BYTES, before_offset=end_offset)
+            for batch in split_batches(found):
+                if not batch.is_control and not aborted.hides(batch):
+                    self._note(batch)
+                position = batch.next_offset
+            self._position = position
+
+    def _note(self, batch: RecordBatch) -> None:
+        for record in batch.records():
+            self._receipts[(record.key or b"").decode()] = record.value or b""
+
 
 PIECE_BYTES: Final = 1024 * 1024
 """Of a staged file that is taken at a time; a batch that is larger is taken alone."""
@@ -374,7 +529,7 @@ class PublishRequests:
         wall_ms, config, prepared = self._clock.wall_ms(), partition.log.config, None
         own = memoryview(batches.data)
         if needs_thread([own], config):
-            check = partial(checked, own, config, wall_ms, origin=AppendOrigin.COORDINATOR)
+            check = partial(check_records, own, config, wall_ms, origin=AppendOrigin.COORDINATOR)
             prepared = yield self._checks.begin(NO_CONNECTION, check, _or_raised)
         self._transacting.check(job_id, (producer_id, epoch), (partition.topic, partition.index))
         result = partition.append(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamlog.broker.config.quota_table import ENTITY_TYPES, Entity
+from streamlog.broker.config.resources import ENTITY_TYPES, Entity
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.sasl_acls_quotas import (

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from streamlog.broker.apis.configs import ConfigRequests
 from streamlog.broker.apis.find_coordinator import FindCoordinator
 from streamlog.broker.apis.internal_topics import INTERNAL_NAMES, InternalTopics
-from streamlog.broker.apis.log_dirs import PartitionRequests
+from streamlog.broker.apis.log_dirs import NodeReports, PartitionRequests
 from streamlog.broker.apis.metadata import TopicPages
-from streamlog.broker.apis.node_reports import NodeReports
 from streamlog.broker.apis.quorum import QuorumRequests
 from streamlog.broker.apis.quotas import QuotaRequests
 from streamlog.broker.apis.replica_fetch import is_of_a_follower
-from streamlog.broker.cluster.peer_security import controller_listener, peer_listener
-from streamlog.broker.cluster.peers import PEER_CLIENT_ID
+from streamlog.broker.cluster.peers import PEER_CLIENT_ID, controller_listener, peer_listener
 from streamlog.broker.quorum.raft.raft_wire import about_quorum
 from streamlog.protocol.api_table import APIS
 from streamlog.protocol.fetch_patterns import FetchAlike
@@ -57,7 +55,7 @@ if TYPE_CHECKING:
     from streamlog.broker.apis.security import AclRequests, UserRequests
     from streamlog.broker.cluster.node import ClusterNode
     from streamlog.broker.config.broker import BrokerConfig
-    from streamlog.broker.config.listeners import Reached
+    from streamlog.broker.config.connections import AdvertisedEndpoint
     from streamlog.broker.coordinator.group.group_requests import GroupRequests
     from streamlog.broker.coordinator.transaction.partition_verification import (
         PartitionVerification,
@@ -78,7 +76,7 @@ _SINCE: Mapping[type[Message], int] = {ProduceRequest: 10, FetchRequest: 16}
 class Brokers(Protocol):
     """Who is there."""
 
-    def brokers(self, reached: Reached) -> list[tuple[int, str, int, str | None]]:
+    def brokers(self, reached: AdvertisedEndpoint) -> list[tuple[int, str, int, str | None]]:
         """Number, host, port and rack of each, for who has come by a listener."""
         ...
 
@@ -86,7 +84,7 @@ class Brokers(Protocol):
 class LeaderEndpoints:
     """Completes answers."""
 
-    def __init__(self, brokers: Brokers, reached: Callable[[Any], Reached]) -> None:
+    def __init__(self, brokers: Brokers, reached: Callable[[Any], AdvertisedEndpoint]) -> None:
         """`reached` tells where a client has reached this broker."""
         self._brokers = brokers
         self._reached = reached
@@ -159,7 +157,7 @@ class HandlerContext(Protocol):
         ...
 
     @property
-    def listener(self) -> Reached | None:
+    def listener(self) -> AdvertisedEndpoint | None:
         """Where it has reached the broker; None for who is in its process."""
         ...
 
@@ -184,7 +182,7 @@ class Parts:
     publishing: PublishRequests
     users: UserRequests
     acls: AclRequests
-    listener: Callable[[Any], Reached]
+    listener: Callable[[Any], AdvertisedEndpoint]
     """Where who asks in a context has reached the broker."""
     on_deadline: Callable[[], None]
     """Something may be due earlier."""

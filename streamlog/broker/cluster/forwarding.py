@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog import repeated
-from streamlog.broker.future_responses import Answer, nobody_waits
+from streamlog.broker.future_responses import Answer, is_abandoned
 from streamlog.errors import ConnectionLost, LogDirectoryFull, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import error_response
@@ -96,7 +96,7 @@ class Forwarding:
         whole: asyncio.Future[Message] = answer.get_loop().create_future()
 
         def settle(done: asyncio.Future[Message]) -> None:
-            if nobody_waits(whole, done):
+            if is_abandoned(whole, done):
                 return
             error = ConnectionLost("cancelled") if done.cancelled() else done.exception()
             if isinstance(error, StreamlogError):

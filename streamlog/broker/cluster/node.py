@@ -22,8 +22,8 @@ from streamlog.broker.cluster.peers import NodeConnections
 from streamlog.broker.figures import (
     BrokerStanding,
     ClusterFigures,
-    counted,
-    counted_by_controller,
+    count_by_controller,
+    count_figures,
 )
 from streamlog.broker.quorum.controller.decision import ControllerContext
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE, ClusterMetadata
@@ -188,8 +188,8 @@ class ClusterNode:
             state=self._session.state,
             is_broker=directory.config.quorum.is_broker,
             quorum=self.quorum.replicas(),
-            partitions=counted(metadata, directory.node_id, configs),
-            cluster=counted_by_controller(metadata) if self.quorum.is_active else None,
+            partitions=count_figures(metadata, directory.node_id, configs),
+            cluster=count_by_controller(metadata) if self.quorum.is_active else None,
             follower_lag=follower_lag,
         )
 

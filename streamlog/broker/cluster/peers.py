@@ -1,32 +1,157 @@
-"""Peers: requests of this broker to others of its cluster.
-
-One connection for each, made when it is needed and given up when it fails. Where a broker is, the
-metadata knows, and before there is any, the list of voters (`controller.quorum.voters`).
-"""
+"""Connections to the other brokers of the cluster, and the credentials they use."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
-from streamlog.broker.cluster.peer_security import controller_listener, peer_listener, peer_security
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.connections import Listener, listeners_of, protocols_of
+from streamlog.broker.config.security import AUTHORIZER_NONE, CLIENT_AUTH_NONE
+from streamlog.broker.security.acl_authorizer import super_users_of
+from streamlog.broker.security.principals import ANONYMOUS, of_user
+from streamlog.broker.security.users import Credentials
 from streamlog.errors import (
+    ConfigError,
     ConnectionLost,
     CorruptData,
     LogError,
     RequestTimedOut,
     StreamlogError,
 )
+from streamlog.protocol.scram import (
+    ITERATIONS_DEFAULT,
+    SALT_BYTES,
+    ScramCredential,
+    ScramMechanism,
+)
 from streamlog.transport.client_connection import TcpTransport, Transport
+from streamlog.transport.security import Security
 
 if TYPE_CHECKING:
-    from streamlog.broker.config.broker import BrokerConfig
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
     from streamlog.protocol.schema import Message
-    from streamlog.transport.security import Security
+
+
+_BROKERS = "inter.broker.listener.name"
+_CONTROLLERS = "controller.listener.names"
+
+
+def peer_listener(config: BrokerConfig) -> Listener:
+    """By which brokers come to each other.
+
+    Raises:
+        ConfigError: no listener has the name that is set.
+    """
+    return _named(_BROKERS, config.peers.listener, _listeners(config))
+
+
+def controller_listener(config: BrokerConfig) -> Listener:
+    """By which nodes come to controllers.
+
+    A node that is none has no such listener itself, and knows how it is secured by the map of names
+    alone.
+
+    Raises:
+        ConfigError: no listener has the name that is set.
+    """
+    name = config.peers.controller_listener
+    if not name:
+        return peer_listener(config)
+    listeners = _listeners(config)
+    protocol = protocols_of(config.security).get(name.upper())
+    if not config.quorum.is_controller and protocol is not None:
+        return Listener(name=name.upper(), protocol=protocol)
+    return _named(_CONTROLLERS, name, listeners)
+
+
+def peer_security(config: BrokerConfig, listener: Listener) -> Security:
+    """How a broker with these settings comes to others at such a listener.
+
+    Raises:
+        ConfigError: it lacks what that listener asks for.
+    """
+    security, peers = config.security, config.peers
+    if listener.has_sasl and not peers.user:
+        raise ConfigError(
+            f"brokers come to each other by listener {listener.name}, which is {listener.protocol}:"
+            " sasl.inter.broker.username and sasl.inter.broker.password are needed"
+        )
+    if listener.has_sasl and peers.mechanism not in security.sasl_mechanisms.split(","):
+        raise ConfigError(
+            f"sasl.mechanism.inter.broker.protocol={peers.mechanism} is none of"
+            f" sasl.enabled.mechanisms={security.sasl_mechanisms}"
+        )
+    shows_own = listener.has_tls and security.client_auth != CLIENT_AUTH_NONE
+    return Security(
+        protocol=listener.protocol,
+        ca_file=security.truststore if listener.has_tls else "",
+        certificate_file=security.keystore if shows_own else "",
+        key_password=security.key_password,
+        checks_name=peers.checks_name,
+        mechanism=peers.mechanism if listener.has_sasl else "",
+        user=peers.user if listener.has_sasl else "",
+        password=peers.password if listener.has_sasl else "",
+    )
+
+
+def check_trusted(config: BrokerConfig, listener: Listener, principal: str | None) -> None:
+    """Raise ConfigError if ACLs are checked, and brokers may not do what they have to.
+
+    `principal` is who their certificates say that they are; None without any.
+    """
+    if config.security.authorizer == AUTHORIZER_NONE or listener.has_sasl:
+        return
+    if (principal or ANONYMOUS) in super_users_of(config.security.super_users):
+        return
+    if principal is None:
+        raise ConfigError(
+            f"authorizer.class.name={config.security.authorizer}, and brokers prove nothing of who"
+            f" they are on listener {listener.name} ({listener.protocol}), by which they come to"
+            " each other: use SSL with ssl.client.auth=required, or SASL_SSL, for it"
+        )
+    raise ConfigError(
+        f"authorizer.class.name={config.security.authorizer}, and this broker is {principal} to"
+        f" others: add that to super.users on all brokers (super.users={principal};...)"
+    )
+
+
+def peer_principals(config: BrokerConfig) -> frozenset[str]:
+    """Who brokers are to each other by SASL; they may do everything."""
+    return frozenset({of_user(config.peers.user)}) if config.peers.user else frozenset()
+
+
+def peer_credentials(config: BrokerConfig) -> Credentials:
+    """What other brokers' proofs are checked against, made of what this one would prove itself."""
+    if not config.peers.user:
+        return {}
+    return {
+        config.peers.user: {
+            each: ScramCredential.of(
+                each, config.peers.password, secrets.token_bytes(SALT_BYTES), ITERATIONS_DEFAULT
+            )
+            for each in ScramMechanism
+        }
+    }
+
+
+def _listeners(config: BrokerConfig) -> Sequence[Listener]:
+    """Without any in the settings there is one, which has no security."""
+    return listeners_of(config.security) or (Listener(),)
+
+
+def _named(setting: str, name: str, listeners: Sequence[Listener]) -> Listener:
+    if not name:
+        return listeners[0]
+    found = next((each for each in listeners if each.name == name.upper()), None)
+    if found is None:
+        there = ", ".join(each.name for each in listeners)
+        raise ConfigError(f"{setting}={name} is none of the listeners, which are {there}")
+    return found
 
 
 PEER_CLIENT_ID = "streamlog-broker"
@@ -44,7 +169,7 @@ class BrokerPeers:
     ) -> None:
         """`address` tells where one is reached; None if that is not known.
 
-        `security` is how; see `peer_security`.
+        `security` is how; see `peers`.
         """
         self._address = address
         self._security = security

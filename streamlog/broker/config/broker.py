@@ -14,27 +14,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from streamlog.broker.config.cluster import ClusterConfig
+from streamlog.broker.config.cluster import ClusterConfig, PeerConfig, ReplicationConfig
 from streamlog.broker.config.connections import ConnectionConfig
-from streamlog.broker.config.group import GroupConfig
-from streamlog.broker.config.ignored import IgnoredConfig
-from streamlog.broker.config.peers import PeerConfig
+from streamlog.broker.config.coordinators import GroupConfig, TransactionConfig
 from streamlog.broker.config.quorum import QuorumConfig
-from streamlog.broker.config.replication import ReplicationConfig
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.config.settings import (
     INT_MAX,
     LONG_MAX,
+    IgnoredConfig,
     NamedSetting,
     Setting,
     check_table,
     choice,
-    declared,
-    replaced,
+    declared_settings,
+    replace_settings,
     text,
     texts_of,
     truth,
-    unknown,
+    unknown_setting,
     whole,
 )
 from streamlog.broker.config.topic import (
@@ -47,7 +45,6 @@ from streamlog.broker.config.topic import (
     UNCOMPRESSED,
     TopicConfig,
 )
-from streamlog.broker.config.transactions import TransactionConfig
 from streamlog.errors import ConfigError
 
 __all__ = [
@@ -232,15 +229,15 @@ class BrokerConfig:
                 continue
             place = _PLACES.get(name)
             if place is None:
-                raise unknown("broker", name, _PLACES)
+                raise unknown_setting("broker", name, _PLACES)
             sections[place.section][place.name] = value
         if bounds:
             given = sections["connections"].get(_LISTENER_BOUNDS)
             bounds = [*bounds, *([given] if given else ())]
             sections["connections"][_LISTENER_BOUNDS] = ",".join(bounds)
-        parts = {name: replaced(getattr(self, name), sections[name]) for name in _SECTIONS}
+        parts = {name: replace_settings(getattr(self, name), sections[name]) for name in _SECTIONS}
         topic = self.topic.overridden(sections["topic"])
-        return replaced(self, sections[""], topic=topic, **parts)
+        return replace_settings(self, sections[""], topic=topic, **parts)
 
     def described(self) -> dict[str, str]:
         """Every setting by the broker's name, as text."""
@@ -273,7 +270,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
 """Parts of the broker's table."""
 _TABLES: Mapping[str, type[Any]] = {"": BrokerConfig, **_SECTIONS}
 _SETTINGS = {
-    section: {name: each.setting for name, each in declared(table).items()}
+    section: {name: each.setting for name, each in declared_settings(table).items()}
     for section, table in _TABLES.items()
 }
 BROKER_SETTINGS: Mapping[str, Setting] = {

@@ -1,16 +1,22 @@
-"""Settings of resources that are neither topics nor brokers: groups, and metrics of clients.
+"""Settings of resources other than topics and brokers: groups, client metrics and client quotas.
 
-They are kept as they are set, by the name of the resource, whether or not a group of that name
-exists. What a group does not set itself is the broker's.
+Settings are kept by the name of the resource, whether or not a group of that name exists. A group
+inherits from the broker what it does not set itself.
+
+`QuotaTable` says which quota applies to a client (KIP-13, KIP-55, KIP-546). A quota is set for a
+user, a client id, or both, each by name or as the default. The most specific one applies, in
+Kafka's
+order: user before client id, name before default. A user's clients share the user's quota; clients
+under a default do not share. The table is immutable: a change makes a new one, which is kept with
+the altered settings of the broker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from streamlog.broker.config.ignored import ignored
 from streamlog.broker.config.settings import (
     INT_MAX,
     Form,
@@ -18,13 +24,97 @@ from streamlog.broker.config.settings import (
     Setting,
     check_table,
     choice,
-    declared,
+    declared_settings,
+    ignored_settings,
     items,
-    replaced,
+    replace_settings,
     texts_of,
-    unknown,
+    unknown_setting,
     whole,
 )
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
+PRODUCE_RATE: Final = "producer_byte_rate"
+FETCH_RATE: Final = "consumer_byte_rate"
+RATES: Final = (PRODUCE_RATE, FETCH_RATE)
+"""Quotas of users and client ids that are enforced: bytes per second."""
+REQUEST_PERCENTAGE: Final = "request_percentage"
+MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_RATE: Final = "connection_creation_rate"
+KEPT_ONLY: Final = (REQUEST_PERCENTAGE, MUTATION_RATE)
+"""Quotas of users and client ids that are kept and described for Kafka's tools, not enforced."""
+IP_QUOTAS: Final = (CONNECTION_RATE,)
+"""Quotas of addresses, kept only as well: `max.connections.per.ip` bounds what an address holds."""
+
+Entity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Types with names, sorted; None is the default of its type."""
+Account: TypeAlias = tuple[str | None, str | None]
+"""User and client id that share a bound; None: whichever."""
+
+
+def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
+    """An entity, in the one order in which it is known."""
+    return tuple(sorted(parts, key=lambda part: part[0]))
+
+
+class Bound(NamedTuple):
+    """What somebody may use, and who shares it."""
+
+    bytes_per_s: int
+    account: Account
+
+
+class QuotaTable:
+    """The quotas that were set."""
+
+    def __init__(self, rates: Mapping[Entity, Mapping[str, float]] | None = None) -> None:
+        self._rates = {entity: dict(bounds) for entity, bounds in (rates or {}).items() if bounds}
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+    def __iter__(self) -> Iterator[Entity]:
+        return iter(self._rates)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, QuotaTable) and self._rates == other._rates
+
+    __hash__ = None  # type: ignore[assignment]  # it holds dicts
+
+    def of(self, entity: Entity) -> Mapping[str, float]:
+        """What was set for exactly this entity."""
+        return self._rates.get(entity, {})
+
+    def altered(self, entity: Entity, changes: Mapping[str, float | None]) -> QuotaTable:
+        """The table with other bounds for an entity; None removes one."""
+        bounds = {**self.of(entity), **changes}
+        kept = {key: rate for key, rate in bounds.items() if rate is not None}
+        return QuotaTable({**self._rates, entity: kept})
+
+    def bound(self, key: str, user: str, client_id: str) -> Bound | None:
+        """What holds for a client of a user; None if nothing was set."""
+        if not self._rates:
+            return None
+        both, of_user, of_client = (user, client_id), (user, None), (None, client_id)
+        candidates: tuple[tuple[Entity, Account], ...] = (
+            (((CLIENT_ID, client_id), (USER, user)), both),
+            (((CLIENT_ID, None), (USER, user)), both),
+            (((USER, user),), of_user),
+            (((CLIENT_ID, client_id), (USER, None)), both),
+            (((CLIENT_ID, None), (USER, None)), both),
+            (((USER, None),), of_user),
+            (((CLIENT_ID, client_id),), of_client),
+            (((CLIENT_ID, None),), of_client),
+        )
+        for entity, account in candidates:
+            rate = self._rates.get(entity, {}).get(key)
+            if rate is not None:
+                return Bound(int(rate), account)
+        return None
+
 
 BROKER_LOGGER_RESOURCE: Final = 8
 CLIENT_METRICS_RESOURCE: Final = 16
@@ -73,46 +163,48 @@ class GroupOverrides:
     )
     share_session_timeout_ms: int = whole(
         45_000,
-        NamedSetting("share.session.timeout.ms", ignored(NO_SHARE_GROUPS), "ms"),
+        NamedSetting("share.session.timeout.ms", ignored_settings(NO_SHARE_GROUPS), "ms"),
         least=1,
         most=INT_MAX,
     )
     share_heartbeat_interval_ms: int = whole(
         5_000,
-        NamedSetting("share.heartbeat.interval.ms", ignored(NO_SHARE_GROUPS), "ms"),
+        NamedSetting("share.heartbeat.interval.ms", ignored_settings(NO_SHARE_GROUPS), "ms"),
         least=1,
         most=INT_MAX,
     )
     share_record_lock_duration_ms: int = whole(
         30_000,
-        NamedSetting("share.record.lock.duration.ms", ignored(NO_SHARE_GROUPS), "ms"),
+        NamedSetting("share.record.lock.duration.ms", ignored_settings(NO_SHARE_GROUPS), "ms"),
         least=1_000,
         most=INT_MAX,
     )
     share_auto_offset_reset: str = items(
         "latest",
-        NamedSetting("share.auto.offset.reset", ignored(NO_SHARE_GROUPS)),
+        NamedSetting("share.auto.offset.reset", ignored_settings(NO_SHARE_GROUPS)),
         Form(r"latest|earliest|by_duration:.+", "latest, earliest or by_duration:DURATION"),
     )
     share_isolation_level: str = choice(
         "read_uncommitted",
-        NamedSetting("share.isolation.level", ignored(NO_SHARE_GROUPS)),
+        NamedSetting("share.isolation.level", ignored_settings(NO_SHARE_GROUPS)),
         ("read_uncommitted", "read_committed"),
     )
     streams_session_timeout_ms: int = whole(
         45_000,
-        NamedSetting("streams.session.timeout.ms", ignored(NO_STREAMS_GROUPS), "ms"),
+        NamedSetting("streams.session.timeout.ms", ignored_settings(NO_STREAMS_GROUPS), "ms"),
         least=1,
         most=INT_MAX,
     )
     streams_heartbeat_interval_ms: int = whole(
         5_000,
-        NamedSetting("streams.heartbeat.interval.ms", ignored(NO_STREAMS_GROUPS), "ms"),
+        NamedSetting("streams.heartbeat.interval.ms", ignored_settings(NO_STREAMS_GROUPS), "ms"),
         least=1,
         most=INT_MAX,
     )
     streams_num_standby_replicas: int = whole(
-        0, NamedSetting("streams.num.standby.replicas", ignored(NO_STREAMS_GROUPS)), most=INT_MAX
+        0,
+        NamedSetting("streams.num.standby.replicas", ignored_settings(NO_STREAMS_GROUPS)),
+        most=INT_MAX,
     )
 
     def __post_init__(self) -> None:
@@ -161,25 +253,25 @@ RESOURCE_NAMES: Final[Mapping[int, str]] = {
 
 def resource_settings(kind: int) -> dict[str, Setting]:
     """The settings of a type of resource, by name."""
-    return {name: each.setting for name, each in declared(RESOURCE_TABLES[kind]).items()}
+    return {name: each.setting for name, each in declared_settings(RESOURCE_TABLES[kind]).items()}
 
 
-def checked(kind: int, texts: Mapping[str, str]) -> Any:  # noqa: ANN401 - one of the tables
+def check_settings(kind: int, texts: Mapping[str, str]) -> Any:  # noqa: ANN401 - one of the tables
     """The table with these values.
 
     Raises:
         ConfigError: a name is unknown, or a value malformed or out of range.
     """
-    known = declared(RESOURCE_TABLES[kind])
+    known = declared_settings(RESOURCE_TABLES[kind])
     for name in texts:
         if name not in known:
-            raise unknown(RESOURCE_NAMES[kind], name, known)
-    return replaced(RESOURCE_TABLES[kind](), texts)
+            raise unknown_setting(RESOURCE_NAMES[kind], name, known)
+    return replace_settings(RESOURCE_TABLES[kind](), texts)
 
 
 def effective(kind: int, texts: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
     """The value of each setting, as text; `check_inheritance` holds the broker's, by name."""
-    own = texts_of(checked(kind, texts))
+    own = texts_of(check_settings(kind, texts))
     for name, setting in resource_settings(kind).items():
         if name not in texts and setting.broker_name:
             own[name] = inherited[setting.broker_name]

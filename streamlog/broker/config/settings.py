@@ -1,12 +1,16 @@
-"""Setting: what a broker or topic setting is called, holds and means, and how it is changed.
+"""Setting: the name, type, bounds and meaning of a broker or topic setting, and how it changes.
 
 A table of settings is a frozen dataclass (`config`) whose fields are declared with `whole`,
 `fraction`, `truth`, `choice`, `words`, `items`, `text` or `password`; Kafka's name, type, bounds
-and documentation stand beside the default. Everything else is derived from there: what
-DescribeConfigs shows, what AlterConfigs takes, what a wrong value is answered, what
-docs/configuration.md says.
-Rule of the file: text comes in and goes out in Kafka's spelling, and a value that is refused is
-refused with what would be taken. Where values are kept is `storage`'s.
+and documentation stand beside the default. Everything else is derived from the declaration:
+the DescribeConfigs response, validation in AlterConfigs, error messages, docs/configuration.md.
+Rule of the file: text comes in and goes out in Kafka's spelling, and an error names the values that
+are allowed. Where values are kept is `storage`'s.
+
+`ignored_settings` declares Kafka's settings that have no effect here, accepted so that its tools
+and files work unchanged. Each says why, in DescribeConfigs and in docs/configuration.md. A setting
+whose absence could lose data, weaken security or break a promise is not ignored: it is refused as
+unknown.
 """
 
 from __future__ import annotations
@@ -14,9 +18,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from streamlog.errors import ConfigError
 
@@ -251,7 +255,7 @@ def _declare(
     return declared
 
 
-def declared(table: type[Any]) -> Mapping[str, Declared]:
+def declared_settings(table: type[Any]) -> Mapping[str, Declared]:
     """The settings of a table, by Kafka's name, in the order of the table."""
     known = _declared.get(table)
     if known is None:
@@ -270,11 +274,11 @@ _declared: dict[type[Any], Mapping[str, Declared]] = {}
 
 def check_table(table: object) -> None:
     """Raise ConfigError unless every value of the table is allowed."""
-    for attribute, setting in declared(type(table)).values():
+    for attribute, setting in declared_settings(type(table)).values():
         setting.check(getattr(table, attribute))
 
 
-def unknown(what: str, name: str, known: Collection[str]) -> ConfigError:
+def unknown_setting(what: str, name: str, known: Collection[str]) -> ConfigError:
     """The refusal of a name that nothing is called, with the nearest that something is."""
     kind = f"{what} setting" if what else "setting"
     near = difflib.get_close_matches(name, known, n=3, cutoff=0)
@@ -284,7 +288,7 @@ def unknown(what: str, name: str, known: Collection[str]) -> ConfigError:
     )
 
 
-def altered(
+def alter_settings(
     settings: Mapping[str, Setting],
     own: Mapping[str, str],
     effective: Mapping[str, str],
@@ -301,7 +305,7 @@ def altered(
     after = dict(own)
     for name, operation, text in changes:
         if name not in settings:
-            raise unknown("", name, settings)
+            raise unknown_setting("", name, settings)
         if not settings[name].is_dynamic:
             raise ConfigError(f"{name} can't be altered while the broker runs")
         if operation is SettingOperation.DELETE:
@@ -322,13 +326,13 @@ def _items(text: str) -> list[str]:
     return [item for item in (each.strip() for each in text.split(",")) if item]
 
 
-def replaced(table: Table, configs: Mapping[str, str], **parts: object) -> Table:
+def replace_settings(table: Table, configs: Mapping[str, str], **parts: object) -> Table:
     """A table with some of its settings replaced, by Kafka's names and as text, and whole parts.
 
     Raises:
         ConfigError: a value is malformed or out of range.
     """
-    known = declared(type(table))
+    known = declared_settings(type(table))
     changes: dict[str, Any] = {
         known[name].attribute: known[name].setting.parse(text) for name, text in configs.items()
     }
@@ -340,5 +344,72 @@ def texts_of(table: object) -> dict[str, str]:
     """Every setting of a table by Kafka's name, as text."""
     return {
         name: setting.text(getattr(table, attribute))
-        for name, (attribute, setting) in declared(type(table)).items()
+        for name, (attribute, setting) in declared_settings(type(table)).items()
     }
+
+
+ONE_LOOP: Final = "one event loop serves all connections"
+ONE_CLEANER: Final = "one pass at a time compacts, in slices between requests"
+NAMES: Final = Form(".*", "names with commas between them")
+CLIENTS_LIMITS: Final = "requests wait in their connections, which queued bytes bound"
+
+
+class _Number(NamedTuple):
+    name: str
+    default: int
+    reason: str
+    unit: str = ""
+    least: int = 0
+    most: int = INT_MAX
+
+
+_NUMBERS: Final = (
+    _Number("background.threads", 10, ONE_LOOP, least=1),
+    _Number("num.io.threads", 8, ONE_LOOP, least=1),
+    _Number("num.network.threads", 3, ONE_LOOP, least=1),
+    _Number("num.recovery.threads.per.data.dir", 2, "recovery reads one log after the other"),
+    _Number("num.replica.fetchers", 1, "one connection to each leader fetches all partitions"),
+    _Number("queued.max.requests", 500, CLIENTS_LIMITS, least=1),
+    _Number("log.cleaner.threads", 1, ONE_CLEANER),
+    _Number("log.cleaner.io.buffer.size", 524_288, ONE_CLEANER, "bytes"),
+    _Number("max.connection.creation.rate", INT_MAX, "max.connections bounds connections"),
+    _Number("group.coordinator.threads", 4, ONE_LOOP, least=1),
+    _Number("replica.fetch.min.bytes", 1, "a follower is answered with the first record"),
+)
+
+
+def ignored_settings(documentation: str) -> str:
+    """The documentation of a setting that is accepted for this reason."""
+    return f"Accepted for Kafka's tools, without effect: {documentation}."
+
+
+def _fields() -> list[tuple[str, Any, Any]]:
+    numbers = [
+        (
+            each.name.replace(".", "_"),
+            int,
+            whole(
+                each.default,
+                NamedSetting(each.name, ignored_settings(each.reason), each.unit),
+                least=each.least,
+                most=each.most,
+            ),
+        )
+        for each in _NUMBERS
+    ]
+    buffer = NamedSetting("log.cleaner.io.buffer.load.factor", ignored_settings(ONE_CLEANER))
+    reporters = NamedSetting(
+        "metric.reporters", ignored_settings("metrics are served at web.listener")
+    )
+    return [
+        *numbers,
+        ("log_cleaner_io_buffer_load_factor", float, fraction(0.9, buffer)),
+        ("metric_reporters", str, items("", reporters, NAMES)),
+    ]
+
+
+IgnoredConfig: type[Any] = cast(
+    "type[Any]",
+    make_dataclass("IgnoredConfig", _fields(), frozen=True, slots=True, kw_only=True),
+)
+"""The table of a broker's ignored settings."""

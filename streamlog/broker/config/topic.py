@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from streamlog.broker.config.ignored import ignored
 from streamlog.broker.config.settings import (
     INT_MAX,
     LONG_MAX,
@@ -19,13 +18,14 @@ from streamlog.broker.config.settings import (
     Setting,
     check_table,
     choice,
-    declared,
+    declared_settings,
     fraction,
+    ignored_settings,
     items,
-    replaced,
+    replace_settings,
     texts_of,
     truth,
-    unknown,
+    unknown_setting,
     whole,
     words,
 )
@@ -375,7 +375,7 @@ class TopicConfig:
     preallocate: bool = truth(
         NamedSetting(
             "preallocate",
-            ignored("segments grow as they are written"),
+            ignored_settings("segments grow as they are written"),
             broker_name="log.preallocate",
         ),
         default=False,
@@ -384,7 +384,7 @@ class TopicConfig:
         0,
         NamedSetting(
             "segment.jitter.ms",
-            ignored("segments are sealed between requests, each by its own first record"),
+            ignored_settings("segments are sealed between requests, each by its own first record"),
             "ms",
             broker_name="log.roll.jitter.ms",
         ),
@@ -393,7 +393,7 @@ class TopicConfig:
         -2,
         NamedSetting(
             "local.retention.bytes",
-            ignored("there is no remote storage"),
+            ignored_settings("there is no remote storage"),
             "bytes",
             broker_name="log.local.retention.bytes",
         ),
@@ -403,7 +403,7 @@ class TopicConfig:
         -2,
         NamedSetting(
             "local.retention.ms",
-            ignored("there is no remote storage"),
+            ignored_settings("there is no remote storage"),
             "ms",
             broker_name="log.local.retention.ms",
         ),
@@ -415,11 +415,13 @@ class TopicConfig:
         ("false",),
     )
     remote_log_copy_disable: bool = truth(
-        NamedSetting("remote.log.copy.disable", ignored("there is no remote storage")),
+        NamedSetting("remote.log.copy.disable", ignored_settings("there is no remote storage")),
         default=False,
     )
     remote_log_delete_on_disable: bool = truth(
-        NamedSetting("remote.log.delete.on.disable", ignored("there is no remote storage")),
+        NamedSetting(
+            "remote.log.delete.on.disable", ignored_settings("there is no remote storage")
+        ),
         default=False,
     )
 
@@ -461,8 +463,8 @@ class TopicConfig:
         """
         for name in configs:
             if name not in TOPIC_SETTINGS:
-                raise unknown("topic", name, TOPIC_SETTINGS)
-        return replaced(self, configs)
+                raise unknown_setting("topic", name, TOPIC_SETTINGS)
+        return replace_settings(self, configs)
 
     def described(self) -> dict[str, str]:
         """Every setting by Kafka's name, as text."""
@@ -487,6 +489,6 @@ def _listed(replicas: str) -> frozenset[tuple[int, int]] | None:
 
 
 TOPIC_SETTINGS: Mapping[str, Setting] = {
-    name: each.setting for name, each in declared(TopicConfig).items()
+    name: each.setting for name, each in declared_settings(TopicConfig).items()
 }
 """The settings of a topic, by name."""

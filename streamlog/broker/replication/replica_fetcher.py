@@ -33,7 +33,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
 from streamlog.protocol.schema import one_buffer
 
 if TYPE_CHECKING:
-    from streamlog.broker.config.replication import ReplicationConfig
+    from streamlog.broker.config.cluster import ReplicationConfig
     from streamlog.broker.replication.partition_replica import PartitionReplica
     from streamlog.broker.replication.replication_quota import ReplicationQuota
     from streamlog.clock import Clock

@@ -35,7 +35,7 @@ from streamlog.protocol.messages.broker_registration import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from streamlog.broker.config.replication import ReplicationConfig
+    from streamlog.broker.config.cluster import ReplicationConfig
     from streamlog.broker.replication.partition import Partition
     from streamlog.broker.replication.replica_state import ProposeIsr, ReplicaState
     from streamlog.broker.storage.log_directory import LogDirectory

@@ -7,7 +7,7 @@ in it TOPIC_AUTHORIZATION_FAILED.
 
 from __future__ import annotations
 
-from streamlog.broker.named_topics import TOPIC_IDS_VERSION, Named, named, nowhere
+from streamlog.broker.named_topics import TOPIC_IDS_VERSION, TopicKey, refuse_topic, topic_key
 from streamlog.broker.security.access_checks import GO_ON, Access, Verdict, split, withhold
 from streamlog.protocol.acls import Operation, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
@@ -96,9 +96,9 @@ def offset_commit(request: OffsetCommitRequest, access: Access) -> Verdict:
     return withhold(request, "topics", may, TOPIC_DENIED)
 
 
-def _may(operation: Operation, topic: Named, access: Access) -> bool:
+def _may(operation: Operation, topic: TopicKey, access: Access) -> bool:
     """Whether this may be done to a topic; one with an unknown id is for whoever answers."""
-    name = named(topic, access.name_of)
+    name = topic_key(topic, access.name_of)
     is_unknown = not name and access.version >= TOPIC_IDS_VERSION
     return is_unknown or access.topic(operation, name)
 
@@ -142,7 +142,7 @@ def _hidden_topics(
     if group.topics is None:
         return []
     group.topics, refused = split(group.topics, lambda each: _may(Operation.DESCRIBE, each, access))
-    return [nowhere(topic, TOPIC_DENIED) for topic in refused]
+    return [refuse_topic(topic, TOPIC_DENIED) for topic in refused]
 
 
 def describe_groups(request: DescribeGroupsRequest, access: Access) -> Verdict:

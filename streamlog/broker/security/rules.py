@@ -1,7 +1,8 @@
-"""RULES: for every request what its sender has to be allowed; a test finds one that has none.
+"""RULES: what each request's sender must be allowed to do; a test finds a request without a rule.
 
-Here is the table, and the rules of requests about the cluster itself: settings, partitions,
-quotas, users, ACLs. A request without a rule is refused whoever sends it.
+Here are the table and the rules of requests about the cluster itself: settings, partitions,
+quotas, users, ACLs, and the controller quorum, whose members need CLUSTER_ACTION to vote or lead.
+A request without a rule is refused for every principal.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from typing import Any, Final, Protocol
 from streamlog.broker.config.resources import GROUP_RESOURCE
 from streamlog.broker.security import (
     group_rules,
-    page_rules,
-    publishing_rules,
-    quorum_rules,
     topic_rules,
     transaction_rules,
 )
 from streamlog.broker.security.access_checks import GO_ON, Access, Verdict, withhold
+from streamlog.broker.security.topic_rules import describe_topic_partitions
+from streamlog.broker.security.transaction_rules import drop_batches, publish_job, stage_batches
 from streamlog.protocol.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import error_response
@@ -111,9 +111,25 @@ from streamlog.protocol.messages.transaction_messages import (
 )
 from streamlog.protocol.schema import Message
 
+DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def act_as_member(request: Message, access: Access) -> Verdict:
+    """CLUSTER_ACTION on the cluster."""
+    return _on_cluster(Operation.CLUSTER_ACTION, request, access)
+
+
+def describe_quorum(request: DescribeQuorumRequest, access: Access) -> Verdict:
+    """DESCRIBE on the cluster."""
+    return _on_cluster(Operation.DESCRIBE, request, access)
+
+
+def _on_cluster(operation: Operation, request: Message, access: Access) -> Verdict:
+    return GO_ON if access.cluster(operation) else Verdict(error_response(request, DENIED))
+
+
 TOPIC_RESOURCE = 2
 TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 WHY = "not allowed by any ACL, or forbidden by one"
 
 
@@ -249,12 +265,12 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     ConsumerGroupDescribeRequest: group_rules.describe_consumer_groups,
     ElectLeadersRequest: on_cluster(Operation.ALTER),
     UnregisterBrokerRequest: on_cluster(Operation.ALTER),
-    DescribeQuorumRequest: quorum_rules.describe,
+    DescribeQuorumRequest: describe_quorum,
     # What only brokers of the cluster send to each other.
-    VoteRequest: quorum_rules.act,
-    BeginQuorumEpochRequest: quorum_rules.act,
-    EndQuorumEpochRequest: quorum_rules.act,
-    FetchSnapshotRequest: quorum_rules.act,
+    VoteRequest: act_as_member,
+    BeginQuorumEpochRequest: act_as_member,
+    EndQuorumEpochRequest: act_as_member,
+    FetchSnapshotRequest: act_as_member,
     BrokerRegistrationRequest: on_cluster(Operation.CLUSTER_ACTION),
     BrokerHeartbeatRequest: on_cluster(Operation.CLUSTER_ACTION),
     AlterPartitionRequest: on_cluster(Operation.CLUSTER_ACTION),
@@ -262,8 +278,8 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     AlterPartitionReassignmentsRequest: on_cluster(Operation.ALTER),
     ListPartitionReassignmentsRequest: on_cluster(Operation.DESCRIBE),
     ListConfigResourcesRequest: on_cluster(Operation.DESCRIBE_CONFIGS),
-    DescribeTopicPartitionsRequest: page_rules.describe_topic_partitions,
-    PublishRequest: publishing_rules.publish,
-    StageRequest: publishing_rules.stage,
-    DropStagedRequest: publishing_rules.drop,
+    DescribeTopicPartitionsRequest: describe_topic_partitions,
+    PublishRequest: publish_job,
+    StageRequest: stage_batches,
+    DropStagedRequest: drop_batches,
 }

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamlog.broker.security.mechanisms import Bearer, TokenRefusal
+from streamlog.broker.security.authentication import Bearer, TokenRefusal
 
 if TYPE_CHECKING:
     from streamlog.broker.config.security import SecurityConfig

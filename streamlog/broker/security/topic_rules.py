@@ -1,7 +1,8 @@
-"""The rules of requests about topics: Produce, Fetch, offsets, Metadata, topics themselves.
+"""Authorization rules of requests about topics: Produce, Fetch, offsets, Metadata, topics.
 
-As `KafkaApis` has them: what is refused is TOPIC_AUTHORIZATION_FAILED for that topic; one that
-may not be described is not in Metadata for all topics.
+As in `KafkaApis`: a refused topic gets TOPIC_AUTHORIZATION_FAILED; a topic that the principal may
+not DESCRIBE is missing from Metadata for all topics. DescribeTopicPartitions narrows the request
+before the page is made, so that a hidden topic takes no room on a page and no cursor names it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ from streamlog.protocol.messages.cluster_metadata import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderTopic,
 )
+from streamlog.protocol.messages.partitions_and_replicas import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
+)
 from streamlog.protocol.messages.produce_and_fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -51,6 +58,39 @@ from streamlog.protocol.messages.topics_and_configs import (
 )
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.records.control_batches import group_of
+
+
+def describe_topic_partitions(request: DescribeTopicPartitionsRequest, access: Access) -> Verdict:
+    """DESCRIBE on topics; where all are asked for, others are not told of."""
+    asked = [topic.name for topic in request.topics]
+    kept, refused = split(
+        asked or access.topics(), lambda name: access.topic(Operation.DESCRIBE, name)
+    )
+    cursor = request.cursor
+    if cursor is not None and cursor.topic_name not in kept:
+        if not asked or cursor.topic_name in refused:
+            request.cursor = None  # The page begins with the next one that may be seen.
+        kept = [name for name in kept if name >= cursor.topic_name]
+    request.topics = [TopicRequest(name=name) for name in kept]
+    answers = [
+        DescribeTopicPartitionsResponseTopic(
+            name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        )
+        for name in (refused if asked else ())
+    ]
+    if not request.topics:
+        return Verdict(DescribeTopicPartitionsResponse(topics=answers))
+
+    def finish(response: DescribeTopicPartitionsResponse) -> None:
+        for each in response.topics:
+            if not each.error_code:
+                each.topic_authorized_operations = access.operations(
+                    ResourceType.TOPIC, each.name or ""
+                )
+        response.topics = [*response.topics, *answers]
+
+    return Verdict(finish=finish)
+
 
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 FOLLOWER_ID_MIN = 0

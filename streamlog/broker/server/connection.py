@@ -5,7 +5,7 @@ order, whatever waits in between. No task runs here: bytes come in callbacks, mo
 in the same one, and those that wait are futures that write themselves.
 
 What a connection can cost is bounded by the settings in `ConnectionConfig`: one request being
-received, if there is memory for it (`request_memory`), `IN_FLIGHT_MAX` requests taken up and not
+received, if there is memory for it (`limits`), `IN_FLIGHT_MAX` requests taken up and not
 written, so many bytes of answers behind one that waits. A client that sends more, or does not
 read, is not read from until it does; what all of them cost together is `connections`'. Bytes that
 are no request close their own connection, with a line in the log, and disturb no other.
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from streamlog import repeated
 from streamlog.broker.apis.table import api_versions
 from streamlog.broker.broker import Broker, RequestContext
-from streamlog.broker.config.listeners import Reached
+from streamlog.broker.config.connections import AdvertisedEndpoint
 from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.server.connections import Connections
 from streamlog.broker.server.sasl_handshake import NO_HEADER, SaslHandshake, bare
 from streamlog.broker.server.socket_writer import memory_bytes
-from streamlog.broker.server.tls import TlsConnection, outlet_of
+from streamlog.broker.server.tls import TlsConnection, writer_of
 from streamlog.errors import StreamlogError, UnsupportedVersion
 from streamlog.protocol.api_table import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
@@ -87,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = asyncio.Event()
         self._broker = broker
         self._listener = listener
-        self._reached = None if place is None else Reached(listener, *place)
+        self._reached = None if place is None else AdvertisedEndpoint(listener, *place)
         self._connections = connections
         self._number = connections.next_number()
         self._gate = gate
@@ -103,7 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_checked = False
         """Whether the records of a request are being checked: nothing is taken up meanwhile."""
         self._granted_bytes = 0
-        """Memory for requests that is this connection's; see `request_memory`."""
+        """Memory for requests that is this connection's; see `limits`."""
         self._reads_done = 0
         self._received_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
@@ -123,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         """A client has come."""
         # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
         self._transport = cast("asyncio.Transport", transport)
-        self._outlet = outlet_of(
+        self._outlet = writer_of(
             self._transport, on_room=self._on_room, on_failure=self._on_failure
         )
         self._peer = (transport.get_extra_info("peername") or (self._peer,))[0]
@@ -134,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
             self._gate.open(on_open=self._on_open, on_timeout=self._on_stranger)
         if self._reached is None:
             host, port = transport.get_extra_info("sockname")[:2]
-            self._reached = Reached(self._listener, host.removeprefix("::ffff:"), port)
+            self._reached = AdvertisedEndpoint(self._listener, host.removeprefix("::ffff:"), port)
         if not self._connections.admit(self, self._peer, self._listener):
             self._ended = True
             self._transport.abort()

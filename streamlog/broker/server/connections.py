@@ -18,11 +18,10 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from streamlog import repeated
 from streamlog.broker.config.connections import ConnectionConfig
-from streamlog.broker.config.quota_table import QuotaTable
+from streamlog.broker.config.resources import QuotaTable
 from streamlog.broker.config.settings import INT_MAX
 from streamlog.broker.figures import ConnectionCounts
-from streamlog.broker.server.quotas import Quotas
-from streamlog.broker.server.request_memory import Receiver, RequestMemory
+from streamlog.broker.server.limits import Quotas, Receiver, RequestMemory
 
 SWEEP_MS = 1_000
 """How often idle connections are looked for."""

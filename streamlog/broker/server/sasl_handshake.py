@@ -13,12 +13,13 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from streamlog.broker.security.authentication import Authentication, AuthenticationStage
-from streamlog.broker.security.mechanisms import (
+from streamlog.broker.security.authentication import (
     OAUTHBEARER,
     PLAIN,
     Accepted,
+    Authentication,
     AuthenticationRefused,
+    AuthenticationStage,
     Checking,
     Mechanism,
     OAuthBearer,

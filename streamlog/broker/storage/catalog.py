@@ -32,7 +32,7 @@ from crc32c import crc32c
 
 from streamlog import repeated
 from streamlog.broker.config.broker import PARTITIONS_MAX
-from streamlog.broker.config.quota_table import QuotaTable
+from streamlog.broker.config.resources import QuotaTable
 from streamlog.broker.storage.disk.files import (
     MALFORMED,
     Files,

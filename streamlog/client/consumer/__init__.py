@@ -327,8 +327,8 @@ class Consumer:
     def time_marks(self) -> dict[TopicPartition, list[TimeMark]]:
         """The time marks that polls have passed since the last call, in offset order.
 
-        None without the setting `idle_marks`. They stand in the log between the records: a mark
-        belongs before every record with a larger offset.
+        None without the setting `idle_marks`. They stand in the log between the records: a
+        mark belongs before every record with a larger offset.
         """
         return self._positions.take_marks()
 

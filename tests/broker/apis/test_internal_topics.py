@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from streamlog.broker.apis.publish import PUBLICATIONS_TOPIC
 from streamlog.broker.broker import Broker
-from streamlog.broker.publications import PUBLICATIONS_TOPIC
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,

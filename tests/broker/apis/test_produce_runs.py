@@ -10,7 +10,7 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import LogDirectoryFailed
 from streamlog.protocol.api_table import api_of
@@ -29,7 +29,7 @@ from streamlog.protocol.schema import Message
 from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
 from tests.broker.node import at, batch, create, fetch_request, produce_request, values
-from tests.broker.server.test_acceptor import Peer, peer
+from tests.broker.server.test_socket_server import Peer, peer
 
 FETCH_VERSION = 12
 """The last one that names topics."""

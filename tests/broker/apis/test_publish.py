@@ -10,9 +10,8 @@ from random import Random
 import pytest
 from crc32c import crc32c
 
-from streamlog.broker.apis.publish import NO_CONNECTION
+from streamlog.broker.apis.publish import NO_CONNECTION, decode_receipt, encode_receipt
 from streamlog.broker.broker import Broker
-from streamlog.broker.publications import decode_receipt, encode_receipt
 from streamlog.broker.storage.disk.memory_files import Tear
 from streamlog.errors import LogDirectoryError
 from streamlog.protocol.error_codes import ErrorCode

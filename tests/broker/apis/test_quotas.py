@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamlog.broker.apis.quotas import ANY, DEFAULT, EXACT
 from streamlog.broker.broker import Broker
-from streamlog.broker.config.quota_table import (
+from streamlog.broker.config.resources import (
     CLIENT_ID,
     FETCH_RATE,
     PRODUCE_RATE,
@@ -21,7 +21,7 @@ from streamlog.broker.config.quota_table import (
     entity_of,
 )
 from streamlog.broker.server import connections as sweeping
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.client.admin import ClientQuota
 from streamlog.errors import LogError
@@ -40,7 +40,7 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
     QuotaOperation,
 )
 from tests.broker.node import Node, ask, batch, create, produce_request
-from tests.broker.server.test_acceptor import peer
+from tests.broker.server.test_socket_server import peer
 
 Names = dict[str, str | None]
 

@@ -19,7 +19,7 @@ from streamlog.protocol.messages.partitions_and_replicas import (
     DescribeTopicPartitionsResponse,
     TopicRequest,
 )
-from tests.broker.apis.test_authorization import OP, TOPIC, allow, asked
+from tests.broker.apis.test_security import OP, TOPIC, allow, asked
 from tests.broker.node import Node, ask, create
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -7,10 +7,14 @@ import asyncio
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.cluster.peer_security import controller_listener, peer_listener, peer_security
-from streamlog.broker.cluster.peers import BrokerPeers
+from streamlog.broker.cluster.peers import (
+    BrokerPeers,
+    controller_listener,
+    peer_listener,
+    peer_security,
+)
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.listeners import listeners_of
+from streamlog.broker.config.connections import listeners_of
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.data_directory import format_directory
 from streamlog.broker.storage.disk.memory_files import MemoryFiles

@@ -10,7 +10,7 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.cluster.peers import Address, BrokerPeers
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import ConnectionLost, RequestTimedOut
 from streamlog.protocol.messages.cluster_metadata import (

@@ -8,9 +8,13 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
-from streamlog.broker.config.group import GroupConfig
-from streamlog.broker.config.ignored import IgnoredConfig
-from streamlog.broker.config.settings import SettingOperation, SettingSource, declared
+from streamlog.broker.config.coordinators import GroupConfig
+from streamlog.broker.config.settings import (
+    IgnoredConfig,
+    SettingOperation,
+    SettingSource,
+    declared_settings,
+)
 from streamlog.errors import ConfigError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.consumer_groups import (
@@ -194,7 +198,7 @@ def test_settings_that_kafka_alone_knows_are_kept_and_say_so(node: Node) -> None
 
 
 def test_everything_that_is_ignored_says_why() -> None:
-    ignored = [each.setting for each in declared(IgnoredConfig).values()]
+    ignored = [each.setting for each in declared_settings(IgnoredConfig).values()]
     assert ignored
     assert {each.name for each in ignored} <= {*BROKER_SETTINGS}
     for setting in (*ignored, *(TOPIC_SETTINGS[name] for name in KAFKAS_TOPIC)):

@@ -13,10 +13,10 @@ from streamlog.broker.config.settings import (
     NamedSetting,
     SettingKind,
     SettingOperation,
-    altered,
+    alter_settings,
     check_table,
     choice,
-    declared,
+    declared_settings,
     fraction,
     truth,
     whole,
@@ -35,7 +35,7 @@ class Fruit:
     kind: int = whole(1, NamedSetting("kind", "Which.", is_dynamic=False))
 
 
-SETTINGS = {name: each.setting for name, each in declared(Fruit).items()}
+SETTINGS = {name: each.setting for name, each in declared_settings(Fruit).items()}
 DEFAULTS = {name: each.text(each.default) for name, each in SETTINGS.items()}
 
 
@@ -84,7 +84,7 @@ def test_a_table_checks_what_it_is_made_of() -> None:
 
 
 def test_changes_build_on_each_other() -> None:
-    own = altered(
+    own = alter_settings(
         SETTINGS,
         {"size.bytes": "4"},
         DEFAULTS,
@@ -115,12 +115,12 @@ def test_a_change_that_makes_no_sense_is_refused(
     name: str, operation: SettingOperation, text: str | None, why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
-        altered(SETTINGS, {}, DEFAULTS, [(name, operation, text)])
+        alter_settings(SETTINGS, {}, DEFAULTS, [(name, operation, text)])
 
 
 @given(st.lists(st.sampled_from(["eat", "press", "cook"]), min_size=1))
 def test_what_is_added_and_taken_away_again_is_gone(given_words: list[str]) -> None:
-    added = altered(
+    added = alter_settings(
         SETTINGS, {}, DEFAULTS, [("uses", SettingOperation.APPEND, ",".join(given_words))]
     )
     assert {*added["uses"].split(",")} == {"eat", *given_words}

@@ -6,7 +6,7 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.coordinator.group import group_coordinator
 from streamlog.broker.coordinator.shard import Instant
 from streamlog.protocol.error_codes import ErrorCode

@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.coordinator import led_shards
 from streamlog.broker.coordinator.group.group_runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from streamlog.broker.coordinator.led_shards import LedShards

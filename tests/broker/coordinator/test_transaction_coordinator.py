@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.config.transactions import TransactionConfig
+from streamlog.broker.config.coordinators import TransactionConfig
 from streamlog.broker.coordinator.shard import Caller, CoordinatorRecord, Instant, ShardOutcome
 from streamlog.broker.coordinator.transaction.transaction_coordinator import (
     EPOCH_MAX,

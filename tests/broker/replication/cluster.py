@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from streamlog.broker.apis.replica_fetch import ReplicaFetches
 from streamlog.broker.broker import Broker
-from streamlog.broker.config.replication import ReplicationConfig
+from streamlog.broker.config.cluster import ReplicationConfig
 from streamlog.broker.quorum.metadata.metadata_records import encode_record
 from streamlog.broker.replication.partition import Partition
 from streamlog.broker.replication.replica_state import ReplicaState

@@ -13,7 +13,7 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.storage.disk.memory_files import MemoryFile, MemoryFiles
 from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log.truncation import PendingSync

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.broker.config.security import SecurityConfig
-from streamlog.broker.security.authentication import Authentication, AuthenticationStage
-from streamlog.broker.security.mechanisms import (
+from streamlog.broker.security.authentication import (
     OAUTHBEARER,
     PLAIN,
     Accepted,
+    Authentication,
     AuthenticationRefused,
+    AuthenticationStage,
     Challenge,
     Checking,
     OAuthBearer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.broker.security.principal_rules import PrincipalRules
+from streamlog.broker.security.principals import PrincipalRules
 from streamlog.errors import ConfigError
 
 RULES = (

@@ -13,7 +13,7 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.listeners import Listener
+from streamlog.broker.config.connections import Listener
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.disk.memory_files import MemoryFiles

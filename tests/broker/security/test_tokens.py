@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from streamlog.broker.config.security import SecurityConfig
-from streamlog.broker.security.mechanisms import Bearer, TokenRefusal
+from streamlog.broker.security.authentication import Bearer, TokenRefusal
 from streamlog.broker.security.tokens import ALGORITHMS, Key, SignedTokens, UnsecuredTokens
 from tests.broker.security.test_authentication import NOW_MS, token
 

@@ -13,9 +13,8 @@ import trustme
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.security import SecurityConfig
-from streamlog.broker.server.acceptor import Acceptor
-from streamlog.broker.server.certificates import LOOK_INTERVAL_MS, Certificates
-from streamlog.broker.server.socket_server import SocketServer
+from streamlog.broker.server.socket_server import Acceptor, SocketServer
+from streamlog.broker.server.tls import LOOK_INTERVAL_MS, Certificates
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.errors import ConfigError

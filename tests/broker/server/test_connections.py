@@ -13,15 +13,15 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import ConnectionConfig
-from streamlog.broker.server.acceptor import Acceptor
 from streamlog.broker.server.connection import IN_FLIGHT_MAX, WRITE_BUFFER_BYTES
 from streamlog.broker.server.connections import Connections
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import ConfigError
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest, MetadataRequest
 from streamlog.protocol.messages.produce_and_fetch import FetchRequest
 from tests.broker.node import at, batch, create, fetch_request, produce_request
-from tests.broker.server.test_acceptor import Peer, peer, until
+from tests.broker.server.test_socket_server import Peer, peer, until
 
 
 def serve(story: Callable[[Broker, Acceptor], Awaitable[None]], **limits: int) -> None:

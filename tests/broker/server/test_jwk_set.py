@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.listeners import Listener
+from streamlog.broker.config.connections import Listener
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.server import jwk_set
 from streamlog.broker.server.jwk_set import JwkSet
@@ -28,7 +28,7 @@ from streamlog.errors import AuthenticationFailed, ConfigError
 from streamlog.protocol.messages.cluster_metadata import MetadataRequest, MetadataResponse
 from streamlog.transport.client_connection import TcpTransport
 from streamlog.transport.security import Security
-from tests.broker.server.test_acceptor import until
+from tests.broker.server.test_socket_server import until
 
 REFRESH_MS = 3_600_000
 KEYS = {name: rsa.generate_private_key(public_exponent=65537, key_size=2048) for name in "ab"}

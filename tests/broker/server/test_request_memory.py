@@ -14,16 +14,16 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.server import connections as sweeping
-from streamlog.broker.server import request_memory
-from streamlog.broker.server.acceptor import Acceptor
-from streamlog.broker.server.request_memory import RECEIVE_BYTES_PER_S_MIN, SLOW_MS, RequestMemory
+from streamlog.broker.server import limits
+from streamlog.broker.server.limits import RECEIVE_BYTES_PER_S_MIN, SLOW_MS, RequestMemory
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.protocol.api_table import api_of
 from streamlog.protocol.frame import READ_BYTES, encode_request
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
 from streamlog.protocol.messages.produce_and_fetch import ProduceRequest, ProduceResponse
 from tests.broker.node import batch, create, produce_request
-from tests.broker.server.test_acceptor import Peer, peer, until
+from tests.broker.server.test_socket_server import Peer, peer, until
 
 BOUND = 100
 PEERS = 20
@@ -250,7 +250,7 @@ def test_who_leaves_in_the_middle_makes_room() -> None:
 def test_who_sends_too_slowly_what_others_wait_for_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(request_memory, "SLOW_MS", 50)
+    monkeypatch.setattr(limits, "SLOW_MS", 50)
     monkeypatch.setattr(sweeping, "SWEEP_MS", 20)
 
     async def story(_: Broker, server: Acceptor) -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.listeners import Listener
+from streamlog.broker.config.connections import Listener
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.server import sasl_handshake
-from streamlog.broker.server.acceptor import Acceptor
-from streamlog.broker.server.socket_server import SocketServer
+from streamlog.broker.server.socket_server import Acceptor, SocketServer
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.errors import AuthenticationFailed
@@ -38,7 +37,7 @@ from streamlog.transport.client_connection import TcpTransport
 from streamlog.transport.security import Security
 from tests.broker.node import ask, batch, create, produce_request
 from tests.broker.security.test_users import upsertion
-from tests.broker.server.test_acceptor import Peer, peer
+from tests.broker.server.test_socket_server import Peer, peer
 
 Story = Callable[[Broker, Acceptor], Awaitable[None]]
 PLAIN = b"\0alice\0wonderland"

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.protocol.api_table import api_of
 from streamlog.protocol.frame import decode_response, encode_request
 from streamlog.protocol.messages.produce_and_fetch import (

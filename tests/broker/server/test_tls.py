@@ -13,13 +13,11 @@ import pytest
 
 from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.config.broker import BrokerConfig, ConnectionConfig
-from streamlog.broker.config.listeners import Listener
+from streamlog.broker.config.connections import Listener
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.server import tls
-from streamlog.broker.server.acceptor import Acceptor
-from streamlog.broker.server.certificates import server_context
-from streamlog.broker.server.socket_server import SocketServer
-from streamlog.broker.server.tls import TlsWriter
+from streamlog.broker.server.socket_server import Acceptor, SocketServer
+from streamlog.broker.server.tls import TlsWriter, server_context
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.errors import ConfigError
@@ -27,7 +25,7 @@ from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest, Met
 from streamlog.protocol.messages.produce_and_fetch import FetchResponse
 from tests.broker.certificates import CLIENT_NAME, certificates
 from tests.broker.node import at, batch, create, fetch_request, produce_request
-from tests.broker.server.test_acceptor import Peer, until
+from tests.broker.server.test_socket_server import Peer, until
 
 Story = Callable[[Broker, Acceptor], Awaitable[None]]
 LISTENER = Listener(name="SAFE", protocol="SSL")
@@ -308,7 +306,7 @@ def test_stopping_hangs_up_on_who_still_shakes_hands() -> None:
     [
         ({}, "ssl.keystore.location, a PEM file"),
         ({"keystore": "/no/such/file"}, "No such file"),
-        ({"keystore": __file__}, "has to be a PEM file"),
+        ({"keystore": __file__}, "must be a PEM file"),
         ({"ciphers": "NO_SUCH_CIPHER"}, "ssl.cipher.suites"),
         (
             {"client_auth": "required", "truststore": "/no/such/file"},

@@ -12,7 +12,7 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.security import SecurityConfig
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.client.admin import Admin, NewTopic
 from streamlog.client.admin.security_admin import Acl, AclFilter
 from streamlog.errors import LogError, NotAuthorized

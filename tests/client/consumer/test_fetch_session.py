@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer.fetch_session import FetchSession, WantedPartition
 from streamlog.log import Log

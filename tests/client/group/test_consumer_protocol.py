@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.coordinator.group.group_coordinator import GroupCoordinator
 from streamlog.broker.coordinator.shard import Caller, CoordinatorRecord, Instant, ShardOutcome
 from streamlog.client.group.classic_protocol import GroupSettings, Leave, MemberPhase, WaitForGroup

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.coordinator.group.group_records import GroupChange, encode_change
 from streamlog.broker.coordinator.shard import (
     Answer,

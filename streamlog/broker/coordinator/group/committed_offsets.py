@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from streamlog.broker.coordinator.group.group_records import OffsetChange, encode_change
 from streamlog.broker.coordinator.shard import Answer, CoordinatorRecord, Instant, ShardOutcome
-from streamlog.broker.named_topics import TOPIC_IDS_VERSION, named, nowhere
+from streamlog.broker.named_topics import TOPIC_IDS_VERSION, refuse_topic, topic_key
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.classic_groups import (
     OffsetCommitKey,
@@ -176,11 +176,13 @@ def _asked(
     """What is asked for by name, None for all that there is; and what is said of unknown ids."""
     if listed is None:
         return None, []
-    names = [(named(topic, shard.name_of), topic) for topic in listed]
+    names = [(topic_key(topic, shard.name_of), topic) for topic in listed]
     if version < TOPIC_IDS_VERSION:
         return [(name, topic.partition_indexes) for name, topic in names], []
     wanted = [(name, topic.partition_indexes) for name, topic in names if name]
-    return wanted, [nowhere(topic, ErrorCode.UNKNOWN_TOPIC_ID) for name, topic in names if not name]
+    return wanted, [
+        refuse_topic(topic, ErrorCode.UNKNOWN_TOPIC_ID) for name, topic in names if not name
+    ]
 
 
 def join_groups(answers: Sequence[Message]) -> OffsetFetchResponse:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from streamlog.assignors import Assignor, RangeAssignor, StickyAssignor
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.coordinator.group.classic_group import IN_PROCESS_HOST
 from streamlog.broker.coordinator.group.group_member import (
     AWAY_EPOCH,

@@ -58,7 +58,7 @@ from streamlog.broker.coordinator.shard import (
     ShardOutcome,
     refuse,
 )
-from streamlog.broker.named_topics import TOPIC_IDS_VERSION, Topics, named
+from streamlog.broker.named_topics import TOPIC_IDS_VERSION, Topics, topic_key
 from streamlog.broker.storage.expiry import SteadyTime
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import by_partition, response_by_item
@@ -100,7 +100,7 @@ from streamlog.protocol.schema import ZERO_UUID
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamlog.broker.config.group import GroupConfig
+    from streamlog.broker.config.coordinators import GroupConfig
     from streamlog.protocol.schema import Message
 
 
@@ -556,7 +556,7 @@ class GroupCoordinator:
         records = []
 
         def keep(topic: OffsetCommitRequestTopic, partition: OffsetCommitRequestPartition) -> int:
-            name = named(topic, self._topics.name_of)
+            name = topic_key(topic, self._topics.name_of)
             if not name and caller.version >= TOPIC_IDS_VERSION:
                 return ErrorCode.UNKNOWN_TOPIC_ID
             exists = self._exists(name, partition.partition_index)

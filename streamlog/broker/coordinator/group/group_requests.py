@@ -18,7 +18,7 @@ from streamlog.broker.coordinator.group.committed_offsets import (
     join_groups,
     split_by_group,
 )
-from streamlog.broker.future_responses import has_failed, nobody_waits
+from streamlog.broker.future_responses import has_failed, is_abandoned
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages import consumer_groups as description
@@ -267,7 +267,7 @@ def gather_answers(
     whole: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def on_done(done: asyncio.Future[Message]) -> None:
-        if nobody_waits(whole, done) or has_failed(whole, done):
+        if is_abandoned(whole, done) or has_failed(whole, done):
             return
         if all(each.done() for each in waiting):
             found = [

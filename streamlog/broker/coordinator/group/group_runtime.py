@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
-    from streamlog.broker.config.group import GroupConfig
+    from streamlog.broker.config.coordinators import GroupConfig
     from streamlog.broker.replication.partition import Partitions
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message

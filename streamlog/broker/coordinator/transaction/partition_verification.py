@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from streamlog import repeated
 from streamlog.broker.coordinator.led_shards import shard_index
 from streamlog.broker.coordinator.transaction.transaction_runtime import TRANSACTIONS_TOPIC
-from streamlog.broker.future_responses import has_failed, nobody_waits
+from streamlog.broker.future_responses import has_failed, is_abandoned
 from streamlog.errors import ConnectionLost, CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.produce_and_fetch import ProduceRequest
@@ -315,5 +315,5 @@ def _hand_on(go_on: Callable[[], Reply], answer: asyncio.Future[Message]) -> Non
 
 
 def _settle(done: asyncio.Future[Message], answer: asyncio.Future[Message]) -> None:
-    if not nobody_waits(answer, done) and not has_failed(answer, done):
+    if not is_abandoned(answer, done) and not has_failed(answer, done):
         answer.set_result(done.result())

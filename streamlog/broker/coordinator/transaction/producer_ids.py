@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from streamlog.broker.future_responses import Answer, mapped
+from streamlog.broker.future_responses import Answer, map_response
 from streamlog.errors import UsageError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.broker_registration import (
@@ -45,7 +45,7 @@ class ProducerIds:
             return self._asked
         broker_id, broker_epoch = self._identity()
         request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
-        answer = mapped(self._submit(request), self._on_block)
+        answer = map_response(self._submit(request), self._on_block)
         if isinstance(answer, ErrorCode):
             return answer
         self._asked = answer

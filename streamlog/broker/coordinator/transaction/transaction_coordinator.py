@@ -47,7 +47,7 @@ from streamlog.protocol.messages.transaction_messages import (
 )
 
 if TYPE_CHECKING:
-    from streamlog.broker.config.transactions import TransactionConfig
+    from streamlog.broker.config.coordinators import TransactionConfig
     from streamlog.protocol.schema import Message
 
 

@@ -17,7 +17,7 @@ from streamlog.broker.coordinator.group.group_requests import gather_answers
 from streamlog.broker.coordinator.shard import refuse
 from streamlog.broker.coordinator.transaction.partition_verification import PASSING
 from streamlog.broker.coordinator.transaction.transaction_coordinator import TransactionState
-from streamlog.broker.future_responses import Answer, chained, mapped
+from streamlog.broker.future_responses import Answer, chain_response, map_response
 from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import by_partition, response_by_item
@@ -187,7 +187,9 @@ class TransactionRequests:
         }
 
     def _init(self, request: InitProducerIdRequest, context: GroupRequestContext) -> Answer:
-        return chained(self._runtime.producer_ids.ready(), partial(self._go_on, request, context))
+        return chain_response(
+            self._runtime.producer_ids.ready(), partial(self._go_on, request, context)
+        )
 
     def _go_on(
         self, request: InitProducerIdRequest, context: GroupRequestContext, code: ErrorCode
@@ -234,7 +236,7 @@ class TransactionRequests:
             v3_and_below_producer_epoch=asked.producer_epoch,
             v3_and_below_topics=asked.topics,
         )
-        return mapped(self._begin(added, context), partial(_as_result, asked))
+        return map_response(self._begin(added, context), partial(_as_result, asked))
 
     def check(
         self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int]

@@ -41,7 +41,7 @@ from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.records.batch import RecordBatch, encode_batch
 
 if TYPE_CHECKING:
-    from streamlog.broker.config.transactions import TransactionConfig
+    from streamlog.broker.config.coordinators import TransactionConfig
     from streamlog.broker.coordinator.group.group_runtime import CoordinatorRuntime
     from streamlog.broker.coordinator.transaction.producer_ids import ProducerIds
     from streamlog.broker.coordinator.transaction.transaction_coordinator import (

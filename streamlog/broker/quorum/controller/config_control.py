@@ -14,21 +14,19 @@ from typing import Any
 
 from streamlog import repeated
 from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
-from streamlog.broker.config.quota_table import (
+from streamlog.broker.config.resources import (
     ENTITY_TYPES,
+    GROUP_RESOURCE,
     IP,
     IP_QUOTAS,
     KEPT_ONLY,
     RATES,
-    Entity,
-    entity_of,
-)
-from streamlog.broker.config.resources import (
-    GROUP_RESOURCE,
     RESOURCE_NAMES,
     RESOURCE_TABLES,
-    checked,
+    Entity,
+    check_settings,
     effective,
+    entity_of,
     resource_settings,
 )
 from streamlog.broker.config.settings import (
@@ -36,7 +34,7 @@ from streamlog.broker.config.settings import (
     Setting,
     SettingOperation,
     SettingSource,
-    altered,
+    alter_settings,
 )
 from streamlog.broker.quorum.controller.decision import (
     MIN_INSYNC,
@@ -215,7 +213,7 @@ class ConfigControl:
         def check(texts: Mapping[str, str]) -> object:
             if kind == GROUP_RESOURCE:
                 return broker.group.for_group(texts)
-            return checked(kind, texts)
+            return check_settings(kind, texts)
 
         return _Resource(
             settings=resource_settings(kind),
@@ -285,7 +283,7 @@ def _after(
         # Whoever reads all, changes one and writes all back writes what can't be changed, too.
         named = [each for each in named if not _is_fixed_as_it_is(resource, each)]
     own: Mapping[str, str] = {} if replacing else resource.own
-    after = altered(resource.settings, own, resource.effective, named)
+    after = alter_settings(resource.settings, own, resource.effective, named)
     resource.check(after)
     return after
 

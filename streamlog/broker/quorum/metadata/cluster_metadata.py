@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import ClassVar, Self, TypeAlias, TypeVar
 
-from streamlog.broker.config.quota_table import Entity, QuotaTable, entity_of
+from streamlog.broker.config.resources import Entity, QuotaTable, entity_of
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord, encode_record
 from streamlog.broker.quorum.metadata.registrations import (
     NO_LEADER,

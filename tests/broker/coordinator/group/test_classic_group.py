@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.coordinator.group.classic_group import ClassicGroup, GroupState
 from streamlog.broker.coordinator.group.group_records import GroupChange, decode_change
 from streamlog.broker.coordinator.shard import Caller, Instant, ShardOutcome

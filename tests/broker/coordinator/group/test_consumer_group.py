@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.coordinator.group.consumer_group import ConsumerGroup
 from streamlog.broker.coordinator.group.group_coordinator import GroupCoordinator
 from streamlog.broker.coordinator.group.group_member import (

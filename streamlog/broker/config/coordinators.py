@@ -1,7 +1,7 @@
-"""The table of settings of consumer groups, a part of the broker's (`config`).
+"""The settings of the group and transaction coordinators, a part of the broker's (`config`).
 
-Rule of the file: that of `config`: a setting that nothing honours is not declared. Names are
-Kafka's on the wire; what a field of a table can be is `settings`'.
+Rule of the file: that of `config`: a setting without an effect is not declared. Names are Kafka's
+on the wire; the types of fields are those of `settings`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from streamlog.broker.config.resources import GROUP_RESOURCE, GroupOverrides, checked
-from streamlog.broker.config.settings import INT_MAX, NamedSetting, check_table, declared, whole
+from streamlog.broker.config.resources import GROUP_RESOURCE, GroupOverrides, check_settings
+from streamlog.broker.config.settings import (
+    INT_MAX,
+    NamedSetting,
+    check_table,
+    declared_settings,
+    whole,
+)
 from streamlog.errors import ConfigError
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -120,13 +126,13 @@ class GroupConfig:
         """
         if not overrides:
             return self
-        own = checked(GROUP_RESOURCE, overrides)
+        own = check_settings(GROUP_RESOURCE, overrides)
         inherited = {
             each.setting.broker_name: getattr(own, each.attribute)
-            for name, each in declared(GroupOverrides).items()
+            for name, each in declared_settings(GroupOverrides).items()
             if name in overrides and each.setting.broker_name
         }
-        known = declared(GroupConfig)
+        known = declared_settings(GroupConfig)
         return replace(self, **{known[name].attribute: value for name, value in inherited.items()})
 
     def __post_init__(self) -> None:
@@ -142,3 +148,49 @@ class GroupConfig:
                 " more than"
                 f" group.consumer.heartbeat.interval.ms={self.consumer_heartbeat_interval_ms}"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfig:
+    """Bounds of transactions, and of what is known of producers.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    timeout_ms_max: int = whole(
+        900_000,
+        NamedSetting(
+            "transaction.max.timeout.ms",
+            "No producer may ask for more: as long an abandoned transaction holds back those who"
+            " read committed records.",
+            "ms",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
+    id_expiration_ms: int = whole(
+        7 * DAY_MS,
+        NamedSetting(
+            "transactional.id.expiration.ms",
+            "How long a transactional id is remembered after its last transaction.",
+            "ms",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
+    producer_id_expiration_ms: int = whole(
+        DAY_MS,
+        NamedSetting(
+            "producer.id.expiration.ms",
+            "How long a partition remembers the sequence numbers of a producer that writes nothing"
+            " to it (KIP-854). One that sends a batch again after that may write it twice. Looked"
+            " at with retention; the time of an outage does not count.",
+            "ms",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
+
+    def __post_init__(self) -> None:
+        check_table(self)

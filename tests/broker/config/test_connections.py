@@ -8,7 +8,7 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.listeners import Listener, listeners_of
+from streamlog.broker.config.connections import Listener, listeners_of
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
@@ -22,7 +22,7 @@ from streamlog.protocol.messages.broker_registration import (
 )
 from streamlog.protocol.messages.cluster_metadata import MetadataRequest, MetadataResponse
 from tests.broker.node import BY_ITSELF
-from tests.broker.server.test_acceptor import peer
+from tests.broker.server.test_socket_server import peer
 
 
 def of(listeners: str, advertised: str = "", protocols: str = "") -> tuple[Listener, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.broker.cooperative import CooperativeRun, Steps
+from streamlog.broker.apis.publish import CooperativeRun, Steps
 from streamlog.errors import ConnectionLost
 
 

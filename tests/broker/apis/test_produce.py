@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.settings import LONG_MAX
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.disk.offload import os_thread
 from streamlog.errors import ConnectionLost
@@ -24,7 +24,7 @@ from streamlog.records.compression import Compression, compress
 from tests.broker.apis.test_produce_runs import answers, read, send, serve
 from tests.broker.node import Node, batch, create, later, produce, produce_request
 from tests.broker.replication.cluster import HeldThread
-from tests.broker.server.test_acceptor import Peer, peer, until
+from tests.broker.server.test_socket_server import Peer, peer, until
 from tests.records.slow_reader import Malformed, read_records
 from tests.records.test_record_scan import ROWS, Row, damaged, sealed
 

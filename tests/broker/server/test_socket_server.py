@@ -17,7 +17,7 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.server import connection as limits
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import ListenError
 from streamlog.protocol.api_table import APIS, Api, api_of

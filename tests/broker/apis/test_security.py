@@ -10,11 +10,11 @@ import pytest
 
 from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.group import GroupConfig
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.security.principals import ANONYMOUS, IN_PROCESS
 from streamlog.broker.security.rules import RULES
-from streamlog.broker.server.acceptor import Acceptor
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.errors import ConfigError, NotAuthorized
 from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.protocol.api_table import APIS, api_of
@@ -155,7 +155,7 @@ from streamlog.protocol.messages.transaction_messages import (
 )
 from streamlog.protocol.schema import Message, Struct
 from tests.broker.node import Node, at, batch, create, fetch_request, produce_request
-from tests.broker.server.test_acceptor import peer
+from tests.broker.server.test_socket_server import peer
 
 TOPIC, GROUP, CLUSTER, TRANSACTION = (
     ResourceType.TOPIC,

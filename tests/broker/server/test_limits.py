@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import ConnectionConfig
-from streamlog.broker.server.acceptor import Acceptor
-from streamlog.broker.server.quotas import BURST_MS, CLIENTS_MAX, THROTTLE_MS_MAX, UNBOUNDED, Quota
+from streamlog.broker.server.limits import BURST_MS, CLIENTS_MAX, THROTTLE_MS_MAX, UNBOUNDED, Quota
+from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
 from streamlog.protocol.messages.produce_and_fetch import (
@@ -23,7 +23,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
     ProduceResponse,
 )
 from tests.broker.node import at, batch, create, fetch_request, produce_request
-from tests.broker.server.test_acceptor import peer
+from tests.broker.server.test_socket_server import peer
 
 RATE = 10_000
 

@@ -1,0 +1,241 @@
+"""Limits of connections: client quotas and the memory of requests being received.
+
+`Quotas` (KIP-13, KIP-219) bounds how many bytes a second a client may write and read. The quota
+table says which clients share a bound; without an entry, the defaults of the settings hold per
+client id. Use fills a bucket that drains at the allowed rate and holds `BURST_MS` of it. A client
+that overflows gets its response all the same, with the throttle time, and nothing more is read from
+its connection until that time has passed. Clients in the broker's own process have no quota.
+
+`RequestMemory` bounds the memory of all requests that are being received. A small request fits into
+the buffer that every connection has. A larger one needs memory for all of it before its bytes are
+read; otherwise many half-received requests could hold everything and none could finish. Memory is
+granted in the order of asking, whatever the size. A request larger than the bound is received
+alone; if all holders wait for more, the largest holder gets it, which exceeds the bound by one
+request.
+Rule of the file: it counts and decides; reading, muting and closing slow connections is the
+server's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from streamlog.broker.config.connections import ConnectionConfig
+from streamlog.broker.config.resources import FETCH_RATE, PRODUCE_RATE, Account, Bound, QuotaTable
+from streamlog.broker.config.settings import LONG_MAX
+from streamlog.protocol.messages.produce_and_fetch import FetchResponse, ProduceRequest
+from streamlog.protocol.schema import Message, Records
+
+BURST_MS = 1_000
+"""So much of what is allowed may be used at once."""
+THROTTLE_MS_MAX = 30_000
+"""No client waits longer, or it would take the broker for dead."""
+CLIENTS_MAX = 10_000
+"""Clients remembered; the one that has been silent for longest makes room."""
+UNBOUNDED = LONG_MAX
+
+
+class _Bucket(NamedTuple):
+    used_bytes: float
+    at_ms: int
+
+
+class Quota:
+    """The bytes of each account in one direction."""
+
+    def __init__(self) -> None:
+        self._buckets: OrderedDict[Account, _Bucket] = OrderedDict()
+
+    def charge(self, account: Account, size_bytes: int, bytes_per_s: int, now_ms: int) -> int:
+        """Count bytes; for how many milliseconds who has used them is to be left alone."""
+        if bytes_per_s >= UNBOUNDED:
+            return 0
+        bucket = self._buckets.pop(account, None)
+        used_bytes = 0.0
+        if bucket is not None:
+            drained = (now_ms - bucket.at_ms) * bytes_per_s / 1000
+            used_bytes = max(bucket.used_bytes - drained, 0)
+        used_bytes += size_bytes
+        self._buckets[account] = _Bucket(used_bytes, now_ms)
+        if len(self._buckets) > CLIENTS_MAX:
+            self._buckets.popitem(last=False)
+        over_bytes = used_bytes - bytes_per_s * BURST_MS / 1000
+        if over_bytes <= 0:
+            return 0
+        return min(int(over_bytes * 1000 / bytes_per_s) + 1, THROTTLE_MS_MAX)
+
+
+class Quotas:
+    """Both directions, of all clients."""
+
+    def __init__(self) -> None:
+        self._buckets = {PRODUCE_RATE: Quota(), FETCH_RATE: Quota()}
+        self._defaults: dict[str, int] = {}
+        self._table = QuotaTable()
+
+    def configure(self, table: QuotaTable, limits: ConnectionConfig) -> bool:
+        """Go by these from now on; whether anybody has a quota at all."""
+        self._table = table
+        self._defaults = {
+            PRODUCE_RATE: limits.produce_bytes_per_s,
+            FETCH_RATE: limits.fetch_bytes_per_s,
+        }
+        return bool(table) or min(self._defaults.values()) < UNBOUNDED
+
+    def charge(self, user: str, client_id: str | None, message: Message, *, now_ms: int) -> int:
+        """Count what a Produce brings or what the answer to a Fetch takes; how long to wait."""
+        name = client_id or ""
+        if isinstance(message, ProduceRequest):
+            bound = self._bound(PRODUCE_RATE, user, name)
+            if bound.bytes_per_s < UNBOUNDED:
+                parts = (each for topic in message.topic_data for each in topic.partition_data)
+                size_bytes = sum(_size(each.records) for each in parts)
+                return self._buckets[PRODUCE_RATE].charge(
+                    bound.account, size_bytes, bound.bytes_per_s, now_ms
+                )
+        elif isinstance(message, FetchResponse):
+            bound = self._bound(FETCH_RATE, user, name)
+            if bound.bytes_per_s < UNBOUNDED:
+                found = (each for topic in message.responses for each in topic.partitions)
+                size_bytes = sum(_size(each.records) for each in found)
+                return self._buckets[FETCH_RATE].charge(
+                    bound.account, size_bytes, bound.bytes_per_s, now_ms
+                )
+        return 0
+
+    def _bound(self, key: str, user: str, client_id: str) -> Bound:
+        set_for = self._table.bound(key, user, client_id)
+        return Bound(self._defaults[key], (None, client_id)) if set_for is None else set_for
+
+
+def _size(records: Records | None) -> int:
+    if isinstance(records, list):
+        return sum(map(len, records))
+    return 0 if records is None else len(records)
+
+
+RECEIVE_BYTES_PER_S_MIN: Final = 10 * 1024
+"""Slower than this is too slow for who holds memory that others wait for."""
+SLOW_MS: Final = 10_000
+"""So long has it to be, before it is said of somebody."""
+
+
+class Receiver(Protocol):
+    """A connection that receives requests."""
+
+    def go_on(self, size_bytes: int) -> None:
+        """The memory that was waited for is there; called in the middle of another's work."""
+        ...
+
+    def give_back(self) -> int:
+        """Let go of memory that is kept for later only; how much is held now."""
+        ...
+
+    def received_bytes(self) -> int | None:
+        """How many bytes have come; None while it is not read from, for whatever reason."""
+        ...
+
+
+M = TypeVar("M", bound=Receiver)
+
+
+class _Sample(NamedTuple):
+    received_bytes: int
+    at_ms: int
+
+
+class RequestMemory(Generic[M]):
+    """Who holds how much of it, and who waits."""
+
+    def __init__(self, bound_bytes: Callable[[], int]) -> None:
+        self._bound_bytes = bound_bytes
+        self._held: dict[M, int] = {}
+        self._waiting: OrderedDict[M, int] = OrderedDict()
+        self._samples: dict[M, _Sample] = {}
+        self.used_bytes = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether nobody should keep memory for later."""
+        return bool(self._waiting) or 2 * self.used_bytes > self._bound_bytes()
+
+    def want(self, member: M, size_bytes: int, *, wait: bool = True) -> bool:
+        """Hold so much from now on, or if there is no room and with `wait`, as soon as there is.
+
+        Whoever has to wait is told by `go_on`, which may be before this returns. Holding less
+        than before is always granted.
+        """
+        if size_bytes <= self._held.get(member, 0):
+            self._waiting.pop(member, None)
+            self._hold(member, size_bytes)
+            self._serve()
+            return True
+        if member in self._waiting:
+            self._waiting[member] = size_bytes  # It keeps its turn.
+            return False
+        if not self._fits(member, size_bytes):
+            for other in [each for each in self._held if each is not member]:
+                self._hold(other, other.give_back())
+            self._serve()
+        if not self._waiting and self._fits(member, size_bytes):
+            self._hold(member, size_bytes)
+            return True
+        if wait:
+            self._waiting[member] = size_bytes
+            self._serve()  # It may hold what the others wait for.
+        return False
+
+    def leave(self, member: M) -> None:
+        """It is gone."""
+        self._waiting.pop(member, None)
+        self._samples.pop(member, None)
+        self._hold(member, 0)
+        self._serve()
+
+    def slow(self, now_ms: int) -> list[M]:
+        """Those that hold memory which others wait for, and have sent next to nothing."""
+        if not self._waiting:
+            self._samples.clear()
+            return []
+        found = []
+        for member in self._held:
+            received_bytes = member.received_bytes()
+            sample = self._samples.get(member)
+            if received_bytes is None:
+                self._samples.pop(member, None)
+            elif sample is None:
+                self._samples[member] = _Sample(received_bytes, now_ms)
+            elif now_ms - sample.at_ms >= SLOW_MS:
+                least_bytes = RECEIVE_BYTES_PER_S_MIN * (now_ms - sample.at_ms) // 1000
+                if received_bytes - sample.received_bytes < least_bytes:
+                    found.append(member)
+                self._samples[member] = _Sample(received_bytes, now_ms)
+        return found
+
+    def _fits(self, member: M, size_bytes: int) -> bool:
+        others_bytes = self.used_bytes - self._held.get(member, 0)
+        return others_bytes == 0 or others_bytes + size_bytes <= self._bound_bytes()
+
+    def _hold(self, member: M, size_bytes: int) -> None:
+        self.used_bytes += size_bytes - self._held.pop(member, 0)
+        if size_bytes:
+            self._held[member] = size_bytes
+
+    def _serve(self) -> None:
+        """Whoever can go on, in the order of asking."""
+        while (member := self._next()) is not None:
+            size_bytes = self._waiting.pop(member)
+            self._hold(member, size_bytes)
+            member.go_on(size_bytes)
+
+    def _next(self) -> M | None:
+        """Whose turn it is; None while those that hold memory have to finish first."""
+        first = next(iter(self._waiting), None)
+        if first is None or self._fits(first, self._waiting[first]):
+            return first
+        if any(holder not in self._waiting for holder in self._held):
+            return None
+        # Whoever holds some waits for more, so nobody would ever finish: one goes over the bound.
+        return max(self._held, key=self._held.__getitem__)
