@@ -419,6 +419,17 @@ class _Source:
             return self.time_ms
         return max(self.heard_ms, min(self.heard_turn_ms, reached_ms))
 
+    def held_ms(self, reached_ms: int) -> int:
+        """The time beyond which this source holds the others back.
+
+        A source that goes on, or whose last record is not released, counts with its turn: nothing
+        of it comes before that. Its time may be less, if records were left out upstream, and how
+        much of what follows has arrived says nothing about the records in hand.
+        """
+        if self.is_busy or self.heard != self.released:
+            return self.heard_turn_ms
+        return self.kept_up_ms(reached_ms)
+
     def hear(self, turn_ms: int, time_ms: int, quiet_ms: int) -> None:
         """It has come to this time, and what follows has its turn no earlier."""
         self.heard_turn_ms = max(self.heard_turn_ms, turn_ms)
@@ -625,7 +636,7 @@ class MergedInput(Input):
     def held_ms(self, idle_after_ms: int | None) -> int:
         """The time of its slowest source; without those that have been quiet for so long."""
         live = (s for s in self._sources if idle_after_ms is None or s.idle_ms < idle_after_ms)
-        return min((max(s.heard_ms, s.kept_up_ms(self._reached_ms)) for s in live), default=FAR_MS)
+        return min((source.held_ms(self._reached_ms) for source in live), default=FAR_MS)
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the position."""

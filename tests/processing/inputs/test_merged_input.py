@@ -221,6 +221,52 @@ def test_a_record_waits_for_every_source_that_may_send_an_earlier_one() -> None:
     assert not entry.at_end  # Sources 0 and 1 have not said so.
 
 
+def left_out_mark(rank: int, turn_ms: int, time_ms: int, quiet_ms: int) -> LogRecord:
+    """Of a source whose records up to the turn were left out upstream since the time."""
+    data = pack_mark(ProvenanceMark(turn_ms, time_ms, quiet_ms), identity(SOURCES[rank]))
+    return LogRecord(0, max(time_ms, 0), None, None, ((MARK, data),))
+
+
+@pytest.mark.parametrize("ending", [BUSY_MS, 0])
+def test_time_at_a_record_is_the_same_wherever_arrivals_are_cut(ending: int) -> None:
+    """Record filtered upstream advances the turn of a source, but not its time (decision 012)."""
+    log = log_of(
+        value_of(0, 0, 5),
+        value_of(1, 0, 6),
+        value_of(2, 0, 7),
+        left_out_mark(0, 20, 5, BUSY_MS),
+        value_of(1, 1, 12),
+        value_of(2, 1, 18),
+        value_of(1, 2, 22),
+        value_of(0, 1, 30),
+        left_out_mark(0, 40, 30, ending),
+        mark_of(1, 50, BUSY_MS),
+        mark_of(2, 50, BUSY_MS),
+    )
+    whole = times_at(log, [log])
+    assert [value for value, _ in whole] == [0, 1000, 2000, 1001, 2001, 1002, 1]
+    assert [time_ms for _, time_ms in whole] == [5, 6, 7, 12, 18, 22, 30]
+    for at in range(len(log)):
+        assert times_at(log, [log[:at], log[at:]]) == whole
+    assert times_at(log, [[record] for record in log]) == whole
+
+
+def times_at(log: list[LogRecord], arrivals: list[list[LogRecord]]) -> list[tuple[int, int]]:
+    """Every value with the time that a node without `idle_after` has there."""
+    entry, _ = merged()
+    found: list[tuple[int, int]] = []
+    reached_ms = -1
+    for arrival in arrivals:
+        entry.arrive(arrival)
+        entry.learn_end(len(log), now_ms=0, took=False)
+        while entry.head() is not None:
+            batch: Batch = entry.take(None, None)
+            for value, watermark_ms in zip(batch.values, batch.origin.watermarks, strict=True):
+                reached_ms = max(reached_ms, min(watermark_ms, entry.held_ms(None)))
+                found.append((value, reached_ms))
+    return found
+
+
 def test_a_source_at_its_end_is_not_waited_for_and_its_stream_time_stays() -> None:
     entry, _ = merged()
     entry.arrive(log_of(value_of(0, 0, 50), mark_of(1, 7, 0), mark_of(2, -1, 0)))
