@@ -15,7 +15,7 @@ from streamlog.cli.cluster_command import read_status, read_status_until
 from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.log import Log
 from streamlog.record import TopicPartition
-from tests.broker.three_brokers import CLUSTER_ID, Cluster, Node, lived, until
+from tests.broker.three_brokers import CLUSTER_ID, Cluster, Node, Unstarted, lived, until
 
 PLACE = TopicPartition("t", 0)
 WELL_S = 30
@@ -74,6 +74,21 @@ def test_one_disk_after_the_other_is_replaced() -> None:
             assert await values(log) == written
 
     lived(Cluster, story)
+
+
+def test_voters_that_lose_power_in_their_first_start_elect_a_leader() -> None:
+    """None of them was in an epoch, and none of them has lost a vote."""
+
+    async def story(cluster: Cluster) -> None:
+        for node in cluster.nodes.values():
+            broker = await node.start()
+            assert broker.directory.lives.has_earlier_start
+            await node.kill()
+        for node in cluster.nodes.values():
+            await node.start()
+        await cluster.ready()
+
+    lived(Unstarted, story)
 
 
 def test_the_only_complete_replica_is_replaced_and_nothing_empty_leads_in_silence() -> None:

@@ -136,7 +136,8 @@ class ClusterNode:
             snapshot_bytes=quorum.snapshot_bytes,
             snapshot_interval_ms=quorum.snapshot_interval_ms,
             # A voter whose metadata log alone is gone has forgotten its votes as well.
-            rejoins=directory.rejoins or directory.lives.has_earlier_start,
+            rejoins=directory.rejoins,
+            has_earlier_start=directory.lives.has_earlier_start,
         )
         return cls(member, directory, clock=clock)
 

@@ -249,6 +249,7 @@ class QuorumMember:
         snapshot_bytes: int,
         snapshot_interval_ms: int,
         rejoins: bool,
+        has_earlier_start: bool,
     ) -> None:
         self._realm = realm
         self._clock = place.clock
@@ -259,7 +260,9 @@ class QuorumMember:
         self._uncovered_since_ms = 0
         """When the first was applied of what is in no snapshot, while there is any."""
         self._timer: asyncio.TimerHandle | None = None
-        self._replica = LogReplica(place, self, rejoins=rejoins)
+        self._replica = LogReplica(
+            place, self, rejoins=rejoins, has_earlier_start=has_earlier_start
+        )
         self._controller = ActiveController(realm, clock=place.clock, log=self)
         self._watchers: list[Watcher] = []
         self._applied = self._replica.files.snapshot.end_offset
@@ -279,6 +282,7 @@ class QuorumMember:
         snapshot_bytes: int = SNAPSHOT_BYTES,
         snapshot_interval_ms: int = 0,
         rejoins: bool = False,
+        has_earlier_start: bool = False,
     ) -> Self:
         """Read what is on disk; a sole voter leads, and has applied all, when it returns.
 
@@ -286,6 +290,7 @@ class QuorumMember:
 
         `realm.metadata` is brought to what is committed. A voter that `rejoins`, because its disk
         was replaced, or whose files are damaged, does not vote before the others have let it in.
+        Nor does one that `has_earlier_start` and has lost the folder of its metadata log.
 
         Raises:
             CorruptData: the files of a sole voter are damaged: nobody else has what is missing.
@@ -308,6 +313,7 @@ class QuorumMember:
             snapshot_bytes=snapshot_bytes,
             snapshot_interval_ms=snapshot_interval_ms,
             rejoins=rejoins,
+            has_earlier_start=has_earlier_start,
         )
         try:
             member._begin(is_sole=place.is_sole)

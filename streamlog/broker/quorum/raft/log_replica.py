@@ -133,8 +133,24 @@ class LogPosition:
 class LogReplica:
     """One node's copy of the metadata log, made by opening its files."""
 
-    def __init__(self, place: LogPosition, reader: Reader, *, rejoins: bool) -> None:
-        """Read what is on disk. `rejoins`: a new directory takes the place of one that was lost.
+    def __init__(
+        self,
+        place: LogPosition,
+        reader: Reader,
+        *,
+        rejoins: bool,
+        has_earlier_start: bool = False,
+    ) -> None:
+        """Read what is on disk.
+
+        Args:
+            place: whose replica it is.
+            reader: is handed what is committed.
+            rejoins: a new directory takes the place of one that was lost.
+            has_earlier_start: a node was started on the directory before, so a folder of the log
+                that no member has used takes the place of one that was lost. A folder that a
+                member has used without an epoch lost nothing: the node votes, or no voter does
+                where all of them lose power in their first start.
 
         Raises:
             CorruptData: the files of a sole voter are damaged: nobody else has what is missing.
@@ -148,6 +164,7 @@ class LogReplica:
         self._place = place
         self._reader = reader
         self._rejoins = rejoins
+        self._has_earlier_start = has_earlier_start
         self._effects: deque[Effect] = deque()
         self._is_performing = False
         self._is_held_up = False
@@ -170,7 +187,9 @@ class LogReplica:
         files = QuorumFiles(place.files, place.directory)
         try:
             files.belong_to(place.voters, place.node_id)
-            if place.is_sole or (files.damage is None and not (self._rejoins and files.is_new)):
+            was_lost = self._has_earlier_start and not files.has_flushed_end
+            rejoins = files.is_new and (self._rejoins or was_lost)
+            if place.is_sole or (files.damage is None and not rejoins):
                 files.settle()
             else:
                 reason = files.damage or "it is new, and takes the place of one that was lost"

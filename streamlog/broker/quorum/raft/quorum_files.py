@@ -276,6 +276,11 @@ class QuorumFiles:
         return self.state == QuorumState(voters=self.state.voters) and self.log.end_offset == 0
 
     @property
+    def has_flushed_end(self) -> bool:
+        """Whether a member has used this folder: it writes the flushed end before anything else."""
+        return self._flushed.offset is not None
+
+    @property
     def flushed_end(self) -> int:
         """The offset up to which the log is known to be on disk."""
         return self._flushed.offset or 0
