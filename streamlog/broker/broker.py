@@ -1,9 +1,9 @@
 """Broker: wires the parts of one node; `handle` is the one way in.
 
-A request comes as a typed message, from the TCP server and from inside the process alike, and
-its type says who answers it. Most requests are answered at once. Those that wait get a future
-from `begin`, and no task. One alarm stands for the earliest of all deadlines.
-Everything runs on the one event loop: state is touched by nobody else.
+A request arrives as a typed message, from the TCP server or from inside the process; its type
+selects the handler. Most requests are answered at once. Those that wait get a future from `begin`,
+not a task. One deadline timer stands for the earliest of all deadlines.
+Everything runs on one event loop, and nothing outside it touches the state.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ INCARNATION_BITS = 62
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, and in which version."""
+    """The sender of a request, and the request's version."""
 
     version: int
     client_id: str | None
     client_host: str
     principal: str = ANONYMOUS
     listener: AdvertisedEndpoint | None = None
-    """Where this client has reached the broker; None for who is in its process."""
+    """The endpoint that the client has connected to; None for a client in this process."""
     connection: int = 0
     """Which one, by number in the order in which they were accepted; 0 in this process."""
 
@@ -275,7 +275,7 @@ class Broker:
 
     @property
     def users(self) -> Users:
-        """Who has a password here."""
+        """The users with a SCRAM credential."""
         return self._users.users
 
     @property
@@ -411,12 +411,12 @@ class Broker:
     ) -> Pieces | asyncio.Future[Pieces]: ...
 
     def begin(self, request: Message | ProduceRun | FetchAlike, context: RequestContext) -> Answer:
-        """Take a request up, or a run of them, without waiting. Raises what `handle` raises."""
+        """Begin to handle a request, or a run of them. Raises what `handle` raises."""
         if self._closed:
             raise ConnectionLost("the broker was stopped")
         handler = self._handlers.get(type(request))
         if handler is None:
-            raise UsageError(f"{type(request).__name__} is not a request that a broker answers")
+            raise UsageError(f"a broker does not answer {type(request).__name__}")
         return cast("Answer", self._authorized.begin(request, context, handler))
 
     @property

@@ -1,9 +1,9 @@
-"""Alarm: the one timer of a broker, which stands for the earliest of all deadlines.
+"""DeadlineTimer: the one timer of a broker, set to the earliest of all deadlines.
 
-Whoever has a deadline says so with `by`. When it rings, the broker does what is due and says what
-comes next; an alarm that rings too early does no harm, so nobody takes a deadline back. One that
-rings far too late has seen the event loop standing still, and with it everybody who would have been
-heard: it waits a moment, so that what has come meanwhile is read before sessions are over.
+A component with a deadline calls `by`. When the timer fires, the broker does what is due and
+sets the next deadline. Firing too early does no harm, so that no deadline is taken back. A
+timer that fires far too late shows that the event loop stood still and read no requests: it waits
+a moment, so that they are read before sessions expire.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DeadlineTimer:
         self._closed = False
 
     def by(self, due_ms: int) -> None:
-        """Ring at this time of the broker's clock at the latest."""
+        """Ring no later than `due_ms` of the broker's clock."""
         if self._closed:
             return
         if self._timer is not None:
@@ -45,14 +45,14 @@ class DeadlineTimer:
         self._due_ms = due_ms
 
     def clear(self) -> None:
-        """What was due is being done, whoever has seen to it."""
+        """Cancel the timer: the broker is doing what was due."""
         self._has_waited = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def close(self) -> None:
-        """It does not ring any more."""
+        """Stop for good."""
         self._closed = True
         self.clear()
 

@@ -1,7 +1,7 @@
-"""Answers: what is there now, or will be: a response, or a future of one.
+"""Responses that are available now or later: a message, or a future of one.
 
-Most requests are answered at once, and get no future. What goes on with an answer goes on at once
-then, too; a request costs a turn of the loop only where something has to be waited for.
+Most requests are answered at once, and get no future. What continues with a response then runs at
+once, too; a request costs an iteration of the event loop only where it has to wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Answer: TypeAlias = Message | asyncio.Future[Message]
 
 
 def map_response(first: T | asyncio.Future[T], then: Callable[[T], R]) -> R | asyncio.Future[R]:
-    """What `then` makes of an answer once it is there; an error is handed on."""
+    """Return `then` of a response, now or once it is available; an error passes through."""
     if not isinstance(first, asyncio.Future):
         return then(first)
     whole: asyncio.Future[R] = first.get_loop().create_future()
@@ -35,7 +35,7 @@ def map_response(first: T | asyncio.Future[T], then: Callable[[T], R]) -> R | as
 def chain_response(
     first: T | asyncio.Future[T], then: Callable[[T], R | asyncio.Future[R]]
 ) -> R | asyncio.Future[R]:
-    """The answer that `then` comes to, now or later, once the first one is there."""
+    """Return what `then` makes of the first response, now or once both are available."""
     if not isinstance(first, asyncio.Future):
         return then(first)
     whole: asyncio.Future[R] = first.get_loop().create_future()
@@ -72,7 +72,7 @@ def is_abandoned(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
 
 
 def has_failed(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
-    """Whether `done` has come to nothing, and with it `whole`: this hands on what has happened."""
+    """Return whether `done` failed or was cancelled; if so, pass that on to `whole`."""
     if done.cancelled():
         whole.cancel()  # The broker ends, and with it the task that would have answered.
         return True

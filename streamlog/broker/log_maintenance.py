@@ -68,7 +68,7 @@ class IdleMarks:
             except UnknownTopicOrPartition:
                 continue  # Its topic was deleted.
             except StreamlogError as error:
-                _log.warning("%s: no time mark: %s", partition.log.name, error)
+                _log.warning("%s: could not append a time mark: %s", partition.log.name, error)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest; None for never."""
@@ -129,7 +129,7 @@ class LogMaintenance:
             try:
                 log.roll_late(now_ms)
             except StreamlogError as error:
-                _log.warning("%s: no segment could be begun: %s", log.name, error)
+                _log.warning("%s: could not begin a segment: %s", log.name, error)
         if now_ms >= self._checkpoint_ms:
             # So that after a crash no more than the last seconds have to be scanned.
             self._checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
@@ -156,7 +156,7 @@ class LogMaintenance:
             self._aside.start(job, partial(self._on_kept, job, then))
 
     def wait(self) -> None:
-        """Return when nobody is at work beside the loop."""
+        """Wait until no offloaded job runs."""
         self._aside.wait()
 
     def close(self) -> None:
@@ -183,4 +183,4 @@ class LogMaintenance:
 
 def _tell_of_checkpoint(failure: StreamlogError | None) -> None:
     if failure is not None:
-        _log.error("the next start may take longer, no checkpoint was written: %s", failure)
+        _log.error("could not write a checkpoint, so the next start may take longer: %s", failure)

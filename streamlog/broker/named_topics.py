@@ -1,7 +1,7 @@
-"""Which topic a position is in: OffsetCommit and OffsetFetch say it by name, or by id (KIP-848).
+"""Topics by name or by id: OffsetCommit and OffsetFetch use either (KIP-848).
 
-Pure. An id outlives no topic: what is committed for one that was deleted is refused, instead of
-being kept for another topic of the same name.
+Pure. A topic id ends with its topic: a commit for a deleted topic is refused, rather than kept for
+a new topic of that name.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class TopicKey(Protocol):
 
 
 def topic_key(topic: TopicKey, name_of: Callable[[bytes], str | None]) -> str:
-    """The name of a topic that goes by name or by id; empty if there is none with this id.
+    """Return the name of a topic that a request names or gives by id; empty for an unknown id.
 
-    Within a process names are given in every version.
+    Within a process, requests give names in every version.
     """
     if topic.topic_id == ZERO_UUID:
         return topic.name
@@ -38,7 +38,7 @@ def topic_key(topic: TopicKey, name_of: Callable[[bytes], str | None]) -> str:
 
 
 def refuse_topic(topic: OffsetFetchRequestTopics, code: int) -> OffsetFetchResponseTopics:
-    """The answer about one topic that says why there is no position."""
+    """Return the response for one topic with an error code for each partition."""
     return OffsetFetchResponseTopics(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -55,21 +55,21 @@ class Topics(Protocol):
     """All topics of the cluster, as they are now."""
 
     def names(self) -> Collection[str]:
-        """Every topic."""
+        """Return the names of all topics."""
         ...
 
     def topic_id(self, name: str) -> bytes | None:
-        """Its identity; None if there is no such topic."""
+        """Return the topic id; None if there is no such topic."""
         ...
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this identity."""
+        """Return the name of the topic with this id; None if there is no such topic."""
         ...
 
     def leader(self, name: str, partition: int) -> tuple[int, int] | None:
-        """Who leads a partition, and in which leader epoch; None if nobody does."""
+        """Return a partition's leader and leader epoch; None if it has no leader."""
         ...
 
     def partitions(self, name: str) -> int:
-        """How many it has; 0 if there is no such topic."""
+        """Return the number of partitions; 0 if there is no such topic."""
         ...

@@ -119,7 +119,10 @@ def test_a_directory_without_a_cluster_is_not_made_one_by_a_broker(tmp_path: Pat
         (("--nodes", "3", "--rejoin"), "are for --node"),
         (("--nodes", "0"), "1 to 100 nodes"),
         (("--nodes", "3", "--listen", "a:65534"), "each with a port"),
-        (("--node", "4", "--voters", VOTERS), "node.id=4 is none of controller.quorum.voters"),
+        (
+            ("--node", "4", "--voters", VOTERS),
+            "makes node.id=4 a controller, but controller.quorum.voters",
+        ),
         (("--node", "1", "--voters", "a:9092"), "write each controller as node.id@host:port"),
         (("--node", "1", "--set", "broker.rak=a"), "did you mean 'broker.rack'"),
         (("--node", "1", "--set", "broker.rack"), "NAME=VALUE"),

@@ -208,7 +208,7 @@ def test_settings_of_one_broker_and_of_all(open_log: OpenLog) -> None:
             own = (await admin.describe_configs(broker=1))["num.partitions"]
             assert (own.value, own.source) == ("5", "all brokers")
             assert (await admin.describe_configs())["ssl.key.password"].is_sensitive
-            with pytest.raises(LogError, match="no settings of '9'"):
+            with pytest.raises(LogError, match="unknown resource '9'"):
                 await admin.describe_configs(broker=9)
             with pytest.raises(UsageError, match="a topic's or a broker's"):
                 await admin.describe_configs("t", broker=1)

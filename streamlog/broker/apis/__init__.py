@@ -1,1 +1,1 @@
-"""Requests: one module for each area of Kafka's API, and the table that finds the handler."""
+"""API requests: one module for each area of Kafka's API, and the table that finds the handler."""

@@ -95,18 +95,20 @@ def _wanted(name: str, operation: int, value: str | None) -> int:
     if name not in (ROOT, *_names()):
         raise error_for(
             ErrorCode.INVALID_CONFIG,
-            f"there is no logger {name!r}: DescribeConfigs of this resource lists them",
+            f"unknown logger {name!r}: DescribeConfigs of this resource lists the loggers",
         )
     if operation == SettingOperation.DELETE:
         if name == ROOT:
-            raise _invalid("the root logger always has a level: set another one")
+            raise _invalid(
+                "the root logger must have a level: set another level instead of deleting it"
+            )
         return logging.NOTSET
     if operation != SettingOperation.SET:
-        raise _invalid(f"the level of logger {name!r} can be set or deleted, nothing else")
+        raise _invalid(f"the level of logger {name!r} can only be set or deleted")
     if value not in LEVELS:
         raise error_for(
             ErrorCode.INVALID_CONFIG,
-            f"logger {name!r} can't have level {value!r}: use one of {', '.join(LEVELS)}",
+            f"unknown level {value!r} of logger {name!r}: use one of {', '.join(LEVELS)}",
         )
     return LEVELS[value]
 
@@ -170,7 +172,10 @@ class ConfigRequests:
     def handlers(
         self, reached: Callable[[Any], AdvertisedEndpoint]
     ) -> dict[Any, Callable[..., Message]]:
-        """Who answers what; `reached` tells where a client has reached this broker."""
+        """Return the handler of each request type.
+
+        `reached` returns the endpoint over which a client has connected to this broker.
+        """
         return {
             DescribeConfigsRequest: lambda request, at: self.describe(request, reached(at)),
             ListConfigResourcesRequest: lambda request, at: self.resources(request, at.version),
@@ -287,7 +292,7 @@ class ConfigRequests:
         return [each for each in described if not keys or each.name in keys]
 
     def _fixed(self, reached: AdvertisedEndpoint) -> list[DescribeConfigsResourceResult]:
-        """What clients look for in a broker's settings and nobody sets."""
+        """Read-only broker settings that clients look for."""
         given = self._directory.config.security
         values = {
             "broker.id": (str(self._directory.node_id), "The older name of node.id."),
@@ -327,8 +332,9 @@ class ConfigRequests:
             return self._broker()
         raise error_for(
             ErrorCode.INVALID_REQUEST,
-            f"no settings of {name!r} (type {kind}): there are topics (type 2), groups (32), client"
-            f" metrics (16), broker {node_id} (4; without a name: all brokers) and its loggers (8)",
+            f"unknown resource {name!r} of type {kind}: use a topic (type 2), a group (32),"
+            f" client metrics (16), broker {node_id} (4; without a name: all brokers) or its"
+            " loggers (8)",
         )
 
     def _topic(self, name: str) -> _Resource:
@@ -377,7 +383,8 @@ class ConfigRequests:
         if name != str(self._directory.node_id):
             raise error_for(
                 ErrorCode.INVALID_REQUEST,
-                f"loggers of broker {name!r}: ask that broker; this is {self._directory.node_id}",
+                f"the loggers of broker {name!r} are not here: send the request to that"
+                f" broker; this is broker {self._directory.node_id}",
             )
 
     def _broker(self) -> _Resource:

@@ -109,7 +109,7 @@ class FetchAttempt(NamedTuple):
 
 
 class Uncommitted(NamedTuple):
-    """What was appended for acks=all to a partition with followers."""
+    """An acks=all append to a partition with followers."""
 
     partition: Partition
     end_offset: int
@@ -118,16 +118,16 @@ class Uncommitted(NamedTuple):
 
 
 class ProduceAttempt(NamedTuple):
-    """What a Produce gets once everything is on disk, and committed, that has to be."""
+    """The response to a Produce, to be sent once everything required is durable and committed."""
 
     response: ProduceResponse
     durable: bool
-    """Whether it already is on disk."""
+    """Whether everything required is already on disk."""
     uncommitted: list[Uncommitted]
-    """What has to be committed as well."""
+    """The appends that must also be committed."""
 
     def failed(self, failure: StreamlogError) -> ProduceResponse:
-        """What it gets instead if the disk has failed: nothing can be promised."""
+        """Return the response if the disk has failed: an error for every partition."""
         responses = [
             TopicProduceResponse(
                 name=topic.name,
@@ -142,7 +142,7 @@ class ProduceAttempt(NamedTuple):
 
 
 class _Sending(NamedTuple):
-    """What all partitions of a Produce have in common."""
+    """The parts of a Produce that all its partitions share."""
 
     transactional_id: str | None
     version: int
@@ -283,7 +283,8 @@ class DataRequests:
         """
         if topic in self._internal_topics:
             raise error_for(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the broker alone"
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"clients can't write to {topic}: it is an internal topic",
             )
         partition = self._partitions.get(topic, index)
         partition.check_leader()
@@ -381,7 +382,7 @@ class DataRequests:
     # ---- leader epochs ----
 
     def epoch_ends(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-        """Where epochs ended: who has read beyond has read what was lost (KIP-320)."""
+        """Return where epochs ended: what a client read beyond that was lost (KIP-320)."""
         return OffsetForLeaderEpochResponse(
             topics=[
                 OffsetForLeaderTopicResult(
@@ -404,7 +405,7 @@ class DataRequests:
 
 
 class _Reading:
-    """One Fetch: how much has been found so far, and whether a partition could not be read."""
+    """One Fetch in progress: the bytes found so far, and whether a partition could not be read."""
 
     def __init__(
         self, partitions: Partitions, request: FetchRequest, version: int, want_mark: WantMark
@@ -423,7 +424,7 @@ class _Reading:
         """What was read, by name."""
 
     def topic(self, asked: FetchTopic) -> FetchableTopicResponse:
-        """Read the partitions of one topic, which goes by name or by id."""
+        """Read the partitions of one topic, given by name or by id."""
         name: str | None = asked.topic
         # Inside of a process both may be given: then the id tells a topic from its namesake.
         if asked.topic_id != ZERO_UUID or (not name and self._version >= TOPIC_IDS_VERSION):
@@ -515,7 +516,7 @@ class _Reading:
 
 
 class _Found(NamedTuple):
-    """What a reader gets of one partition."""
+    """What a Fetch returns for one partition."""
 
     records: Piece
     ends: PartitionEnds
@@ -540,7 +541,7 @@ def _read(
 
 
 def _wait_at_end(alike: FetchAlike, partition: Partition) -> FetchWait | None:
-    """What a reader of one partition that has come to its end waits for, if it does."""
+    """Return what a reader at the end of its partition waits for; None if it does not wait."""
     request = alike.pattern.request
     waits = request.max_wait_ms > 0 and request.min_bytes > 0
     if not waits or alike.offset != partition.high_watermark:
@@ -570,9 +571,9 @@ def _diverging(partition: Partition, wanted: FetchPartition) -> DivergingEpoch |
 
 
 def _look_up(partition: Partition, timestamp_ms: int, end_offset: int) -> tuple[int, int] | None:
-    """An offset and its timestamp, -1 where that is not told; None if there is no such offset.
+    """Return an offset and its timestamp (-1 if unknown); None if there is no such offset.
 
-    Nothing is told of what lies behind `end_offset`.
+    Offsets from `end_offset` on are not visible.
     """
     log = partition.log
     if timestamp_ms == LATEST:
@@ -586,7 +587,7 @@ def _look_up(partition: Partition, timestamp_ms: int, end_offset: int) -> tuple[
     if timestamp_ms < 0:
         raise error_for(
             ErrorCode.INVALID_REQUEST,
-            f"{partition.topic}-{partition.index}: no time {timestamp_ms}",
+            f"{partition.topic}-{partition.index}: invalid timestamp {timestamp_ms}",
         )
     return _before(end_offset, log.offset_for_timestamp(timestamp_ms))
 
@@ -608,7 +609,9 @@ def _produce_refusal(request: ProduceRequest) -> LogError | None:
 def _refuse_zstd(data: Buffer, where: str) -> None:
     for batch in split_batches(data):
         if batch.codec is Compression.ZSTD:
-            raise error_for(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{where} does not know zstd")
+            raise error_for(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{where} does not support zstd"
+            )
 
 
 def refuse_partition(index: int, error: StreamlogError) -> PartitionProduceResponse:
@@ -652,7 +655,7 @@ def _refuse(answer: PartitionProduceResponse, error: StreamlogError) -> None:
 
 
 def _current_leader(error: StreamlogError | None) -> LeaderIdAndEpoch | None:
-    """Who leads now, for who has asked somebody else (KIP-951)."""
+    """Return the current leader, for a client that asked another broker (KIP-951)."""
     if not isinstance(error, NotLeader) or error.current is None:
         return None
     leader_id, epoch = error.current
@@ -660,10 +663,10 @@ def _current_leader(error: StreamlogError | None) -> LeaderIdAndEpoch | None:
 
 
 def _code(error: StreamlogError) -> int:
-    """What a client is told; trouble with the disk is also told to whoever reads the log."""
+    """Return the error code for a client; disk errors are also logged."""
     if isinstance(error, LogError):
         return error.code
     if isinstance(error, CorruptData):
         return ErrorCode.CORRUPT_MESSAGE  # Told by the log, where it is and once.
-    _log.error("a partition can't be used: %s", error)
+    _log.error("could not use a partition: %s", error)
     return ErrorCode.KAFKA_STORAGE_ERROR

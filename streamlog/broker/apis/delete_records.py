@@ -1,7 +1,7 @@
-"""Deletions: DeleteRecords.
+"""DeleteRecords.
 
-Records are deleted when a restart would find them deleted: the answer waits until it is written
-where logs begin. And when no replica that lives has them any more: any of them may lead next.
+The response waits until a restart would keep the deletion, which takes a checkpoint of the log
+start offset, and until no live replica has the records any more: any of them may lead next.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DeleteRecordsRequests:
         self._unsettled: set[asyncio.Future[Message]] = set()
 
     def handlers(self) -> dict[Any, Callable[..., Message | asyncio.Future[Message]]]:
-        """Who answers what."""
+        """Return the handler of each request type."""
         return {
             DeleteRecordsRequest: lambda request, _: self._records(request),
         }

@@ -36,7 +36,7 @@ FETCH_WAIT_MS_MAX = 5 * 60 * 1000
 
 
 class Reads(Protocol):
-    """Who reads what is asked for, as the logs are now; see `DataRequests`."""
+    """Reads logs for a Fetch, as they are now; see `DataRequests`."""
 
     def fetch(self, request: FetchRequest, version: int) -> FetchAttempt:
         """Read for any Fetch."""
@@ -48,7 +48,7 @@ class Reads(Protocol):
 
 
 class VersionedFetch(Protocol):
-    """Who asks; see `RequestContext`."""
+    """The sender of a request; see `RequestContext`."""
 
     @property
     def version(self) -> int:
@@ -110,7 +110,7 @@ class DelayedFetch:
         clock: Clock,
         alarm: DeadlineTimer,
     ) -> None:
-        """`reads` tells who reads, `slots` how many sessions of readers there may be."""
+        """`reads` reads the logs; `slots` is the maximum number of fetch sessions."""
         self._reads = reads
         self._clock = clock
         self._alarm = alarm
@@ -171,7 +171,7 @@ class DelayedFetch:
         self._wake(self._waiting.on_gone((topic, partition)))
 
     def tick(self, now_ms: int) -> None:
-        """Answer those whose time is over."""
+        """Answer the requests whose timeout has passed."""
         self._ready += self._waiting.on_tick(now_ms)
         self._answer_ready()
 
@@ -198,7 +198,7 @@ class DelayedFetch:
         self._alarm.by(fetch.deadline_ms)
 
     def _wake(self, tickets: list[int]) -> None:
-        """Answer soon, not now: the request that appends may have more for the same Fetch."""
+        """Answer in the next loop iteration: the appending request may have more for this Fetch."""
         if tickets:
             if not self._ready:
                 asyncio.get_running_loop().call_soon(self._answer_ready)

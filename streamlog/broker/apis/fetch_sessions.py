@@ -28,9 +28,9 @@ from streamlog.protocol.messages.produce_and_fetch import (
 )
 
 STALE_MS: Final = 120_000
-"""A session that was not used for so long gives way to any other."""
+"""A session that was not used for this many ms gives way to any other."""
 IDLE_MS: Final = 600_000
-"""A session that was not used for so long is given up."""
+"""A session that was not used for this many ms is closed."""
 PARTITIONS_MAX: Final = 500_000
 """Of all sessions together; some 200 bytes each."""
 EPOCH_MAX: Final = 2**31 - 1
@@ -49,7 +49,7 @@ Key: TypeAlias = tuple[str, bytes, int]
 
 
 class _Followed:
-    """A partition of a session, and what its reader was told of it."""
+    """A partition of a session, and what its reader last received about it."""
 
     __slots__ = ("high_watermark", "log_start_offset", "wanted")
 
@@ -185,7 +185,7 @@ class _NextVisit(Visit):
 
 
 class FetchSessions:
-    """The sessions of one broker. Times are monotonic."""
+    """The fetch sessions of one broker. Times are monotonic, in ms."""
 
     def __init__(self, *, slots: Callable[[], int], new_id: Callable[[], int]) -> None:
         """`slots` tells how many there may be, `new_id` draws a number from 1 to 2^31-1."""
@@ -233,8 +233,8 @@ class FetchSessions:
             self._end(session.session_id)
             raise error_for(
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-                f"session {session.session_id} is over: there are {PARTITIONS_MAX} partitions in"
-                " sessions already",
+                f"fetch session {session.session_id} was closed: all sessions together may"
+                f" have at most {PARTITIONS_MAX} partitions",
             )
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.used_ms = now_ms
@@ -242,7 +242,7 @@ class FetchSessions:
         return _NextVisit(session, whole)
 
     def make(self, request: FetchRequest, *, by_id: bool, now_ms: int) -> _Session | None:
-        """A session for who asks in full; None if there is no room."""
+        """Open a session for a full Fetch; None if there is no room."""
         followed = {key: _Followed(wanted) for key, wanted in _asked(request.topics)}
         if not followed or not self._make_room(len(followed), now_ms):
             return None
@@ -260,13 +260,13 @@ class FetchSessions:
         if session is None:
             raise error_for(
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-                f"there is no fetch session {request.session_id} (any more)",
+                f"unknown fetch session {request.session_id}: it was closed or never existed",
             )
         if request.session_epoch != session.epoch:
             raise error_for(
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-                f"epoch {request.session_epoch} of fetch session {request.session_id},"
-                f" {session.epoch} is due",
+                f"fetch session {request.session_id}: got epoch {request.session_epoch},"
+                f" expected {session.epoch}",
             )
         if session.by_id != by_id:
             raise error_for(

@@ -1,4 +1,4 @@
-"""Finding: FindCoordinator, for groups and for transactional ids."""
+"""FindCoordinator, for groups and for transactional ids."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class FindCoordinator:
     def handlers(
         self, reached: Callable[[Any], AdvertisedEndpoint]
     ) -> dict[Any, Callable[..., Message]]:
-        """Who answers what; `reached` tells where a client has reached this broker."""
+        """Return the handler of each request type.
+
+        `reached` returns the endpoint over which a client has connected to this broker.
+        """
         return {
             FindCoordinatorRequest: lambda request, at: self.find_coordinator(
                 request, at.version, reached(at)

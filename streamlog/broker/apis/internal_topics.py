@@ -1,7 +1,7 @@
-"""InternalTopics: the topics that the broker keeps its own books in, made when they are needed.
+"""InternalTopics: creates the broker's internal topics when a request first needs them.
 
-A request that needs one waits until it is there; if it can't be made the request goes on all the
-same, and whoever answers it says that there is no coordinator, so that the client comes again.
+A request that needs one waits until it exists. If the topic can't be created, the request continues
+anyway, and its handler answers that there is no coordinator, so that the client retries.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class InternalTopics:
         self._create = create
 
     def before(self, handlers: Mapping[Any, Handler]) -> dict[Any, Handler]:
-        """The same handlers, each called once the topics are there that it needs."""
+        """Wrap handlers so that each is called once the internal topics it needs exist."""
         return {
             kind: partial(self._begin, _NEEDED[kind], handler) if kind in _NEEDED else handler
             for kind, handler in handlers.items()

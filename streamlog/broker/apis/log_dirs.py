@@ -58,7 +58,7 @@ class PartitionRequests:
         self._reports = reports
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
-        """Who answers what."""
+        """Return the handler of each request type."""
         return {
             DescribeLogDirsRequest: lambda request, _: self.log_dirs(request),
         }

@@ -233,10 +233,11 @@ class MetadataRequests:
         try:
             partition = self._partitions.get(topic, asked.partition_index)
             if topic in self._internal_topics:
-                raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
+                raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic")
             if not partition.log.config.deletes:
                 raise error_for(
-                    ErrorCode.POLICY_VIOLATION, f"{topic}: cleanup.policy does not delete"
+                    ErrorCode.POLICY_VIOLATION,
+                    f"{topic}: its cleanup.policy does not include delete",
                 )
             partition.delete_before(asked.offset)
         except StreamlogError as error:
@@ -259,7 +260,7 @@ class MetadataRequests:
         if name is None and topic_id == ZERO_UUID:
             raise error_for(ErrorCode.INVALID_REQUEST, "a topic has neither a name nor an id")
         if name is None:
-            raise error_for(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {id_text(topic_id)}")
+            raise error_for(ErrorCode.UNKNOWN_TOPIC_ID, f"unknown topic id {id_text(topic_id)}")
         raise UnknownTopicOrPartition(f"there is no topic {name}")
 
     def _topic(
@@ -369,7 +370,7 @@ class TopicPages:
         self._internal_topics = internal_topics
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
-        """Who answers what."""
+        """Return the handler of each request type."""
         return {DescribeTopicPartitionsRequest: lambda request, _: self.describe(request)}
 
     def describe(self, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:

@@ -60,7 +60,7 @@ Outcome: TypeAlias = Prepared | StreamlogError
 def check_of(
     data: DataRequests, request: ProduceRequest, wall_ms: int
 ) -> Callable[[], Checked] | None:
-    """What a thread has to do before the request is answered; None if there is nothing."""
+    """Return the thread's work before a request is appended; None if there is none."""
     configs = {}
     for topic in request.topic_data:
         for each in topic.partition_data:
@@ -85,7 +85,7 @@ def check_of(
 def check_of_run(
     data: DataRequests, run: ProduceRun, wall_ms: int
 ) -> Callable[[], dict[int, Outcome]] | None:
-    """The same for requests that came together, by their numbers."""
+    """Return the thread's work for a run of requests, by their indexes; None if there is none."""
     configs: dict[int, TopicConfig] = {}
     for pattern, numbers in run.by_pattern().items():
         config = data.config_of(pattern.topic, pattern.index)
@@ -102,14 +102,14 @@ def check_of_run(
 
 
 def keep(request: ProduceRequest) -> None:
-    """Give the request records of its own."""
+    """Copy the records, so that the connection may reuse its buffer."""
     for topic in request.topic_data:
         for data in topic.partition_data:
             data.records = bytearray(one_buffer(data.records))
 
 
 def needs_thread(pieces: Sequence[memoryview], config: TopicConfig) -> bool:
-    """Whether these batches are checked, or compressed, by a thread."""
+    """Return whether a thread has to validate or compress these batches."""
     if config.compression_type not in (AS_PRODUCED, UNCOMPRESSED):
         return True
     return is_checked(config) and wait_for_thread(pieces)
@@ -122,7 +122,7 @@ def check_records(
     *,
     origin: AppendOrigin = AppendOrigin.TRANSACTION,
 ) -> Outcome:
-    """The batches of one partition, checked; or why they are refused."""
+    """Validate the batches of one partition; return them, or the error that refuses them."""
     try:
         return prepare(data, config, wall_ms=wall_ms, origin=origin)
     except StreamlogError as error:
@@ -133,7 +133,7 @@ CHECKS_THREAD = "streamlog-records"
 
 
 class _Waiting(NamedTuple):
-    """A request that waits for its check, or for those in front of it."""
+    """A request that waits for its validation, or for earlier requests of its connection."""
 
     job: OffloadedJob[Any] | None
     append: Callable[[Any], Any]
@@ -141,7 +141,7 @@ class _Waiting(NamedTuple):
 
 
 class RecordChecks:
-    """The requests of all connections that are being checked."""
+    """Validates records in a thread, and keeps the order of each connection's requests."""
 
     def __init__(self, threads: Threads) -> None:
         self._aside = Offload(threads, CHECKS_THREAD)
@@ -149,11 +149,11 @@ class RecordChecks:
         self._listeners: dict[int, Callable[[], None]] = {}
 
     def is_busy(self, connection: int) -> bool:
-        """Whether requests of the connection wait here."""
+        """Return whether requests of the connection wait for validation."""
         return connection in self._waiting
 
     def when_free(self, connection: int, then: Callable[[], None]) -> None:
-        """Call `then` once no request of the connection waits any more."""
+        """Call `then` once no request of the connection waits for validation."""
         self._listeners[connection] = then
 
     def begin(
@@ -172,7 +172,7 @@ class RecordChecks:
         return answer
 
     def stop(self, reason: StreamlogError) -> None:
-        """Nothing is checked any more; whoever waits is told the reason."""
+        """Stop validating; waiting requests fail with the reason."""
         self._aside.close()
         waiting, self._waiting = self._waiting, {}
         for queue in waiting.values():
@@ -223,23 +223,23 @@ def _answer(
 
 
 class RunAttempt(NamedTuple):
-    """What the requests of a run get once everything is on disk that has to be."""
+    """The responses to a run, to be sent once everything required is on disk."""
 
     run: ProduceRun
     answers: list[bytes]
     refused: set[int]
-    """Whose answer is an error already, by number."""
+    """The indexes of requests whose response is already an error."""
     durable: bool
-    """Whether everything is on disk that has to be."""
+    """Whether everything that has to be on disk is."""
     uncommitted: list[Uncommitted]
-    """What has to be committed as well."""
+    """The appends that must also be committed."""
 
     def response(self) -> list[Piece]:
-        """Their answers, one behind the other."""
+        """Return the responses, concatenated."""
         return [b"".join(self.answers)]
 
     def failed(self, failure: StreamlogError) -> list[Piece]:
-        """What they get instead if the disk has failed: nothing can be promised."""
+        """Return the responses if the disk has failed: an error for every request."""
         for number, (pattern, correlation_id, _) in enumerate(self.run.requests):
             if number not in self.refused:
                 refusal = refuse_partition(pattern.index, failure)
@@ -248,7 +248,7 @@ class RunAttempt(NamedTuple):
 
 
 CheckedRun: TypeAlias = "Mapping[int, Prepared | StreamlogError]"
-"""The batches of a run that a thread has checked, by the number of the request."""
+"""The batches of a run that a thread has validated, by the index of the request."""
 
 
 def append_run(
@@ -258,9 +258,9 @@ def append_run(
     wall_ms: int,
     checked: CheckedRun | None = None,
 ) -> RunAttempt:
-    """Append what is in the requests, all of one partition together.
+    """Append the requests of a run, all batches of one partition together.
 
-    `checked` is what has come of a check beside the loop (`produce`).
+    `checked` holds the outcomes of requests that a thread has validated.
     """
     answers = [b""] * len(run.requests)
     refusals: set[int] = set()
@@ -308,7 +308,7 @@ def append_run(
 
 
 def _refused(request: Alike, error: StreamlogError) -> bytes:
-    """The answer to a request that could not be appended; none of a run has a transactional id."""
+    """Return the response of a request that failed; requests of a run have no transactional id."""
     pattern, correlation_id, records = request
     told = refusal_of_transactional(records) or error
     return pattern.answered(correlation_id, refuse_partition(pattern.index, told))
@@ -319,7 +319,7 @@ def _uncommitted(
     partition: Partition,
     appended: Iterable[tuple[int, AppendResult | StreamlogError]],
 ) -> list[Uncommitted]:
-    """What of a replicated partition is to be waited for: each request by itself."""
+    """Return what each request waits for in a replicated partition."""
     run, answers, refusals = attempt
 
     def refuse(number: int, error: StreamlogError) -> None:
@@ -336,12 +336,12 @@ def _uncommitted(
 
 
 def _end_offset(outcome: AppendResult | StreamlogError) -> int:
-    """Behind what was appended; 0 if nothing was."""
+    """Return the end offset of an append; 0 if nothing was appended."""
     return 0 if isinstance(outcome, StreamlogError) else outcome.last_offset + 1
 
 
 def _stamped(index: int, result: AppendResult, log_start_offset: int) -> PartitionProduceResponse:
-    """The answer where records have the time at which they were written."""
+    """Return the response for records with log append time."""
     return PartitionProduceResponse(
         index=index,
         base_offset=result.base_offset,
@@ -358,7 +358,7 @@ Answer: TypeAlias = Message | Pieces | asyncio.Future[Message] | asyncio.Future[
 
 
 class VersionedProduce(Protocol):
-    """Who asks; see `RequestContext`."""
+    """The sender of a request; see `RequestContext`."""
 
     @property
     def version(self) -> int:
@@ -372,7 +372,7 @@ class VersionedProduce(Protocol):
 
 
 class DelayedProduce:
-    """Answers what has to wait for the disk."""
+    """Appends Produce requests, and answers once their records are durable."""
 
     def __init__(
         self,
@@ -390,7 +390,7 @@ class DelayedProduce:
         self._alarm = alarm
 
     def handlers(self) -> dict[Any, Callable[..., Answer]]:
-        """Who answers what."""
+        """Return the handler of each request type."""
         return {
             ProduceRequest: self._produce,
             ProduceRun: self._produce_run,
@@ -398,7 +398,7 @@ class DelayedProduce:
         }
 
     def stop(self, reason: StreamlogError) -> None:
-        """Append nothing more; whoever waits for that is told the reason."""
+        """Stop appending; waiting requests fail with the reason."""
         self.checks.stop(reason)
 
     def _produce(self, request: ProduceRequest, context: VersionedProduce) -> Answer:
@@ -447,13 +447,13 @@ class DelayedProduce:
         return self._when_durable(attempt.response, attempt.failed)
 
     def _flush_in_time(self) -> None:
-        """See to it that what was appended is flushed in time."""
+        """Set the deadline timer for the next flush."""
         flush_ms = self._flush.next_deadline_ms()
         if flush_ms is not None:
             self._alarm.by(flush_ms)
 
     def _list_offsets(self, request: ListOffsetsRequest, _: VersionedProduce) -> Answer:
-        """Who has sent without waiting for an answer, and asks for the end, is told it."""
+        """Answer once earlier appends are durable: a client with acks=0 sees its own end."""
         if self._data.is_settled(request):
             return self._data.list_offsets(request)
         answer = partial(self._data.list_offsets, request)
@@ -466,7 +466,7 @@ class DelayedProduce:
         uncommitted: list[Uncommitted],
         timeout_ms: int,
     ) -> asyncio.Future[R]:
-        """The answer once all that is also committed, or known not to be, or its time is over."""
+        """Answer once everything is durable and committed, has failed, or has timed out."""
         durable = self._when_durable(answer, failed)
         commits = ProduceAcks(uncommitted)
         response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
@@ -493,7 +493,7 @@ class DelayedProduce:
     def _when_durable(
         self, answer: Callable[[], R], failed: Callable[[StreamlogError], R]
     ) -> asyncio.Future[R]:
-        """The answer once everything that was appended by now is on disk."""
+        """Answer once everything appended by now is on disk."""
         response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
         def go_on(failure: StreamlogError | None) -> None:
@@ -509,25 +509,25 @@ class DelayedProduce:
 
 
 class ProduceAcks:
-    """What one request has appended to partitions with followers, until all of it is committed."""
+    """Tracks the partitions of one acks=all request until every one is committed."""
 
     def __init__(self, uncommitted: list[Uncommitted]) -> None:
         self.over = False
-        """Whether it has taken too long."""
+        """Whether the request's timeout has passed."""
         self._open = dict(enumerate(uncommitted))
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """Return whether every partition is committed or has failed."""
         return not self._open
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Wait for each; `then` is called as often as one is done."""
+        """Wait for each partition; `then` is called whenever one is committed or fails."""
         for number, each in list(self._open.items()):
             each.partition.when_committed(each.end_offset, partial(self._on_one, number, then))
 
     def time_out(self) -> None:
-        """Nobody waits any longer: what is appended stays, and may be committed yet."""
+        """Stop waiting: the appended records stay, and may still be committed."""
         self.over = True
         for each in self._open.values():
             place = f"{each.partition.topic}-{each.partition.index}"
@@ -546,7 +546,7 @@ class ProduceAcks:
 
 
 def _raise_first_error(response: ProduceResponse) -> None:
-    """Nobody reads this response: a refusal can only be told by hanging up, as Kafka does."""
+    """Raise the first error: with acks=0 only closing the connection reports it, as in Kafka."""
     for topic in response.responses:
         for each in topic.partition_responses:
             if each.error_code:

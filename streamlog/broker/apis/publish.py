@@ -250,7 +250,7 @@ M = TypeVar("M", bound=Message)
 
 
 class _Own(NamedTuple):
-    """Who asks the coordinators: the broker itself."""
+    """The context of requests that the broker sends to its own coordinators."""
 
     version: int
     client_id: str = "publishing"
@@ -299,7 +299,7 @@ class PublishRequests:
         self._current: CooperativeRun[Message] | None = None
 
     def handlers(self) -> Handlers:
-        """Who answers which request, for a broker's table."""
+        """Return the handler of each request type, for a broker's table."""
         return {
             PublishRequest: lambda request, _: self._begin(request),
             StageRequest: lambda request, _: self._stage(request),
@@ -307,7 +307,7 @@ class PublishRequests:
         }
 
     def stop(self, reason: ConnectionLost) -> None:
-        """Nothing goes on any more, and whoever waits is told."""
+        """Stop; waiting requests fail."""
         current, self._current = self._current, None
         if current is not None:
             current.stop(reason)
@@ -346,7 +346,7 @@ class PublishRequests:
         return answer.result() if answer.done() else answer
 
     def _next(self) -> None:
-        """Take up the next one. That nobody waits for it any more changes nothing."""
+        """Begin the next job, even if its client has disconnected."""
         if self._current is not None or not self._waiting:
             return
         request, answer = self._waiting.popleft()
@@ -363,13 +363,13 @@ class PublishRequests:
         except (StreamlogError, OSError) as error:
             if isinstance(error, ConnectionLost):
                 raise
-            _log.warning("job %s is not published: %s", request.job_id, error)
+            _log.warning("could not publish job %s: %s", request.job_id, error)
             code, message = self._told(error)
             return PublishResponse(error_code=code, error_message=message)
         try:
             self._directory.staging.drop(request.staged_by or request.job_id)
         except OSError as error:
-            _log.warning("what job %s had staged is left behind: %s", request.job_id, error)
+            _log.warning("could not remove the staged batches of job %s: %s", request.job_id, error)
         return response
 
     def _published(self, request: PublishRequest) -> Steps[PublishResponse]:
@@ -443,8 +443,8 @@ class PublishRequests:
             if listed.group_id == group.group_id and listed.group_state not in {"Empty", "Dead"}:
                 raise error_for(
                     ErrorCode.NON_EMPTY_GROUP,
-                    f"group {group.group_id} has members (it is {listed.group_state}): stop them,"
-                    " then publish again",
+                    f"group {group.group_id} has members (state: {listed.group_state}): stop"
+                    " them, then publish again",
                 )
 
     def _fill(self, request: PublishRequest, producer: _Producer) -> Steps[list[PublishedTopic]]:
@@ -544,7 +544,7 @@ class PublishRequests:
     # ---- the transaction ----
 
     def _new_producer(self, job_id: str, staged_by: str) -> Steps[_Producer]:
-        """Whatever an earlier attempt has begun is over once this one has its epoch."""
+        """Fence earlier attempts: this attempt's producer epoch ends their transaction."""
         request = InitProducerIdRequest(
             transactional_id=job_id,
             transaction_timeout_ms=self._directory.config.transaction.timeout_ms_max,
@@ -559,7 +559,7 @@ class PublishRequests:
             yield pause(BUSY_PAUSE_MS)
         raise error_for(
             ErrorCode.CONCURRENT_TRANSACTIONS,
-            f"an earlier publication of job {job_id} does not come to its end",
+            f"an earlier publication of job {job_id} has not finished",
         )
 
     def _add_partitions(self, producer: _Producer, places: list[tuple[str, int]]) -> Steps[None]:

@@ -1,10 +1,10 @@
-"""QuorumRequests: what members of the controllers' quorum ask each other, and DescribeQuorum.
+"""QuorumRequests: requests between members of the controller quorum, and DescribeQuorum.
 
     Vote 52 (KIP-595, 996)  BeginQuorumEpoch 53  EndQuorumEpoch 54  DescribeQuorum 55 (KIP-836)
     FetchSnapshot 59 (KIP-630); entries go by Fetch, see `about_quorum`
 
-A request of another cluster, or one that makes no sense, is answered with its error; a member whose
-disk has failed answers nobody.
+A request of another cluster, or an invalid one, gets an error response; a member whose disk has
+failed does not respond.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class QuorumRequests:
         self._member = member
 
     def handlers(self) -> dict[Any, Callable[..., Answer]]:
-        """Who answers what members ask; `describe` is for everybody."""
+        """Return the handlers of quorum requests; `describe` serves every client."""
         return {
             VoteRequest: lambda request, _: self.ask(request),
             BeginQuorumEpochRequest: lambda request, _: self.ask(request),

@@ -39,7 +39,7 @@ class QuotaRequests:
         self._metadata = metadata
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
-        """Who answers what."""
+        """Return the handler of each request type."""
         return {
             DescribeClientQuotasRequest: lambda request, _: self.describe(request),
         }

@@ -139,7 +139,7 @@ class ReplicaFetches:
         self._ready += tickets
 
     def tick(self, now_ms: int) -> None:
-        """Answer those whose time is over."""
+        """Answer the requests whose timeout has passed."""
         self._ready += self._waiting.on_tick(now_ms)
         self._answer_ready()
 

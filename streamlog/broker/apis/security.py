@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class AuthorizationContext(Protocol):
-    """Who asks; see `RequestContext`."""
+    """The sender of a request; see `RequestContext`."""
 
     @property
     def principal(self) -> str:
@@ -139,7 +139,7 @@ DISABLED = "this broker checks no ACLs: set authorizer.class.name=standard"
 
 
 class AclRequests:
-    """The ACLs of this broker; `authorizer` decides by them, None if nobody is to."""
+    """The ACLs of this broker; `authorizer` decides by them, None without authorization."""
 
     def __init__(
         self, metadata: ClusterMetadata, config: SecurityConfig, *, peers: frozenset[str]
@@ -164,7 +164,7 @@ class AclRequests:
             self.authorizer.replace(self._metadata.acls())
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
-        """Who answers what."""
+        """Return the handler of each request type."""
         return {
             DescribeAclsRequest: lambda request, _: self.describe(request),
         }
@@ -221,7 +221,7 @@ class UserRequests:
         self.users = self._kept.joined(self._own)
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
-        """Who answers what."""
+        """Return the handler of each request type."""
         return {
             DescribeUserScramCredentialsRequest: lambda request, _: self.describe(request),
             # To who proves itself where nobody asks; where somebody does, that is the gate's.

@@ -1,7 +1,7 @@
-"""LeaderEndpoints: who is sent to another leader is told where that one is reached (KIP-951).
+"""LeaderEndpoints: adds the endpoints of new leaders to responses (KIP-951).
 
-A partition's refusal names the leader that this broker knows of, and its epoch; the answer as a
-whole says where such leaders are, so that the client need not ask for metadata first.
+A partition's error names the leader that this broker knows and its epoch; the response adds where
+those leaders are, so that the client need not send Metadata first.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Brokers(Protocol):
     """Who is there."""
 
     def brokers(self, reached: AdvertisedEndpoint) -> list[tuple[int, str, int, str | None]]:
-        """Number, host, port and rack of each, for who has come by a listener."""
+        """Return the id, host, port and rack of each broker, as seen from a listener."""
         ...
 
 
@@ -90,7 +90,7 @@ class LeaderEndpoints:
         self._reached = reached
 
     def after(self, handlers: Mapping[Any, Handler]) -> dict[Any, Handler]:
-        """The same handlers, whose answers are complete."""
+        """Wrap handlers so that their responses name the endpoints of leaders."""
         return {
             kind: self._completed(handler, _SINCE[kind]) if kind in _SINCE else handler
             for kind, handler in handlers.items()
@@ -144,7 +144,7 @@ ADVERTISED = frozenset(api.request for api in APIS.values())
 
 
 class HandlerContext(Protocol):
-    """Who asks, and in which version."""
+    """The sender of a request, and the request's version."""
 
     @property
     def version(self) -> int:
@@ -158,7 +158,7 @@ class HandlerContext(Protocol):
 
     @property
     def listener(self) -> AdvertisedEndpoint | None:
-        """Where it has reached the broker; None for who is in its process."""
+        """The endpoint that the client has connected to; None for a client in this process."""
         ...
 
 
@@ -183,13 +183,13 @@ class Parts:
     users: UserRequests
     acls: AclRequests
     listener: Callable[[Any], AdvertisedEndpoint]
-    """Where who asks in a context has reached the broker."""
+    """Return the endpoint that the sender of a request has connected to."""
     on_deadline: Callable[[], None]
     """Something may be due earlier."""
 
 
 def table_of(parts: Parts) -> Table:
-    """Who answers what."""
+    """Return the handler of each request type."""
     member, admin, listener = parts.member, parts.admin, parts.listener
     quorum = QuorumRequests(member.quorum)
     reports = NodeReports(parts.directory, member, parts.replicas)
@@ -257,7 +257,7 @@ def _peer_listeners(config: BrokerConfig, *, is_alone: bool) -> frozenset[str]:
 
 
 def _is_of_peers(at: HandlerContext, peer_listeners: frozenset[str]) -> bool:
-    """Whether other nodes come by the same listener as who asks."""
+    """Return whether other nodes use the same listener as the sender."""
     return at.listener is None or at.listener.listener in peer_listeners
 
 

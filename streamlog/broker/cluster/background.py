@@ -42,7 +42,7 @@ class BackgroundTasks:
             # The group is shutting down, of which nothing else tells.
             work.close()
             gone: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            gone.set_exception(ConnectionLost("the broker is ending"))
+            gone.set_exception(ConnectionLost("the broker is stopping"))
             gone.exception()  # Who does not wait for it need not hear of it.
             return gone
         self._spawned.add(task)

@@ -137,8 +137,8 @@ class BrokerSession:
         )
         if self._life.is_full and not was_full:
             _log.error(
-                "the disk of broker %d (%s) is full: others lead its partitions until there is"
-                " room; free some space",
+                "the disk of broker %d (%s) is full: other brokers lead its partitions until"
+                " you free some space",
                 *(node_id, self._directory.path),
             )
         elif was_full and not self._life.is_full:
@@ -171,8 +171,8 @@ class BrokerSession:
             own = self._directory
             self._on_changed(
                 ConfigError(
-                    f"{own.path} is of cluster {own.cluster_id}, and the controller of another one:"
-                    " look at controller.quorum.voters, or use the directory that is meant"
+                    f"{own.path} belongs to cluster {own.cluster_id}, but the controller to"
+                    " another one: check controller.quorum.voters, or use the right directory"
                 )
             )
         else:

@@ -186,14 +186,16 @@ class MetadataPublisher:
             try:
                 self._directory.take_settings(self._settings())
             except StreamlogError as error:
-                _log.error("settings of the cluster can't hold on this broker: %s", error)
+                _log.error("could not apply the cluster's settings on this broker: %s", error)
             self._tell.settings()
         topics = {each.resource_name for each in configs if each.resource_type == TOPIC_RESOURCE}
         for name in sorted(topics & {*self._directory.topics}):
             try:
                 self._directory.alter_topic(name, self._metadata.config(TOPIC_RESOURCE, name))
             except StreamlogError as error:
-                _log.error("settings of topic %s can't hold on this broker: %s", name, error)
+                _log.error(
+                    "could not apply the settings of topic %s on this broker: %s", name, error
+                )
         if configs:
             self._replicas.configure()
 
@@ -223,7 +225,7 @@ class MetadataPublisher:
         try:
             yield
         except LogDirectoryFull as error:
-            _log.error("topic %s is not as the cluster has it yet: %s", topic, error)
+            _log.error("could not apply the cluster's state of topic %s: %s", topic, error)
             self._lacking[topic] = None
 
     def _make(self, topic: TopicRegistration) -> None:
@@ -231,7 +233,9 @@ class MetadataPublisher:
             self._host(topic)
         except StreamlogError as error:
             _log.error(
-                "topic %s lacks partitions here until the disk takes them: %s", topic.name, error
+                "topic %s lacks partitions on this broker until the disk accepts them: %s",
+                topic.name,
+                error,
             )
             self._lacking[topic.name] = None
 
@@ -273,7 +277,7 @@ class MetadataPublisher:
                 self._directory.delete_topic(name)
             except StreamlogError as error:
                 _log.error(
-                    "topic %s is deleted and its files stay until the next start: %s", name, error
+                    "deleted topic %s, but its files stay until the next start: %s", name, error
                 )
         self._tell.deleted()
 
@@ -320,7 +324,7 @@ class MetadataPublisher:
                 try:
                     hosted.replica.mend()
                 except StreamlogError as error:
-                    _log.error("%s can't be fetched anew: %s", hosted.log.name, error)
+                    _log.error("could not fetch %s anew: %s", hosted.log.name, error)
         return untold
 
     # ---- leading and following ----
@@ -342,7 +346,8 @@ class MetadataPublisher:
                 self._directory.delete_partitions(name, [number])
             except StreamlogError as error:
                 _log.error(
-                    "%s-%d is elsewhere now and stays here until the next start: %s",
+                    "%s-%d moved to other brokers, but its files stay here until the next"
+                    " start: %s",
                     *(name, number, error),
                 )
 
@@ -360,7 +365,7 @@ class MetadataPublisher:
             elif self._partitions.lead(name, number):
                 self._tell.leading(name, number)
         except StreamlogError as error:
-            _log.error("%s-%d can't be had by this broker: %s", name, number, error)
+            _log.error("could not open %s-%d on this broker: %s", name, number, error)
 
 
 def damaged_places(metadata: ClusterMetadata, directory: LogDirectory) -> dict[Place, int]:

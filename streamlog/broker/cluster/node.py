@@ -309,13 +309,13 @@ class ClusterNode:
             RequestTimedOut: no answer came in time.
         """
         if self._neighbours is None:
-            raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+            raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._neighbours.brokers.call(node_id, request, timeout_ms=timeout_ms)
 
     async def call_coordinator(self, node_id: int, request: Message, timeout_ms: int) -> Message:
         """The same, where nothing else is waited for than what coordinators know at once."""
         if self._neighbours is None:
-            raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+            raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._neighbours.coordinators.call(node_id, request, timeout_ms=timeout_ms)
 
     async def connect(self, node_id: int) -> Transport:
@@ -326,7 +326,7 @@ class ClusterNode:
             RequestTimedOut: it listens, and does not answer.
         """
         if self._neighbours is None:
-            raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+            raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._neighbours.brokers.connect(node_id, timeout_ms=CONNECT_MS)
 
     def on_damage(self, places: Mapping[Place, int]) -> None:
@@ -402,7 +402,7 @@ class ClusterNode:
             applying.begin(epoch)
         except StreamlogError:
             self._acting_epoch = None
-            _log.critical("broker %d can't be what the metadata says", self._directory.node_id)
+            _log.critical("broker %d could not apply the cluster metadata", self._directory.node_id)
             raise
 
     def _epoch_before(self) -> int | None:

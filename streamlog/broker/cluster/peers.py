@@ -78,8 +78,9 @@ def peer_security(config: BrokerConfig, listener: Listener) -> Security:
     security, peers = config.security, config.peers
     if listener.has_sasl and not peers.user:
         raise ConfigError(
-            f"brokers come to each other by listener {listener.name}, which is {listener.protocol}:"
-            " sasl.inter.broker.username and sasl.inter.broker.password are needed"
+            f"brokers connect to each other over listener {listener.name}, which uses"
+            f" {listener.protocol}: set sasl.inter.broker.username and"
+            " sasl.inter.broker.password"
         )
     if listener.has_sasl and peers.mechanism not in security.sasl_mechanisms.split(","):
         raise ConfigError(
@@ -110,13 +111,13 @@ def check_trusted(config: BrokerConfig, listener: Listener, principal: str | Non
         return
     if principal is None:
         raise ConfigError(
-            f"authorizer.class.name={config.security.authorizer}, and brokers prove nothing of who"
-            f" they are on listener {listener.name} ({listener.protocol}), by which they come to"
-            " each other: use SSL with ssl.client.auth=required, or SASL_SSL, for it"
+            f"authorizer.class.name={config.security.authorizer}, but brokers do not"
+            f" authenticate on listener {listener.name} ({listener.protocol}), over which they"
+            " connect to each other: use SSL with ssl.client.auth=required, or SASL_SSL"
         )
     raise ConfigError(
-        f"authorizer.class.name={config.security.authorizer}, and this broker is {principal} to"
-        f" others: add that to super.users on all brokers (super.users={principal};...)"
+        f"authorizer.class.name={config.security.authorizer}, and other brokers see this one"
+        f" as {principal}: add that to super.users on all brokers (super.users={principal};...)"
     )
 
 
@@ -150,7 +151,7 @@ def _named(setting: str, name: str, listeners: Sequence[Listener]) -> Listener:
     found = next((each for each in listeners if each.name == name.upper()), None)
     if found is None:
         there = ", ".join(each.name for each in listeners)
-        raise ConfigError(f"{setting}={name} is none of the listeners, which are {there}")
+        raise ConfigError(f"{setting}={name} is not a listener: use one of {there}")
     return found
 
 
@@ -202,7 +203,7 @@ class BrokerPeers:
         """
         address = self._address(node_id)
         if address is None:
-            raise ConnectionLost(f"where broker {node_id} is reached is not known (yet)")
+            raise ConnectionLost(f"the address of broker {node_id} is not known (yet)")
         return await self._connected(node_id, address, timeout_ms)
 
     async def transport(self, node_id: int, *, timeout_ms: int) -> Transport:
@@ -220,7 +221,7 @@ class BrokerPeers:
             if known is not None:
                 await self._give_up(node_id, known[1])
             if address is None:
-                raise ConnectionLost(f"where broker {node_id} is reached is not known (yet)")
+                raise ConnectionLost(f"the address of broker {node_id} is not known (yet)")
             transport = await self._connected(node_id, address, timeout_ms)
             self._connections[node_id] = address, transport
             return transport

@@ -159,8 +159,8 @@ class PeerConfig:
         check_table(self)
         if bool(self.user) != bool(self.password):
             raise ConfigError(
-                "sasl.inter.broker.username and sasl.inter.broker.password go together: give both,"
-                " or neither"
+                "sasl.inter.broker.username and sasl.inter.broker.password belong together:"
+                " set both or neither"
             )
 
 

@@ -283,7 +283,7 @@ def _places(setting: str, text: str) -> dict[str, tuple[str, int]]:
     for item in _items(text):
         found = _LISTENER.fullmatch(item)
         if found is None or int(found["port"]) > PORT_MAX:
-            raise ConfigError(f"{setting}: {item!r} is not NAME://HOST:PORT")
+            raise ConfigError(f"{setting}: {item!r} must be NAME://HOST:PORT")
         name, place = found["name"].upper(), (found["host"].strip("[]"), int(found["port"]))
         if name in places:
             raise ConfigError(f"{setting}: {name} is in it twice")

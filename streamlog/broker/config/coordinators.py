@@ -144,7 +144,7 @@ class GroupConfig:
             )
         if self.consumer_session_timeout_ms <= self.consumer_heartbeat_interval_ms:
             raise ConfigError(
-                f"group.consumer.session.timeout.ms={self.consumer_session_timeout_ms} has to be"
+                f"group.consumer.session.timeout.ms={self.consumer_session_timeout_ms} must be"
                 " more than"
                 f" group.consumer.heartbeat.interval.ms={self.consumer_heartbeat_interval_ms}"
             )

@@ -149,8 +149,8 @@ class QuorumConfig:
             found[node_id] = address
         if len(found) > VOTERS_MAX:
             raise ConfigError(
-                f"controller.quorum.voters has {len(found)} controllers, {VOTERS_MAX} are the most:"
-                " make the other nodes brokers (process.roles=broker)"
+                f"controller.quorum.voters has {len(found)} controllers, the maximum is"
+                f" {VOTERS_MAX}: make the other nodes brokers (process.roles=broker)"
             )
         return found
 
@@ -178,19 +178,19 @@ class QuorumConfig:
         listed = ", ".join(str(each) for each in voters)
         if self.is_controller and node_id not in voters:
             raise ConfigError(
-                f"node.id={node_id} is none of controller.quorum.voters ({listed}), and"
-                f" process.roles={self.roles} says that it is a controller: list it on every node,"
+                f"process.roles={self.roles} makes node.id={node_id} a controller, but"
+                f" controller.quorum.voters ({listed}) does not list it: list it on every node,"
                 f" or use process.roles={BROKER_ROLE}"
             )
         if not self.is_controller and not self.voters:
             raise ConfigError(
-                f"process.roles={self.roles} leaves the decisions to other nodes: say in"
-                " controller.quorum.voters where they are"
+                f"process.roles={self.roles} needs controllers on other nodes: list them in"
+                " controller.quorum.voters"
             )
         if not self.is_controller and node_id in voters:
             raise ConfigError(
-                f"node.id={node_id} is one of controller.quorum.voters ({listed}), and"
-                f" process.roles={self.roles} says that it is no controller"
+                f"controller.quorum.voters ({listed}) lists node.id={node_id}, but"
+                f" process.roles={self.roles} does not make it a controller"
             )
 
 

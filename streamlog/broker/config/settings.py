@@ -120,7 +120,7 @@ class Setting:
         if isinstance(value, str):
             self._check_words(value)
         elif not isinstance(value, bool) and not self.least <= cast("float", value) <= self.most:
-            raise ConfigError(f"{self.name}={value}: it has to be from {self.least} to {self.most}")
+            raise ConfigError(f"{self.name}={value}: must be from {self.least} to {self.most}")
 
     def changed(self, operation: SettingOperation, now: str, text: str) -> str:
         """What the text of a list, which is `now`, becomes.
@@ -130,7 +130,8 @@ class Setting:
         """
         if self.kind is not SettingKind.LIST:
             raise ConfigError(
-                f"{self.name} is no list, so nothing can be added to it or taken from it: set it"
+                f"{self.name} is not a list, so items can't be appended or subtracted: set it"
+                " instead"
             )
         items, given = _items(now), _items(text)
         if operation is SettingOperation.APPEND:
@@ -307,12 +308,12 @@ def alter_settings(
         if name not in settings:
             raise unknown_setting("", name, settings)
         if not settings[name].is_dynamic:
-            raise ConfigError(f"{name} can't be altered while the broker runs")
+            raise ConfigError(f"{name} can't be changed while the broker runs")
         if operation is SettingOperation.DELETE:
             after.pop(name, None)
             continue
         if text is None:
-            raise ConfigError(f"{name} is given no value: delete it if the default is meant")
+            raise ConfigError(f"{name} has no value: to restore the default, delete the setting")
         setting = settings[name]
         now = after.get(name, effective[name])
         wanted = (

@@ -87,7 +87,7 @@ class PrincipalRules:
                 rules.append(_Rule(re.compile(pattern), replacement, case))
             except re.error as error:
                 raise ConfigError(
-                    f"ssl.principal.mapping.rules: {pattern!r} is no regular expression: {error}"
+                    f"ssl.principal.mapping.rules: invalid regular expression {pattern!r}: {error}"
                 ) from None
         return cls(tuple(rules))
 

@@ -50,10 +50,10 @@ class UnsecuredTokens:
         """See `Tokens`."""
         parts = token.split(".")
         if len(parts) != 3 or parts[2]:  # noqa: PLR2004 - RFC 7519
-            raise TokenRefusal("it is no token without a signature")
+            raise TokenRefusal("it is not an unsecured token")
         header, claims = _json(parts[0]), _json(parts[1])
         if header.get("alg") != "none":
-            raise TokenRefusal("it is no token without a signature")
+            raise TokenRefusal("it is not an unsecured token")
         return bearer_of(claims, self._config, wall_ms)
 
 
@@ -76,7 +76,7 @@ class SignedTokens:
             raise TokenRefusal(f"it can't be read ({type(error).__name__})") from None
         candidates = self._keys(header.get("kid"))
         if not candidates:
-            raise TokenRefusal("it was signed with a key that is not in the set (yet)")
+            raise TokenRefusal("its signing key is not in the key set (yet)")
         for key in candidates:
             try:
                 claims = jwt.decode(
@@ -88,7 +88,7 @@ class SignedTokens:
             except jwt.PyJWTError:
                 continue
             return bearer_of(claims, self._config, wall_ms)
-        raise TokenRefusal("its signature is not of the key that it names")
+        raise TokenRefusal("the signature does not match the named key")
 
 
 _SIGNATURE_ALONE: Any = {
@@ -112,23 +112,23 @@ def bearer_of(claims: Mapping[str, Any], config: SecurityConfig, wall_ms: int) -
     skew_ms = config.token_clock_skew_s * 1000
     expires_ms = _time_ms(claims, "exp")
     if expires_ms is None:
-        raise TokenRefusal("it has no end (exp)")
+        raise TokenRefusal("it has no expiration time (exp)")
     if expires_ms + skew_ms <= wall_ms:
         raise TokenRefusal("it has expired")
     for name in ("nbf", "iat"):
         begins_ms = _time_ms(claims, name)
         if begins_ms is not None and begins_ms - skew_ms > wall_ms:
-            raise TokenRefusal(f"it is of the future ({name})")
+            raise TokenRefusal(f"its {name} is in the future")
     if config.token_issuer and claims.get("iss") != config.token_issuer:
-        raise TokenRefusal("it is of another issuer")
+        raise TokenRefusal("it has the wrong issuer")
     expected = {each.strip() for each in config.token_audience.split(",") if each.strip()}
     given = claims.get("aud", [])
     audience = {given} if isinstance(given, str) else set(map(str, given or ()))
     if expected and not expected & audience:
-        raise TokenRefusal("it is for another audience")
+        raise TokenRefusal("it has the wrong audience")
     user = claims.get(config.token_user_claim)
     if not isinstance(user, str) or not user:
-        raise TokenRefusal(f"it names no user ({config.token_user_claim})")
+        raise TokenRefusal(f"it has no user name ({config.token_user_claim})")
     return Bearer(user, expires_ms)
 
 
@@ -137,7 +137,7 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**53:
-        raise TokenRefusal(f"its {name} is no time")
+        raise TokenRefusal(f"its {name} is not a time")
     return int(value * 1000)
 
 

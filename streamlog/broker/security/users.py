@@ -139,11 +139,12 @@ def _check_name(name: str, counts: Iterable[int]) -> None:
     if not 0 < len(name) <= NAME_CHARACTERS_MAX:
         raise error_for(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"a user's name has 1 to {NAME_CHARACTERS_MAX} characters",
+            f"a user name must have 1 to {NAME_CHARACTERS_MAX} characters",
         )
     if any(count > 1 for count in counts):
         raise error_for(
-            ErrorCode.DUPLICATE_RESOURCE, f"a credential of {name!r} is changed more than once"
+            ErrorCode.DUPLICATE_RESOURCE,
+            f"the request changes a credential of {name!r} more than once",
         )
 
 
@@ -189,7 +190,7 @@ def _credential(asked: ScramCredentialUpsertion) -> ScramCredential:
     if not ITERATIONS_MIN <= asked.iterations <= ITERATIONS_MAX:
         raise error_for(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"{asked.name!r}: {asked.iterations} iterations; it has to be from {ITERATIONS_MIN} to"
+            f"{asked.name!r}: {asked.iterations} iterations; must be from {ITERATIONS_MIN} to"
             f" {ITERATIONS_MAX}",
         )
     # Of any length, as on Kafka: what is kept are digests of it.

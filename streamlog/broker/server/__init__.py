@@ -1,1 +1,1 @@
-"""Sockets: listeners, connections, TLS, SASL, and what clients may cost."""
+"""The server: listeners, connections, TLS, SASL, and limits on clients."""

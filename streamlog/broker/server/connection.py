@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from streamlog.protocol.schema import Message, Piece
 
 IN_FLIGHT_MAX = 32
-"""Requests of one connection that are taken up and not written: clients pipeline about 5."""
+"""Maximum requests of one connection without a written response; clients pipeline about 5."""
 WRITE_BUFFER_BYTES = 256 * 1024
-"""Answers are handed to the socket when there are so many bytes, or nothing more to take up."""
+"""Responses go to the socket once they have this many bytes, or no request is left."""
 LINGER_MS = 500
-"""How long somebody who was not let in has to read that."""
+"""How long a refused client has to read the refusal, in ms."""
 
 _log = repeated.logger(__name__)
 
@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reads_done = 0
         self._received_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
-        """Rings when a client that was over its quota may go on."""
+        """Ends the throttling of a client that exceeded its quota."""
         self._out: list[Piece] = []
         self._out_bytes = 0
         self._reads = True
@@ -200,8 +200,8 @@ class Connection(asyncio.BufferedProtocol):
     def end_slow(self) -> None:
         """See `Member`."""
         _log.warning(
-            "closed the connection of %s: it sends a large request too slowly, and others wait for"
-            " the memory that it holds (queued.max.request.bytes)",
+            "closed the connection of %s: it sends a large request too slowly while others"
+            " wait for the memory that it holds (queued.max.request.bytes)",
             self._peer,
         )
         self.abort()
@@ -441,11 +441,11 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.size_bytes_max = self._connections.limits.request_bytes_max
 
     def _on_stranger(self) -> None:
-        _log.warning("closed the connection of %s: it has not said in time who it is", self._peer)
+        _log.warning("closed the connection of %s: it did not authenticate in time", self._peer)
         self.abort()
 
     def _turn_away(self, reason: str) -> None:
-        """Let the client read why, then hang up: some lose what comes together with the end."""
+        """Close after a delay: some clients lose the error if it arrives with the end."""
         _log.warning("closed the connection of %s: %s", self._peer, reason)
         self._write()
         self._ended = True

@@ -31,11 +31,11 @@ REFUSALS_TOLD_MS = 10_000
 SCRATCH_BYTES = 64 * 1024
 """One read of encrypted bytes from a socket."""
 HALF_OPEN_MS = 1_000
-"""A connection that has been half open for so long gives way to a new one."""
+"""A connection that has been half open for this many ms gives way to a new one."""
 HALF_OPEN_REQUEST_BYTES = 16 * 1024 * 1024
 """Memory for large requests of all clients together that have not proven yet who they are."""
 ADDRESS_SHARE = 3 / 4
-"""Of what the limit of open files allows, one address may have so much."""
+"""The share of the connections allowed by the limit of open files that one address may have."""
 
 _log = repeated.logger(__name__)
 
@@ -80,7 +80,7 @@ class _Place(NamedTuple):
 
 
 class Connections(Generic[M]):
-    """The connections of one server."""
+    """The connections of one server, with their limits."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class Connections(Generic[M]):
                 del counts[name]
 
     def sweep(self) -> None:
-        """Hang up on who has been idle for too long."""
+        """Close the connections that have been idle for too long."""
         idle_ms = self._look().idle_ms
         sweeps = max(idle_ms // self._sweep_ms(), 1)
         for member in self:
@@ -277,7 +277,7 @@ class Connections(Generic[M]):
             self._untold = 0
             self._mute_until_s = asyncio.get_running_loop().time() + REFUSALS_TOLD_MS / 1000
             _log.warning(
-                "refused a connection from %s: there are %d, and %s",
+                "refused a connection from %s: %d connections are open, and %s",
                 address,
                 len(self._members),
                 why,

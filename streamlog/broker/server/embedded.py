@@ -1,7 +1,7 @@
 """EmbeddedTransport: a Broker in this process, behind the Transport port.
 
-The waist is a typed message, so neither frame nor codec runs; record batches are bytes on both
-sides and the same bytes. A client can't tell it from a socket.
+Client and broker exchange typed messages, so that neither frames nor codecs run; record batches are
+the same bytes on both sides. A client can't tell it from a socket.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EmbeddedTransport(Transport):
             # As over a socket: whoever calls in a loop lets others run.
             await asyncio.sleep(0)
         if answer is None:
-            raise TypeError(f"{api_of(type(request)).name} wants no answer: use send")
+            raise TypeError(f"{api_of(type(request)).name} has no response: use send")
         if isinstance(answer, FetchResponse):
             _read_records(answer)
         return answer
@@ -71,7 +71,7 @@ class EmbeddedTransport(Transport):
             answer.add_done_callback(_on_sent)
 
     async def close(self) -> None:
-        """See `Transport.close`. The broker goes on."""
+        """See `Transport.close`. The broker keeps running."""
         self._closed = True
 
     def version(self, api_key: int) -> int:
@@ -80,7 +80,7 @@ class EmbeddedTransport(Transport):
 
     def _begin(self, request: Message) -> Message | asyncio.Future[Message] | None:
         if self._closed:
-            raise ConnectionLost("this transport was closed by its client")
+            raise ConnectionLost("the client closed this transport")
         return self._broker.begin(request, self._contexts[type(request)])
 
 
@@ -91,7 +91,7 @@ def _on_sent(answer: asyncio.Future[Message]) -> None:
 
 
 def _tell_refusal(refusal: BaseException) -> None:
-    _log.warning("a record was dropped: %s", refusal)
+    _log.warning("dropped a record: %s", refusal)
 
 
 def _read_records(response: FetchResponse) -> None:

@@ -1,8 +1,8 @@
-"""KeySet: the keys that signed tokens are checked with, fetched and kept fresh.
+"""JwkSet: the keys that token signatures are checked with, loaded and refreshed.
 
-A file or an https URL, read in a thread: when the broker starts, every so often, and when a token
-names a key that is not there, at most every `MISSING_KEY_MS`, because anybody can name one.
-While there are no keys no token is taken, and the log says why.
+A thread reads a file or an https URL when the broker starts, periodically, and when a token names
+an unknown key; the latter at most every `MISSING_KEY_MS`, because any client can name one.
+Without keys every token is refused, and the log says why.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class JwkSet:
             self._keys = _keys(fetching.result())
         except (OSError, ValueError, KeyError, TypeError) as error:
             where = self._url.geturl()
-            _log.warning("the keys at %s can't be had, those of before stay: %s", where, error)
+            _log.warning(
+                "could not load the keys at %s, keeping the previous ones: %s", where, error
+            )
             wait_ms = min(wait_ms, RETRY_MS)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(wait_ms / 1000, self._fetch)
@@ -111,7 +113,7 @@ class JwkSet:
         with urlopen(url, timeout=FETCH_TIMEOUT_MS / 1000) as answer:  # noqa: S310
             data: bytes = answer.read(SET_BYTES_MAX + 1)
         if len(data) > SET_BYTES_MAX:
-            raise ValueError(f"it is larger than {SET_BYTES_MAX} bytes")
+            raise ValueError(f"the key set is larger than {SET_BYTES_MAX} bytes")
         return data
 
 
@@ -126,7 +128,7 @@ def _keys(data: bytes) -> list[Key]:
     found = []
     for each in json.loads(data)["keys"]:
         if not isinstance(each, dict):
-            raise TypeError("one of its keys is none")
+            raise TypeError("a member of the key set is not a key")
         algorithms = ALGORITHMS.get(str(each.get("kty")), ())
         if "alg" in each:
             algorithms = tuple(name for name in algorithms if name == each["alg"])
@@ -135,7 +137,7 @@ def _keys(data: bytes) -> list[Key]:
         try:
             found.append(Key(each.get("kid"), algorithms, jwt.PyJWK(each).key))
         except jwt.PyJWTError as error:
-            _log.warning("key %r of the set is left out: %s", each.get("kid"), error)
+            _log.warning("skipped key %r of the key set: %s", each.get("kid"), error)
     if not found:
-        raise ValueError("it has no key that signatures could be checked with")
+        raise ValueError("the key set has no key for checking signatures")
     return found

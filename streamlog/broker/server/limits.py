@@ -147,7 +147,7 @@ class _Sample(NamedTuple):
 
 
 class RequestMemory(Generic[M]):
-    """Who holds how much of it, and who waits."""
+    """Grants memory for requests being received, in the order of asking."""
 
     def __init__(self, bound_bytes: Callable[[], int]) -> None:
         self._bound_bytes = bound_bytes
@@ -158,7 +158,7 @@ class RequestMemory(Generic[M]):
 
     @property
     def is_short(self) -> bool:
-        """Whether nobody should keep memory for later."""
+        """Whether connections should release memory that they don't need now."""
         return bool(self._waiting) or 2 * self.used_bytes > self._bound_bytes()
 
     def want(self, member: M, size_bytes: int, *, wait: bool = True) -> bool:

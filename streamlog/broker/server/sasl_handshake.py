@@ -1,9 +1,9 @@
-"""Gate: what stands before a connection that has to prove who it is.
+"""SaslHandshake: authenticates a connection before it may send other requests.
 
-It hands the requests of SASL to `Authentication`, lets others pass once that says so, and does
-what takes time: hashing a password in a thread, and keeping a refusal back for a while, so that
-guessing is slow. While it is at work nothing more is read from the connection.
-Who has not come through after `TIMEOUT_MS` is hung up on.
+It passes SASL requests to `Authentication`, lets other requests pass once the connection is
+authenticated, and does the slow parts: it hashes passwords in a thread, and delays a refusal so
+that guessing is slow. Meanwhile nothing more is read from the connection.
+A connection that has not authenticated after `TIMEOUT_MS` is closed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SaslHandshake:
 
     @property
     def reason(self) -> str:
-        """Why it is over."""
+        """Why authentication has ended the connection."""
         return self._authentication.reason
 
     def close(self) -> None:

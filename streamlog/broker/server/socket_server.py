@@ -159,7 +159,7 @@ class Acceptor:
         )
 
     async def _stop(self) -> None:
-        """Take no more, write what is answered, and hang up."""
+        """Accept no more requests, write the pending responses, and close the connections."""
         self._connections.close()
         for server in self._servers:
             server.close()
@@ -222,7 +222,7 @@ class SocketServer:
         tokens = self._tokens(config) if any(each.has_sasl for each in listeners) else None
         for each in listeners:
             if each.protocol == SASL_PLAINTEXT and PLAIN in config.sasl_mechanisms.split(","):
-                _log.warning("listener %s takes passwords (PLAIN) without TLS", each.name)
+                _log.warning("listener %s accepts passwords (PLAIN) without TLS", each.name)
         self.servers = [
             Acceptor(
                 broker,
@@ -269,7 +269,9 @@ class SocketServer:
         if OAUTHBEARER not in config.sasl_mechanisms.split(","):
             return None
         if config.unsecured_tokens:
-            _log.warning("tokens without a signature are taken: anybody can be any user")
+            _log.warning(
+                "accepting tokens without a signature: any client can claim to be any user"
+            )
             return UnsecuredTokens(config)
         self._keys = JwkSet(config.jwks_url, refresh_ms=config.jwks_refresh_ms)
         return SignedTokens(config, self._keys)
@@ -278,12 +280,12 @@ class SocketServer:
 def _check_peers(
     config: BrokerConfig, listeners: Mapping[str, Listener], tls: Certificates | None
 ) -> None:
-    """Raise ConfigError if other nodes could not come to this one, or would not be let in."""
+    """Raise ConfigError if other nodes could not connect to this one, or would be refused."""
     for each in listeners.values():
         if each.host in WILDCARDS and each.advertised is None:
             raise ConfigError(
-                f"listener {each.name} is on all addresses of this machine; which of them do other"
-                " brokers and clients use? Say it in advertised.listeners, such as"
+                f"listener {each.name} listens on all addresses of this machine: set the one"
+                " that other brokers and clients use in advertised.listeners, such as"
                 f" {each.name}://this-machine:{each.port}"
             )
     peers, controllers = peer_listener(config), controller_listener(config)
@@ -298,17 +300,17 @@ def _check_peers(
     own = listeners.get(controllers.name)
     if voter is not None and own is not None and voter[1] not in _ports(own):
         raise ConfigError(
-            f"controller.quorum.voters says that node {config.node_id} is reached at port"
-            f" {voter[1]}, but its listener for that, {own.name}, is at port {own.port}: give both"
-            " the same port, or say in controller.listener.names which listener is meant"
+            f"controller.quorum.voters says that node {config.node_id} has port {voter[1]},"
+            f" but its controller listener {own.name} has port {own.port}: give both the same"
+            " port, or name another listener in controller.listener.names"
         )
 
 
 def _tell_bound(allowed: Shares, limits: ConnectionConfig) -> None:
     if allowed.connections < limits.max_connections:
         _log.warning(
-            "%d open files allow %d connections, fewer than max.connections=%d: raise the limit"
-            " (ulimit -n, LimitNOFILE=)",
+            "%d open files allow %d connections, fewer than max.connections=%d: raise the"
+            " limit (ulimit -n, LimitNOFILE=)",
             allowed.limit,
             allowed.connections,
             limits.max_connections,
@@ -322,7 +324,7 @@ def _ports(listener: Listener) -> set[int]:
 
 
 def _told(server: Acceptor) -> BrokerListener:
-    """A listener, as brokers and clients are told of it."""
+    """Return a listener as brokers and clients see it."""
     host, port = server.advertised
     protocol = PROTOCOLS.index(server.listener.protocol)
     return BrokerListener(

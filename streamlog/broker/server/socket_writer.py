@@ -110,7 +110,7 @@ class SocketWriter:
         if isinstance(first, FileRange):
             taken = first.send(self._socket.fileno(), self._sent_bytes)
             if not taken:
-                raise OSError("a log file has been cut off while it was sent")
+                raise OSError("a log file was truncated while it was being sent")
             return taken
         buffers, more = self._gathered()
         if len(buffers) == 1:

@@ -110,18 +110,19 @@ class Certificates:
         except ssl.SSLError as error:
             config = self._config
             raise ConfigError(
-                f"other brokers, which reach this one by {host!r}, would not take its certificate:"
-                f" {describe_tls_error(error)}; ssl.keystore.location={config.keystore} must be for"
-                " that name (or ssl.endpoint.identification.algorithm=none), and from an authority"
-                f" in ssl.truststore.location={config.truststore or '(those of this machine)'}"
+                f"other brokers, which connect to this one as {host!r}, would reject its"
+                f" certificate: {describe_tls_error(error)};"
+                f" ssl.keystore.location={config.keystore} must be for that name (or set"
+                " ssl.endpoint.identification.algorithm=none) and signed by an authority in"
+                f" ssl.truststore.location={config.truststore or '(those of this machine)'}"
             ) from None
         if subject is None:
             return None
         principal = self.principal_of(subject)
         if principal is None:
             raise ConfigError(
-                "ssl.principal.mapping.rules have no name for this broker's own certificate,"
-                f" {distinguished_name(subject)}: other brokers would hang up on it"
+                "ssl.principal.mapping.rules has no name for this broker's own certificate,"
+                f" {distinguished_name(subject)}: other brokers would close its connections"
             )
         return principal
 
@@ -133,9 +134,9 @@ class Certificates:
         try:
             self._context = server_context(self._config)
         except ConfigError as error:
-            _log.error("certificates have changed and can't be used, the old ones go on: %s", error)
+            _log.error("could not reload the certificates, keeping the previous ones: %s", error)
         else:
-            _log.info("certificates were read anew: %s", self._config.keystore)
+            _log.info("reloaded the certificates: %s", self._config.keystore)
 
     def _stamped(self) -> list[tuple[int, ...] | None]:
         """Taken before files are read: what changes meanwhile is read again."""
@@ -319,7 +320,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_soon(self._take_up)
 
     def close(self) -> None:
-        """Say that this is the end, and hang up."""
+        """Send the TLS close alert, and close the connection."""
         if not self._transport.is_closing():
             with suppress(ssl.SSLError):  # The client has said so itself, or does not listen.
                 self._tls.unwrap()

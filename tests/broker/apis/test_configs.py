@@ -263,7 +263,7 @@ def test_a_broker_s_own_settings_hold_at_once(node: Node) -> None:
         ((BROKER, "1"), ("log.retention.m", 0, "1"), 40, "did you mean 'log.retention.ms'"),
         ((TOPIC, "t"), ("retention.ms", 0, "-2"), 40, "from -1 to"),
         ((TOPIC, "t"), ("retention.ms", 0, None), 42, "null value"),
-        ((TOPIC, "t"), ("retention.ms", 2, "1"), 40, "is no list"),
+        ((TOPIC, "t"), ("retention.ms", 2, "1"), 40, "is not a list"),
         ((TOPIC, "t"), ("cleanup.policy", 3, "delete"), 40, "use one of"),
         ((TOPIC, "t"), ("retention.ms", 7, "1"), 42, "operation 7"),
         ((BROKER, "1"), ("node.id", 0, "2"), 40, "while the broker runs"),

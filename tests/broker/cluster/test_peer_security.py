@@ -119,7 +119,7 @@ def test_listeners_are_chosen_by_name() -> None:
     config = config_of(**three, **{"controller.listener.names": "CTL"})
     assert (peer_listener(config).name, controller_listener(config).port) == ("OUT", 3)
     config = config_of(**three, **{"inter.broker.listener.name": "no"})
-    with pytest.raises(ConfigError, match=r"inter\.broker\.listener\.name=no is none of the list"):
+    with pytest.raises(ConfigError, match=r"inter\.broker\.listener\.name=no is not a listener"):
         peer_listener(config)
 
 
@@ -155,7 +155,7 @@ def test_who_is_no_controller_knows_how_they_are_come_to() -> None:
         ({"listeners": "SSL://127.0.0.1:7", **MUTUAL, **CHECKED}, "add that to super.users"),
         (
             {"listeners": "SSL://:7", "advertised.listeners": "SSL://elsewhere:7", **MUTUAL},
-            "which reach this one by 'elsewhere', would not take its certificate",
+            "which connect to this one as 'elsewhere', would reject its certificate",
         ),
         (
             {
@@ -163,10 +163,10 @@ def test_who_is_no_controller_knows_how_they_are_come_to() -> None:
                 **MUTUAL,
                 "ssl.truststore.location": CERTIFICATES.stranger_authority,
             },
-            "would not take its certificate",
+            "would reject its certificate",
         ),
-        ({"listeners": "PLAINTEXT://127.0.0.1:8"}, "node 1 is reached at port 7, but"),
-        ({"listeners": "PLAINTEXT://:7"}, "Say it in advertised.listeners"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:8"}, "node 1 has port 7, but"),
+        ({"listeners": "PLAINTEXT://:7"}, "use in advertised.listeners"),
     ],
     ids=range(9),
 )
@@ -187,5 +187,5 @@ def test_what_would_keep_brokers_apart_is_told_at_the_start(
 
 
 def test_a_user_needs_a_password() -> None:
-    with pytest.raises(ConfigError, match="go together"):
+    with pytest.raises(ConfigError, match="belong together"):
         config_of(**{"sasl.inter.broker.username": "u"})

@@ -83,9 +83,9 @@ def test_who_has_moved_is_reached_where_it_is() -> None:
 def test_whose_place_is_not_known_can_t_be_reached() -> None:
     async def story() -> None:
         peers = BrokerPeers({}.get)
-        with pytest.raises(ConnectionLost, match="where broker 7 is reached is not known"):
+        with pytest.raises(ConnectionLost, match="the address of broker 7 is not known"):
             await described(peers, 7)
-        with pytest.raises(ConnectionLost, match="where broker 7 is reached is not known"):
+        with pytest.raises(ConnectionLost, match="the address of broker 7 is not known"):
             await peers.connect(7, timeout_ms=SHORT_MS)
 
     lived(story)

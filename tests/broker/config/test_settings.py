@@ -105,7 +105,7 @@ def test_changes_build_on_each_other() -> None:
         ("size.byte", SettingOperation.SET, "1", "did you mean 'size.bytes'"),
         ("size.bytes", SettingOperation.SET, None, "no value"),
         ("size.bytes", SettingOperation.SET, "10", "from 1 to 9"),
-        ("size.bytes", SettingOperation.APPEND, "1", "is no list"),
+        ("size.bytes", SettingOperation.APPEND, "1", "is not a list"),
         ("uses", SettingOperation.SUBTRACT, "eat", "use one of"),
         ("kind", SettingOperation.SET, "2", "while the broker runs"),
         ("kind", SettingOperation.DELETE, None, "while the broker runs"),

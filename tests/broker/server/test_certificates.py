@@ -95,13 +95,13 @@ def test_files_that_can_not_be_used_change_nothing(
         assert later() is before
         told = [record.getMessage() for record in caplog.records]
         assert len(told) == 2, "each change is told once"
-        assert all("the old ones go on" in each for each in told)
+        assert all("keeping the previous ones" in each for each in told)
         assert "PRIVATE KEY" not in caplog.text
         keystore.write_bytes(whole)
         after = later()
         assert after is not before
         assert later() is after
-    assert "certificates were read anew" in caplog.text
+    assert "reloaded the certificates" in caplog.text
 
 
 def test_authorities_of_clients_are_read_anew_too(keystore: Path, tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_who_says_nothing_is_hung_up_on(
             assert await one.hung_up()
 
     serve(story)
-    assert "has not said in time who it is" in caplog.text
+    assert "did not authenticate in time" in caplog.text
 
 
 def test_a_session_ends() -> None:

@@ -209,5 +209,5 @@ def test_levels_make_a_difference() -> None:
         ]
         assert sizes[1] < sizes[0], kind
         setting = TOPIC_SETTINGS[f"compression.{kind}.level"]
-        with pytest.raises(ConfigError, match="it has to be from"):
+        with pytest.raises(ConfigError, match="must be from"):
             setting.parse("99")
