@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamlog.history.folded import SourceEnd
 from streamlog.history.lowering import NotLowered
 from streamlog.history.plan import Plan, Stage
+from streamlog.history.stage_task import SourceEnd
 from streamlog.history.staging import sources_of
 from streamlog.nodes.stream_nodes import WholeNumbers
 from streamlog.processing.column_batch import deserialize_column

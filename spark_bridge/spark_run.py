@@ -36,11 +36,10 @@ from spark_bridge.stage_function import (
     TaskPlace,
 )
 from streamlog.errors import CorruptData, ProcessingError, StreamlogError
-from streamlog.history.finished import FinishedTask
 from streamlog.history.lowering import NotLowered
 from streamlog.history.plan import Plan, Stage, taken_by_tasks
-from streamlog.history.task_run import OnRead
-from streamlog.snapshots import SnapshotPlace
+from streamlog.history.task_run import FinishedTask, OnRead
+from streamlog.snapshots import SnapshotStore
 from streamlog.transport.security import Security
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class SparkRun:
         *,
         url: str,
         security: Security | None,
-        place: SnapshotPlace,
+        place: SnapshotStore,
         now_ms: int,
         state_memory_bytes: int,
         on_read: OnRead | None = None,

@@ -35,19 +35,17 @@ from spark_bridge.python_failures import without_traceback
 from spark_bridge.shuffles import ShuffleReader, ShuffleRows
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import StreamlogError
-from streamlog.history.folded import FoldedStageTask
-from streamlog.history.local import load_global_tables, one_by_one
+from streamlog.history.local_run import load_global_tables, one_by_one
 from streamlog.history.lowering import NotLowered
 from streamlog.history.plan import Plan, Stage
-from streamlog.history.readers import LogReader
-from streamlog.history.stage_task import Attempt, StageTask
-from streamlog.history.stored import StoredReader
+from streamlog.history.readers import LogReader, StoredReader
+from streamlog.history.stage_task import Attempt, FoldedStageTask, StageTask
 from streamlog.history.task_run import InputReader, OnRead, PartitionReader, Read
 from streamlog.processing.error_handling import DamagedInputs
 from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.processing.joins.stream_table_join import GlobalTables
 from streamlog.record import TopicPartition
-from streamlog.snapshots import SnapshotPlace
+from streamlog.snapshots import SnapshotStore
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 from streamlog.transport.security import Security
 
@@ -113,7 +111,7 @@ class ProgressWriter:
     """Tells what one attempt at a task reads; an `OnRead`."""
 
     def __init__(
-        self, place: SnapshotPlace | None, attempt: str, *, clock: Clock | None = None
+        self, place: SnapshotStore | None, attempt: str, *, clock: Clock | None = None
     ) -> None:
         """`attempt` is its name among all attempts at all tasks; without a place nobody listens."""
         self._place = place
@@ -145,7 +143,7 @@ class ProgressWatch:
     """Looks for what tasks tell while a history runs; a context manager, with a thread."""
 
     def __init__(
-        self, place: SnapshotPlace, on_read: OnRead, told: Counter[TaskPlace] | None = None
+        self, place: SnapshotStore, on_read: OnRead, told: Counter[TaskPlace] | None = None
     ) -> None:
         """`on_read` hears of records that no attempt had read before, nor is `told` already."""
         self._place = place / PROGRESS
@@ -218,7 +216,7 @@ class StageWork:
 
     plan: Plan
     stage: Stage
-    place: SnapshotPlace
+    place: SnapshotStore
     directory: str | None
     """Of the log's files; None: it is read through its brokers."""
     url: str

@@ -13,7 +13,7 @@ from streamlog.processing.column_batch import exit_failure
 from streamlog.processing.outbox import CallResult, TaskCall
 
 
-async def awaited(call: TaskCall) -> CallResult:
+async def await_call(call: TaskCall) -> CallResult:
     """Await a call; never raises but when it is cancelled from outside."""
     try:
         await asyncio.sleep(call.delay_ms / 1000)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
-from streamlog.agents.pace import Pace
+from streamlog.agents.feed import Pace
 from streamlog.agents.results import Results
 from streamlog.agents.slices import Slice, SlicePart
 from streamlog.dsl.agent import Agent

@@ -9,12 +9,81 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
-from streamlog.agents.lanes import Lanes
 from streamlog.agents.slices import SlicePart
 from streamlog.nodes.stream_nodes import Order
 from streamlog.records.batch import LogRecord
+
+T = TypeVar("T")
+"""What goes."""
+
+
+class Lanes(Generic[T]):
+    """Items that wait for their turn."""
+
+    def __init__(self) -> None:
+        self._ready: deque[tuple[Hashable | None, T]] = deque()
+        self._behind: dict[Hashable, deque[T]] = {}
+        """Per lane that has an item ready or out: those that wait for it."""
+        self._waiting = 0
+
+    @property
+    def ready(self) -> int:
+        """How many may go now."""
+        return len(self._ready)
+
+    @property
+    def waiting(self) -> int:
+        """How many have not gone yet, ready or not."""
+        return self._waiting
+
+    def put(self, lane: Hashable | None, item: T) -> None:
+        """One more item."""
+        self._waiting += 1
+        if lane is not None:
+            behind = self._behind.get(lane)
+            if behind is not None:
+                behind.append(item)
+                return
+            self._behind[lane] = deque()
+        self._ready.append((lane, item))
+
+    def take(self) -> tuple[Hashable | None, T]:
+        """One that is ready; its lane waits for `done`."""
+        self._waiting -= 1
+        return self._ready.popleft()
+
+    def follow(self, lane: Hashable) -> T | None:
+        """The next item of a lane that is out, for the same one who has that."""
+        behind = self._behind.get(lane)
+        if not behind:
+            return None
+        self._waiting -= 1
+        return behind.popleft()
+
+    def done(self, lane: Hashable | None) -> None:
+        """The item of this lane that was out is done."""
+        if lane is None:
+            return
+        behind = self._behind[lane]
+        if behind:
+            self._ready.append((lane, behind.popleft()))
+        else:
+            del self._behind[lane]
+
+    def keep(self, wanted: Callable[[T], bool]) -> None:
+        """Forget all that wait and are not wanted any more."""
+        for lane, behind in self._behind.items():
+            self._behind[lane] = deque(item for item in behind if wanted(item))
+        ready, self._ready = self._ready, deque()
+        for lane, item in ready:
+            if wanted(item):
+                self._ready.append((lane, item))
+            else:
+                self.done(lane)
+        self._waiting = len(self._ready) + sum(map(len, self._behind.values()))
+
 
 SLICE_RECORDS_MAX = 100
 """Decoded at once; so much work is done twice if a rebalance takes the partition away."""
@@ -146,3 +215,42 @@ class Shared:
                 return part.partition
             case "none":
                 return None
+
+
+HOLD_MS: Final = 10
+"""A call that has held the loop for so long lets others run."""
+TURNS: Final = 5
+"""So many times around: a request that is answered in this process takes that many."""
+YIELD_RECORDS: Final = 100
+"""A loop that awaits nothing itself lets the others (heartbeats!) run after so many, however
+quick it is."""
+
+
+class Pace:
+    """The pace of one call. Who gives records counts them down from `left`."""
+
+    __slots__ = ("_limit", "_looked_ms", "_since_ms", "_since_records", "left")
+
+    def __init__(self) -> None:
+        self.left = 1
+        """So many more may be given before somebody asks for `turns`."""
+        self._limit = 1
+        self._looked_ms = self._since_ms = self._since_records = 0
+
+    def turns(self, now_ms: int) -> int:
+        """How many turns of the loop are due. Nothing is left, and what was given is handled."""
+        took_ms = now_ms - self._looked_ms
+        self._since_records += self._limit
+        if took_ms > HOLD_MS:
+            self._limit = max(self._limit * HOLD_MS // took_ms, 1)
+        elif took_ms <= HOLD_MS // 2:
+            self._limit = min(2 * self._limit, SLICE_RECORDS_MAX)
+        self.left, self._looked_ms = self._limit, now_ms
+        if now_ms - self._since_ms >= HOLD_MS:
+            return TURNS
+        return 1 if self._since_records >= YIELD_RECORDS else 0
+
+    def rested(self, now_ms: int) -> None:
+        """Others have run."""
+        self.left, self._looked_ms = self._limit, now_ms
+        self._since_records, self._since_ms = 0, now_ms

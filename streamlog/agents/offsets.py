@@ -17,12 +17,96 @@ offset: a task without state has no other place to keep it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from streamlog.agents.progress import Range
+from streamlog.records.batch import LogRecord
 from streamlog.tables.state.changelog import SourceLog
+
+Range = tuple[int, int]
+"""Offsets from the first on, up to but not including the second."""
+
+
+class AgentProgress:
+    """One partition, as one agent sees it."""
+
+    def __init__(self, start: int, handled: Iterable[Range] = ()) -> None:
+        """Read from `start` on; of what follows, the ranges `handled` need not be repeated."""
+        self._received = start
+        self._handled_before = merge_ranges(handled)
+        self._open: deque[int] = deque()
+        """Arrived, by offset; the first one is not done."""
+        self._done: set[int] = set()
+        """Those of them that are done."""
+
+    @property
+    def received(self) -> int:
+        """The offset behind the last record that has arrived."""
+        return self._received
+
+    @property
+    def position(self) -> int:
+        """Everything before this offset is handled."""
+        return self._open[0] if self._open else self._received
+
+    @property
+    def ranges(self) -> list[Range]:
+        """What is handled behind the position, ascending, with gaps between them."""
+        position = self.position
+        self._handled_before = [each for each in self._handled_before if each[1] > position]
+        runs: list[Range] = []
+        first: int | None = None
+        last = position
+        for offset in self._open if self._done else ():
+            if offset in self._done:
+                first, last = offset if first is None else first, offset
+            elif first is not None:
+                runs.append((first, last + 1))
+                first = None
+        if first is not None:
+            runs.append((first, last + 1))
+        return merge_ranges([*self._handled_before, *runs])
+
+    def fresh(self, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
+        """Those of the records that are to be handled; the others came or were handled before."""
+        if records and records[0].offset < self._received:
+            records = [each for each in records if each.offset >= self._received]
+        if not records:
+            return records
+        self._received = records[-1].offset + 1
+        if self._handled_before:
+            records = [each for each in records if not self._was_handled(each.offset)]
+        self._open.extend([each.offset for each in records])
+        return records
+
+    def done(self, records: Sequence[LogRecord]) -> None:
+        """These are handled. All of them have arrived, in this order."""
+        waiting, done = self._open, self._done
+        for record in records:
+            offset = record.offset
+            if waiting[0] == offset:
+                waiting.popleft()
+            else:
+                done.add(offset)
+        while waiting and waiting[0] in done:
+            done.remove(waiting.popleft())
+
+    def _was_handled(self, offset: int) -> bool:
+        return any(start <= offset < end for start, end in self._handled_before)
+
+
+def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """The same offsets in as few ranges as possible, ascending."""
+    result: list[Range] = []
+    for start, end in sorted(ranges):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        elif start < end:
+            result.append((start, end))
+    return result
+
 
 METADATA_BYTES_MAX = 4_096
 """Kafka's own default bound (`offset.metadata.max.bytes`)."""
@@ -85,7 +169,7 @@ def metadata_of(
     return text
 
 
-def places_of(offset: int, metadata: str) -> Mapping[str, AgentPosition]:
+def positions_of(offset: int, metadata: str) -> Mapping[str, AgentPosition]:
     """The readers that have handled something behind this offset, by name; see `noted_of`."""
     return noted_of(offset, metadata).places
 
@@ -100,7 +184,7 @@ def noted_of(offset: int, metadata: str) -> Noted:
     try:
         return Noted(
             SourceLog(bytes.fromhex(topic_id), cuts=int(cuts)),
-            {name: _place(offset, steps) for name, _, steps in map(_parted, entries)},
+            {name: _position(offset, steps) for name, _, steps in map(_parted, entries)},
         )
     except ValueError:
         return Noted()
@@ -127,7 +211,7 @@ def _within(steps: Sequence[int], length_max: int) -> str:
     return text
 
 
-def _place(offset: int, text: str) -> AgentPosition:
+def _position(offset: int, text: str) -> AgentPosition:
     text, _, time = text.partition("@")
     steps = [int(step) for step in text.split(",")]
     if min(steps) < 0:

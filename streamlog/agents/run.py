@@ -17,24 +17,94 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from streamlog.agents.asks import Answer, no_answer
 from streamlog.agents.call import AgentCall
-from streamlog.agents.failures import AgentFailures
 from streamlog.agents.feed import InOrder, Shared, WaitingRecords
-from streamlog.agents.offsets import AgentPosition
-from streamlog.agents.progress import AgentProgress
+from streamlog.agents.offsets import AgentPosition, AgentProgress
 from streamlog.agents.results import Results, Write
 from streamlog.agents.rows import AgentRows, CallRows
 from streamlog.agents.slices import Slice, SlicePart
 from streamlog.dsl.agent import Agent
 from streamlog.errors import ProcessingError
+from streamlog.nodes.policies import ErrorPolicy
 from streamlog.processing.column_batch import exit_failure
-from streamlog.processing.outbox import Drop
+from streamlog.processing.error_handling import DeadLetterRecord, NodeFailures
+from streamlog.processing.outbox import Drop, Reason, SinkBatch
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.tables.local_rows import LOCAL_TABLES
+
+Hand: TypeAlias = Sequence[tuple[SlicePart, RawRecord]]
+"""Records that the function has been given and has not gone beyond."""
+
+
+class AgentFailures:
+    """What becomes of records on which one agent fails."""
+
+    def __init__(
+        self,
+        agent: str,
+        policy: ErrorPolicy,
+        *,
+        send: Callable[[SinkBatch], None],
+        drop: Callable[[Drop], None],
+    ) -> None:
+        """`send` is for dead letters, `drop` counts what is left out."""
+        self._agent = agent
+        self._send = send
+        self._drop = drop
+        self._failures = NodeFailures(agent, policy, "", self)
+        self.waits_ms = [each.backoff_ms for each in policy.chain for _ in range(each.times)]
+        """Before each attempt after the first."""
+        self._attempts: dict[tuple[str, int, int], int] = {}
+
+    def send(self, batch: SinkBatch) -> None:
+        """Of `NodeFailures`: to be written."""
+        self._send(batch)
+
+    def drop(self, node: str, reason: Reason, count: int = 1, *, told: str = "") -> None:
+        """Of `NodeFailures`: left out."""
+        self._drop(Drop(node, reason, count, told=told))
+
+    def wait_ms(self, hand: Hand) -> int | None:
+        """How long to wait before the next attempt at these records; None: there is none."""
+        place = _failure_position(hand)
+        attempt = self._attempts[place] = self._attempts.get(place, 0) + 1
+        if attempt <= len(self.waits_ms):
+            return self.waits_ms[attempt - 1]
+        return None
+
+    def give_up(self, hand: Hand, error: Exception) -> None:
+        """These go no further.
+
+        Raises:
+            ProcessingError: the policy is `FAIL` in the end.
+        """
+        attempt = self._attempts.pop(_failure_position(hand), 1)
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        for part, raw in hand:
+            self._failures.give_up(
+                DeadLetterRecord(
+                    topic=part.topic.name,
+                    partition=part.partition,
+                    offset=raw.offset,
+                    timestamp_ms=raw.timestamp_ms,
+                    key=raw.key,
+                    value=raw.value,
+                    headers=raw.headers,
+                    node=self._agent,
+                    error=cause,
+                    attempt=attempt,
+                )
+            )
+
+
+def _failure_position(hand: Hand) -> tuple[str, int, int]:
+    part, raw = hand[0]
+    return part.topic.name, part.partition, raw.offset
+
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streamlog.agents.asks import Answer, asks_of, no_answer
-from streamlog.agents.progress import AgentProgress
+from streamlog.agents.offsets import AgentProgress
 from streamlog.dsl.topic import Topic
 from streamlog.durations import moment, when_ms
 from streamlog.errors import ProcessingError

@@ -27,9 +27,8 @@ from streamlog.broker.figures import (
     ClusterFigures,
     ConnectionCounts,
 )
-from streamlog.worker.health.health import HealthReport
-from streamlog.worker.web.pages import pages
-from streamlog.worker.web.web_server import listening, serving
+from streamlog.worker.health.worker_health import HealthReport
+from streamlog.worker.web.web_server import listening, pages, serving
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker

@@ -184,12 +184,12 @@ def compare(
 
 
 def _compare_staged(app: App, spec: TopicSpec, snapshot: Snapshot, *, inputs: bool) -> Comparison:
-    from streamlog.history.comparison import compared  # noqa: PLC0415 - other commands start faster
+    from streamlog.history.comparison import compare_topic  # noqa: PLC0415 - other commands start faster
     from streamlog.history.readers import LogReader  # noqa: PLC0415 - the same
 
     with LogReader(app.log, app.security) as reader:
         led = _inputs_of(app, snapshot, spec, reader) if inputs else None
-        return compared(_topic(app, spec), snapshot, reader, led)
+        return compare_topic(_topic(app, spec), snapshot, reader, led)
 
 
 def _topic(app: App, spec: TopicSpec) -> Topic[Any, Any]:
@@ -362,6 +362,6 @@ def _snapshot(app: App, given: str, directory: str | None) -> Snapshot:
 
 
 def _default_place(app: App) -> str:
-    from streamlog.snapshots import default_place  # noqa: PLC0415 - as above
+    from streamlog.snapshots import default_snapshot_store  # noqa: PLC0415 - as above
 
-    return default_place(app.log, app.state_dir)
+    return default_snapshot_store(app.log, app.state_dir)

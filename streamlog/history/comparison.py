@@ -100,7 +100,7 @@ class Comparison:
         return "\n".join(lines)
 
 
-def compared(
+def compare_topic(
     topic: Topic[Any, Any],
     snapshot: Snapshot,
     reader: LogReader,
@@ -182,7 +182,7 @@ def _partition(
     missing = Counter({fields: count for fields, count in wanted.items() if count > 0})
     staged = (LogRecord(-1, f[2], f[0], f[1], f[3]) for f in missing.elements())
     differences = [
-        RowDifference(is_staged, row, told(topic, row, partition))
+        RowDifference(is_staged, row, describe_row(topic, row, partition))
         for is_staged, rows in ((True, staged), (False, live_only))
         for row in islice(rows, SHOWN_MAX)
     ]
@@ -208,7 +208,7 @@ def fields_of(record: LogRecord) -> Fields:
     return record.key, record.value, record.timestamp_ms, tuple(record.headers)
 
 
-def told(topic: Topic[Any, Any], record: LogRecord, partition: int) -> str:
+def describe_row(topic: Topic[Any, Any], record: LogRecord, partition: int) -> str:
     """A row, decoded, for people."""
     try:
         shown = topic.decoded(record, partition)

@@ -8,39 +8,208 @@ Not done here: which engine runs the plan (`local`), and what live workers do wi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import mmap
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
 from streamlog.clock import Clock, SystemClock
 from streamlog.dsl.topic import Topic
-from streamlog.durations import When, when_ms
+from streamlog.durations import When, moment, when_ms
 from streamlog.errors import ConfigError, UsageError
-from streamlog.history import publication
-from streamlog.history.bars import Bars
-from streamlog.history.comparison import Comparison, Inputs, compared
-from streamlog.history.finished import FinishedTask, summed
-from streamlog.history.horizon import horizon
+from streamlog.history.comparison import Comparison, Inputs, compare_topic
 from streamlog.history.lineage import inputs_by
-from streamlog.history.local import LocalRun, RunDeps, with_ends
+from streamlog.history.local_run import LocalRun, RunDeps, add_source_logs, with_ends
 from streamlog.history.lowering import Lower
-from streamlog.history.plan import EngineName, Outputs, Plan, planned
+from streamlog.history.plan import EngineName, Outputs, Plan, plan_history
 from streamlog.history.readers import LogReader
-from streamlog.history.source_logs import sourced
-from streamlog.processing.inputs.record_queue import PartitionKey, TimeSpan
-from streamlog.snapshots import Snapshot, SnapshotPlace, TaskEntry, default_place
-from streamlog.snapshots.capture import finished
+from streamlog.history.task_run import FinishedTask, Read, sum_by_name
+from streamlog.nodes.stream_nodes import Source
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.error_handling import DamagedInputs
+from streamlog.processing.inputs.record_queue import CutInput, PartitionKey, TimeSpan
+from streamlog.record import TopicPartition
+from streamlog.records.staged_segment import StagedSegment
+from streamlog.serdes import serde_for
+from streamlog.snapshots import (
+    Snapshot,
+    SnapshotStore,
+    StagedRecords,
+    TaskEntry,
+    default_snapshot_store,
+)
+from streamlog.snapshots.capture import finish_snapshot
 from streamlog.snapshots.manifest import MANIFEST_FILE
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 from streamlog.transport.security import Security
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 from streamlog.worker.program import EXACTLY_ONCE, Program
 from streamlog.worker.topics.app_topics import declare_topics
+
+if TYPE_CHECKING:
+    from streamlog.log import Log
+
+
+class Bars:
+    """Progress on the terminal; a context manager."""
+
+    def __init__(self, total: int, *, shown: bool | None = None) -> None:
+        """`total` records are read from the log; `shown` by default if a person watches."""
+        self.is_shown = sys.stderr.isatty() if shown is None else shown
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Speed(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not self.is_shown,
+        )
+        self._all = self._progress.add_task("all of the log", total=total)
+        self._bars: dict[PartitionKey, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def read(self, read: Read) -> None:
+        """Records of a partition have been read."""
+        if read.place not in self._bars:
+            for each in self._bars.values():
+                self._progress.update(each, visible=False)
+            name = f"{read.place[0]}-{read.place[1]}"
+            self._bars[read.place] = self._progress.add_task(name, total=read.total)
+        self._progress.update(self._bars[read.place], advance=read.records, visible=True)
+        if not read.is_staged:
+            self._progress.update(self._all, advance=read.records)
+
+
+class _Speed(ProgressColumn):
+    """Records a second."""
+
+    def render(self, task: Task) -> Text:
+        """As text."""
+        return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """Where all streams have come to."""
+
+    time_ms: int
+    """FAR_MS: there is nothing that ends anywhere."""
+    behind: TopicPartition | None = None
+    """The partition that has come no further."""
+
+    def __str__(self) -> str:
+        if self.behind is None:
+            return "nothing has been written yet"
+        topic, partition = self.behind
+        return f"{topic}-{partition} has come to {moment(self.time_ms).isoformat()} and no further"
+
+
+def horizon(plan: Plan, reader: LogReader) -> Horizon:
+    """How far the streams of a plan have come, by reading them.
+
+    Raises:
+        ProcessingError: a time can't be read from a value.
+        StreamlogError: the log can't be read.
+    """
+    streams = {node.topic.name for node in plan.topology.nodes if isinstance(node, Source)}
+    found: list[tuple[int, TopicPartition]] = []
+    damaged = DamagedInputs(plan.topology)
+    for (topic, number), (start, end) in plan.ends.items():
+        if streams and topic not in streams:
+            continue
+        place = TopicPartition(topic, number)
+        time_ms = _come_to(reader, plan.topology.topics[topic], place, (start, end), damaged)
+        if time_ms > UNKNOWN_MS:
+            found.append((time_ms, place))
+    return Horizon(*min(found)) if found else Horizon(FAR_MS)
+
+
+def _come_to(
+    reader: LogReader,
+    topic: TopicSpec,
+    place: TopicPartition,
+    bounds: tuple[int, int],
+    damaged: DamagedInputs,
+) -> int:
+    if topic.timestamp is None:
+        # Nobody asks what is in the records.
+        raw = serde_for(bytes)
+        topic = replace(topic, key=raw, value=raw)
+    entry = CutInput(topic, place.partition, 0, span=TimeSpan())
+    for records, marks, *_ in reader.read(place, *bounds, damaged):
+        entry.arrive(records, marks)
+        while entry.head() is not None:
+            entry.take(None, None)
+    return entry.time_ms
+
+
+def publish_rows(
+    job_id: str, tasks: Iterable[FinishedTask], place: SnapshotStore, reader: LogReader
+) -> dict[PartitionKey, int]:
+    """Publish what the tasks have staged; returns the offset behind it in each partition.
+
+    Raises:
+        LogError: the log has refused; nothing counts.
+        UsageError: the job's id is the name of a group of consumers; nothing counts.
+        RequestTimedOut: nobody knows whether it was published; run the job again under its id.
+    """
+    staged = [part for task in tasks for part in task.staged]
+    return reader.run(_published(reader.log, job_id, staged, place))
+
+
+async def _published(
+    log: Log, job_id: str, staged: Iterable[StagedRecords], place: SnapshotStore
+) -> dict[PartitionKey, int]:
+    parts = {part.name.replace("/", "."): part for part in staged}
+    segments = [
+        StagedSegment(part.topic, part.partition, name, part.size_bytes, part.records, part.crc)
+        for name, part in parts.items()
+    ]
+    admin = log.admin()
+    if await admin.can_publish():
+        for name, part in parts.items():
+            await admin.stage(job_id, name, _content(part, place))
+    done = await log.publish(job_id, segments, read=lambda name: _content(parts[name], place))
+    return {(at.topic, at.partition): end for at, end in done.ends.items()}
+
+
+def _content(part: StagedRecords, place: SnapshotStore) -> memoryview:
+    """What the file holds, in memory only as far as it is looked at; gone when nobody has it."""
+    with place.checked(part) as path, open(path, "rb") as file:  # noqa: PTH123 - paths are text in all of the engine
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
 
 Since: TypeAlias = When | Literal["earliest"]
 Until: TypeAlias = When | Literal["now"]
@@ -79,8 +248,8 @@ class BackfillJob:
         program = backfill.program
         self.id = backfill.job_id or f"{program.app_id}-{uuid4().hex[:12]}"
         """Of the job, and of its snapshot."""
-        self._place = SnapshotPlace(
-            backfill.directory or default_place(backfill.log_url, program.state_dir)
+        self._place = SnapshotStore(
+            backfill.directory or default_snapshot_store(backfill.log_url, program.state_dir)
         )
         self._directory = Path(program.state_dir) / ".history" / program.app_id / self.id
 
@@ -125,7 +294,7 @@ class BackfillJob:
         try:
             tasks = self._ran(plan)
             with self._reader() as reader:
-                entries = sourced((task.entry for task in tasks), plan, reader)
+                entries = add_source_logs((task.entry for task in tasks), plan, reader)
             snapshot = self._made(plan, tasks, entries, self._published(tasks))
         except BaseException:
             if not place.has(MANIFEST_FILE):
@@ -141,7 +310,7 @@ class BackfillJob:
         Raises:
             UsageError: the history has not been run.
         """
-        return summed(count for task in self._tasks for count in task.rows)
+        return sum_by_name(count for task in self._tasks for count in task.rows)
 
     @property
     def drops(self) -> dict[tuple[str, str], int]:
@@ -172,7 +341,7 @@ class BackfillJob:
             raise UsageError("no rows are staged: run the history with outputs='stage'")
         with self._reader() as reader:
             led = self._inputs_by(reader, topic) if inputs else None
-            return compared(topic, self._snapshot, reader, led)
+            return compare_topic(topic, self._snapshot, reader, led)
 
     @property
     def _tasks(self) -> list[FinishedTask]:
@@ -203,7 +372,7 @@ class BackfillJob:
             until_ms = _moment_ms(asked.until, asked.timezone)
         if since_ms >= until_ms:
             raise ConfigError(f"the history ends ({asked.until}) before it begins ({asked.since})")
-        plan = planned(
+        plan = plan_history(
             program.topology,
             counts,
             span=TimeSpan(since_ms=since_ms, until_ms=until_ms),
@@ -265,7 +434,7 @@ class BackfillJob:
         if self._asked.outputs != "publish":
             return {}
         with self._reader() as reader:
-            return publication.published(self.id, tasks, self._place / self.id, reader)
+            return publish_rows(self.id, tasks, self._place / self.id, reader)
 
     def _made(
         self,
@@ -275,7 +444,7 @@ class BackfillJob:
         outputs: Mapping[PartitionKey, int],
     ) -> Snapshot:
         is_published = plan.outputs == "publish"
-        return finished(
+        return finish_snapshot(
             self._place / self.id,
             entries,
             topology=plan.topology,

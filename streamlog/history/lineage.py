@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from streamlog.durations import moment, when_ms
 from streamlog.history.comparison import Fields, Inputs
-from streamlog.history.local import LocalRun, RunDeps
+from streamlog.history.local_run import LocalRun, RunDeps
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.readers import LogReader
 from streamlog.history.stage_task import Attempt, Shuffled, StageTask
@@ -44,7 +44,7 @@ from streamlog.record import Windowed
 from streamlog.records.batch import LogRecord
 from streamlog.records.record_columns import RecordColumns
 from streamlog.serdes import Serde
-from streamlog.snapshots import SnapshotPlace
+from streamlog.snapshots import SnapshotStore
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 from streamlog.tables.stores.store import Changes
 from streamlog.windows.definitions import Counted, Sessions, Sliding
@@ -200,7 +200,7 @@ def inputs_by(
         surroundings = RunDeps(
             reader=reader,
             directory=directory / "run",
-            place=SnapshotPlace(str(directory / "left")),
+            place=SnapshotStore(str(directory / "left")),
             now_ms=now_ms,
             open_store=lambda path: RocksStore.open(path, budget=budget),
         )

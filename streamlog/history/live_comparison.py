@@ -22,16 +22,16 @@ from streamlog.clock import Clock
 from streamlog.dsl.topic import Topic
 from streamlog.durations import moment
 from streamlog.errors import StreamlogError, UsageError
-from streamlog.history.comparison import SHOWN_MAX, Fields, fields_of, told
+from streamlog.history.comparison import SHOWN_MAX, Fields, describe_row, fields_of
 from streamlog.history.readers import LogReader
 from streamlog.processing.provenance import MARK
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
 from streamlog.snapshots import Snapshot
 from streamlog.windows.emit import UNKNOWN_MS
-from streamlog.worker.operations.cut_choice import is_internal
 from streamlog.worker.program import Program
-from streamlog.worker.topics.hand_over_log import HandOver, hand_overs
+from streamlog.worker.savepoint.task_savepoints import is_internal
+from streamlog.worker.topics.version_log import HandOver, hand_overs
 
 LOOK_MS: Final = 200
 HELD_MS: Final = 3_000
@@ -219,7 +219,10 @@ class _LiveRows:
         for sign, whose in zip(SIGNS, ("app", "version"), strict=True):
             rows = [self._first[fields] for fields, count in alone.items() if count * sign > 0]
             rows.sort(key=lambda record: record.offset)
-            shown += [f"only of the {whose}: {told(topic, r, partition)}" for r in rows[:SHOWN_MAX]]
+            shown += [
+                f"only of the {whose}: {describe_row(topic, r, partition)}"
+                for r in rows[:SHOWN_MAX]
+            ]
         return LivePartition(
             partition=partition,
             equal=self._equal,

@@ -160,7 +160,7 @@ _OUTPUTS: Mapping[Outputs, str] = {
 }
 
 
-def planned(
+def plan_history(
     topology: Topology,
     counts: Mapping[str, int],
     *,
@@ -288,7 +288,7 @@ def planned_again(topology: Topology, counts: Mapping[str, int], manifest: Manif
     until_ms = FAR_MS if manifest.cut_ms is None else manifest.cut_ms
     span = TimeSpan(since_ms=manifest.since_ms, until_ms=until_ms)
     counts = {spec.name: spec.partitions or 1 for spec in topology.topics.values()} | {**counts}
-    plan = planned(topology, counts | manifest.partitions, span=span)
+    plan = plan_history(topology, counts | manifest.partitions, span=span)
     ends = {(topic, at): (start, end) for topic, at, start, end in manifest.reads}
     return replace(plan, ends=ends)
 

@@ -10,23 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from streamlog.agents.awaited import awaited
-from streamlog.history.finished import FinishedTask
+from streamlog.agents.awaited import await_call
+from streamlog.history.lowering import Lowering, NotLowered
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.staging import SegmentWriter, StagedRows, write_segment
-from streamlog.history.task_run import Effects, InputReader, OnRead, TaskRun, unheard
+from streamlog.history.task_run import (
+    Effects,
+    FinishedTask,
+    InputReader,
+    OnRead,
+    TaskRun,
+    TaskRunFigures,
+    unheard,
+)
 from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.processing.joins.stream_table_join import GlobalTables
 from streamlog.processing.outbox import CallResult, SinkBatch, TaskCall, assign_partitions
 from streamlog.processing.provenance import ProvenanceMark
 from streamlog.processing.task import Task, TaskId
-from streamlog.snapshots import PendingRecords, SnapshotPlace, StagedRecords
+from streamlog.processing.task_progress import INPUTS_SECTION
+from streamlog.processing.windows.windowed_aggregate import FoldedWindow
+from streamlog.snapshots import PendingRecords, SnapshotStore, StagedRecords
 from streamlog.snapshots.capture import capture
 from streamlog.tables.state.changelog import TaskProgress
 from streamlog.tables.stores.store import Changes, KeyValueStore
@@ -57,7 +68,7 @@ class Attempt:
     partition: int
     name: str
     """Tells it from others at the same task."""
-    place: SnapshotPlace
+    place: SnapshotStore
     """Of the snapshot that comes of it."""
     directory: Path
     """For its state and files while it runs; removed in the end."""
@@ -242,8 +253,147 @@ class _TaskEffects:
 
 
 async def _awaited(calls: Iterable[TaskCall]) -> list[CallResult]:
-    return list(await asyncio.gather(*map(awaited, calls)))
+    return list(await asyncio.gather(*map(await_call, calls)))
 
 
 def _pause(backoff_ms: int) -> None:
     Event().wait(backoff_ms / 1000)
+
+
+COMMIT_ROWS = 50_000
+"""After so many rows those that are still open go into the store."""
+
+
+class SourceEnd(NamedTuple):
+    """How far one source has come in a partition of a repartition topic, when all is read."""
+
+    records: int
+    marks: int
+    position: int
+    """Of its last record, -1: there is none; of those with that position, which it is."""
+    nth: int
+    time_ms: int
+    turn_ms: int
+    quiet_ms: int
+    """See `Mark`."""
+    marked_ms: int
+    nulls: int
+    """Records without a value, which are not folded."""
+    late: int
+    """Records that came too late, once for each window that was closed to them."""
+
+
+def progress_of(place: PartitionKey, ends: Mapping[Source, SourceEnd]) -> TaskProgress:
+    """The progress of a task that has taken all records of these sources, and closed nothing.
+
+    `MergedInput` keeps the same, when the turn of all its records has come.
+
+    Raises:
+        NotLowered: a record's turn had not come, so that it belongs to no window yet.
+    """
+    count = sum(end.records + end.marks for end in ends.values())
+    waited_for = [end.turn_ms for end in ends.values() if end.quiet_ms < 0]
+    turn_ms = min(waited_for) if waited_for else max(end.turn_ms for end in ends.values())
+    if waited_for and any(end.records and end.turn_ms > turn_ms for end in ends.values()):
+        raise NotLowered(f"records of {place[0]}-{place[1]} wait for a source that is behind")
+    data: dict[str, object] = {
+        "time_ms": min(end.time_ms for end in ends.values()),
+        "turn_ms": turn_ms,
+        "sources": [
+            [*source, e.position, e.nth, e.time_ms, e.quiet_ms, count, e.turn_ms]
+            for source, e in ends.items()
+        ],
+        "marked": [[*source, end.marked_ms] for source, end in ends.items()],
+        "sequence": sum(end.records for end in ends.values()),
+    }
+    return TaskProgress(offsets={place: count}, sections={INPUTS_SECTION: {place[0]: data}})
+
+
+class FoldedStageTask(StageTask):
+    """One task of a stage that is lowered, at work."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        ends: Mapping[Source, SourceEnd],
+        windows: Iterable[FoldedWindow],
+        shuffled: Shuffled,
+    ) -> None:
+        """A task that has not begun.
+
+        Args:
+            attempt: at which task.
+            ends: how far each of its sources has come.
+            windows: all of them, in the order of their ends.
+            shuffled: where what goes through repartition topics goes.
+        """
+        super().__init__(attempt, [], shuffled)
+        lowering = attempt.stage.lowering
+        if lowering is None:
+            raise NotLowered(f"stage {attempt.stage.number} is not lowered")
+        self._going, self._lowering = attempt, lowering
+        self._ends, self._folded = ends, windows
+
+    def begun(self) -> TaskProgress:
+        """All of its sources, and no window closed."""
+        return progress_of((self._lowering.topic, self._going.partition), self._ends)
+
+    def run_of(self, task: Task, effects: Effects) -> FoldedRun:
+        """The rows, and what follows from them."""
+        ends, node = self._ends.values(), self._lowering.node
+        figures = TaskRunFigures(sum(end.records + end.marks for end in ends))
+        late, nulls = sum(end.late for end in ends), sum(end.nulls for end in ends)
+        figures.drops += Counter({(node, "late"): late, (node, "null value"): nulls})
+        return FoldedRun(
+            task,
+            effects,
+            self._lowering,
+            windows=self._folded,
+            figures=figures,
+            until_ms=self._going.plan.until_ms,
+            now_ms=self._going.now_ms,
+        )
+
+
+class FoldedRun(TaskRun):
+    """A task that is given rows of windows."""
+
+    def __init__(
+        self,
+        task: Task,
+        effects: Effects,
+        lowering: Lowering,
+        *,
+        windows: Iterable[FoldedWindow],
+        figures: TaskRunFigures,
+        until_ms: int,
+        now_ms: int,
+    ) -> None:
+        """A run that has not begun.
+
+        Args:
+            task: that began with `progress_of` its sources.
+            effects: where what comes of it goes.
+            lowering: which aggregation the rows are of.
+            windows: all of them, in the order of their ends.
+            figures: of the records that were folded.
+            until_ms: where its history ends.
+            now_ms: the time on the wall.
+        """
+        super().__init__(task, [], effects, until_ms=until_ms, now_ms=now_ms)
+        self.figures = figures
+        self._lowering = lowering
+        self._folded = windows
+        self._ends = dict(task.positions)
+
+    def steps(self) -> Iterator[None]:
+        """See `TaskRun.steps`."""
+        adopted = 0
+        for window in self._folded:
+            self._took(self._task.adopt(self._lowering.node, window))
+            adopted += len(window.raws)
+            if adopted >= COMMIT_ROWS:
+                self._commit()
+                adopted = 0
+            yield
+        yield from super().steps()

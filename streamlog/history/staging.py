@@ -182,7 +182,7 @@ class Shuffle:
         segments = {
             rank: segment for (at, rank), segment in self.segments.items() if at == partition
         }
-        return merged({rank: read_segment(each.path) for rank, each in segments.items()})
+        return merge_sources({rank: read_segment(each.path) for rank, each in segments.items()})
 
 
 class ShuffleWriter:
@@ -229,7 +229,7 @@ def source_in(batch: SinkBatch) -> bytes:
     return unpack_mark(data)[1] if name == MARK else data[RECORD_BYTES:]
 
 
-def merged(sources: Mapping[int, Iterable[RecordBatch]]) -> Iterator[RecordColumns]:
+def merge_sources(sources: Mapping[int, Iterable[RecordBatch]]) -> Iterator[RecordColumns]:
     """The batches of sources, by rank, in the order of (turn, rank, place); offsets from 0."""
     runs = [_Run(rank, iter(batches)) for rank, batches in sorted(sources.items())]
     offset = 0

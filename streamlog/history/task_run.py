@@ -3,17 +3,20 @@
 The loop of a worker without a log: whatever input is out of records is given more, until there
 are none, and what comes of it goes to `Effects`. Runs the same under every engine. Rule of the
 file: nothing depends on how the inputs are cut into arrivals, nor on a clock. Not done here:
-where the inputs come from (`readers`, `staging`), and where the state lies (`finished`).
+where the inputs come from (`readers`, `staging`), and where the state lies (`finish_snapshot`).
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias
 
+import msgspec
+
+from streamlog.errors import CorruptData
 from streamlog.processing.error_handling import DamagedInputs
 from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.processing.outbox import CallResult, Outbox, SinkBatch, TaskCall
@@ -22,8 +25,57 @@ from streamlog.processing.task import Task
 from streamlog.record import TopicPartition
 from streamlog.records.control_batches import TimeMark
 from streamlog.records.record_columns import RecordColumns
+from streamlog.snapshots import PendingRecords, StagedRecords, TaskEntry
 from streamlog.tables.stores.store import Changes
 from streamlog.windows.emit import Source
+
+Count: TypeAlias = tuple[str, int]
+Dropped: TypeAlias = tuple[str, str, int]
+
+
+class FinishedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task whose history is over."""
+
+    entry: TaskEntry
+    """Its state, as the snapshot has it."""
+    pending: tuple[PendingRecords, ...]
+    """Records of repartition topics whose turn had not come: a source, mostly a window that is
+    open, may still send an earlier one."""
+    staged: tuple[StagedRecords, ...]
+    """Its rows for output topics, one file per partition."""
+    records: int
+    """Taken, of all inputs."""
+    rows: tuple[Count, ...]
+    """Written, by topic; to repartition topics with their time marks."""
+    drops: tuple[Dropped, ...]
+    """Left out, by operator and reason."""
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> FinishedTask:
+        """What `encode` gave.
+
+        Raises:
+            CorruptData: it is not that.
+        """
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorruptData(f"what a task of a history has left is not readable: {error}") from (
+                error
+            )
+
+
+def sum_by_name(counts: Iterable[Count]) -> dict[str, int]:
+    """Added up by name."""
+    found: dict[str, int] = {}
+    for name, count in counts:
+        found[name] = found.get(name, 0) + count
+    return found
+
 
 COMMIT_BYTES = 8 * 1024 * 1024
 """Changes of state that wait in memory, at most about so many."""

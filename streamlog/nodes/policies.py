@@ -3,7 +3,7 @@
 The four policies apply to records that can't be read, to failures of user functions, and to records
 that can't be written. The innermost one counts: an operator's or an agent's before a topic's before
 the app's. Rule of the file: a policy is a value. `processing/error_handling` carries it out for
-operators, `agents/failures` for agents.
+operators, `agents/run` for agents.
 """
 
 from __future__ import annotations

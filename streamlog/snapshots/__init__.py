@@ -1,7 +1,7 @@
 """Snapshots: everything that an app knows at one consistent cut of its inputs, as files.
 
-A history runner writes one (`capture`: in each task, then `finished` where the job is led), live
-workers begin with it.
+A history runner writes a snapshot: `capture` in each task, then `finish_snapshot` in the process
+that leads the job. Live workers start from it.
 """
 
 from streamlog.snapshots.manifest import (
@@ -14,19 +14,18 @@ from streamlog.snapshots.manifest import (
     TaskEntry,
     fingerprint_of,
 )
-from streamlog.snapshots.places import SnapshotPlace, default_place
-from streamlog.snapshots.snapshot import Snapshot
+from streamlog.snapshots.snapshot import Snapshot, SnapshotStore, default_snapshot_store
 
 __all__ = [
     "FilePart",
     "Manifest",
     "PendingRecords",
     "Snapshot",
-    "SnapshotPlace",
+    "SnapshotStore",
     "SourceEntry",
     "StagedRecords",
     "StoreFile",
     "TaskEntry",
-    "default_place",
+    "default_snapshot_store",
     "fingerprint_of",
 ]

@@ -1,10 +1,10 @@
 """Capture: what a task knows, put into a snapshot; and the snapshot made of what all of them gave.
 
 Used by whoever runs tasks over a history: `capture` where a task has come to the cut (here or on
-another machine), `finished` where the job is led. Rules of the file: of a task everything is taken,
-whatever its operators are: all rows of its store, and its whole progress; what belongs to the log
-that the task wrote to (changelog offsets, owners) is left out. A task may be captured more than
-once, by attempts of different names; the entry that is handed to `finished` decides.
+another machine), `finish_snapshot` where the job is led. Rules of the file: of a task everything is
+taken, whatever its operators are: all rows of its store, and its whole progress; what belongs to the
+log that the task wrote to (changelog offsets, owners) is left out. A task may be captured more than
+once, by attempts of different names; the entry that is handed to `finish_snapshot` decides.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from streamlog.snapshots.manifest import (
     TaskEntry,
     fingerprint_of,
 )
-from streamlog.snapshots.places import SnapshotPlace, measured
-from streamlog.snapshots.snapshot import Snapshot
+from streamlog.snapshots.snapshot import Snapshot, SnapshotStore, measure_file
 from streamlog.tables.state.changelog import SourceLog, TaskProgress, changelog_offset
 from streamlog.tables.stores.store import KeyValueStore
 from streamlog.topology import Topology
@@ -48,7 +47,7 @@ RESERVED = b"\x00"
 def capture(
     task: Task,
     store: KeyValueStore | None,
-    place: SnapshotPlace,
+    place: SnapshotStore,
     *,
     attempt: str = "0",
     file_bytes: int = FILE_BYTES,
@@ -60,7 +59,7 @@ def capture(
     Args:
         task: with nothing left to take. Rows that wait for a commit were handed on (`Task.emit`).
         store: that the task was made with; None for a task without state.
-        place: of this one snapshot (`SnapshotPlace(...) / job_id`).
+        place: of this one snapshot (`SnapshotStore(...) / job_id`).
         attempt: tells attempts at the same task from each other; files of others stay untouched.
         file_bytes: of one sorted file, at most about so much.
 
@@ -90,7 +89,7 @@ def entry_of(
     progress: TaskProgress | None,
     offsets: Mapping[tuple[str, int], int],
     times: Mapping[tuple[str, int], int],
-    place: SnapshotPlace,
+    place: SnapshotStore,
     logs: Mapping[tuple[str, int], SourceLog] | None = None,
     attempt: str = "0",
     file_bytes: int = FILE_BYTES,
@@ -125,7 +124,7 @@ def entry_of(
 
 
 def pending_of(
-    place: SnapshotPlace, folder: str, at: tuple[str, int], records: RecordColumns
+    place: SnapshotStore, folder: str, at: tuple[str, int], records: RecordColumns
 ) -> PendingRecords:
     """Records of a partition of a repartition topic that wait at the cut, as they are, in a file.
 
@@ -157,8 +156,8 @@ def pending_of(
     )
 
 
-def finished(
-    place: SnapshotPlace,
+def finish_snapshot(
+    place: SnapshotStore,
     entries: Iterable[TaskEntry],
     *,
     topology: Topology,
@@ -225,7 +224,7 @@ def finished(
 
 
 def _files(
-    store: KeyValueStore, place: SnapshotPlace, directory: str, file_bytes: int
+    store: KeyValueStore, place: SnapshotStore, directory: str, file_bytes: int
 ) -> Iterator[StoreFile]:
     rows = ((key, value) for key, value in store.range() if not key.startswith(RESERVED))
     for name, group in groupby(rows, key=lambda row: _store_of(row[0])):
@@ -235,7 +234,7 @@ def _files(
 def _store_files(
     name: str,
     rows: Iterator[tuple[bytes, bytes]],
-    place: SnapshotPlace,
+    place: SnapshotStore,
     directory: str,
     file_bytes: int,
 ) -> Iterator[StoreFile]:
@@ -246,7 +245,7 @@ def _store_files(
         file = f"{directory}/{name.replace('/', '.')}-{number}.sst"
         with place.writing(file) as path:
             count = write_sorted(first, rows, path, file_bytes=file_bytes)
-            size_bytes, crc = measured(path)
+            size_bytes, crc = measure_file(path)
         yield StoreFile(name=file, size_bytes=size_bytes, crc=crc, store=name, rows=count)
 
 
@@ -270,4 +269,4 @@ def _version() -> str:
         return "unknown"
 
 
-__all__ = ["FilePart", "capture", "entry_of", "finished", "pending_of"]
+__all__ = ["FilePart", "capture", "entry_of", "finish_snapshot", "pending_of"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from streamlog.testing.driver import Rehearsal, TestDriver
+from streamlog.testing.driver_topics import TestTopicIn, TestTopicOut
 from streamlog.testing.simulation import Simulation, SimulationReport
-from streamlog.testing.topics import TestTopicIn, TestTopicOut
 
 __all__ = [
     "Rehearsal",

@@ -40,15 +40,11 @@ from streamlog.records.partitioners import DEFAULT, Partitioner
 from streamlog.tables.state.changelog import Restoration
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.tables.stores.store import Change
-from streamlog.testing.agents import DriverAgents
-from streamlog.testing.final_check import check_outputs, check_state
-from streamlog.testing.global_tables import ListedTables
-from streamlog.testing.marks import DriverMarks
-from streamlog.testing.memory_topic import MemoryTopic
-from streamlog.testing.schedules import schedules
-from streamlog.testing.sharing import shared
-from streamlog.testing.tables import DriverTables, DriverTaskRows
-from streamlog.testing.topics import TestTopicIn, TestTopicOut
+from streamlog.testing.driver_agents import DriverAgents
+from streamlog.testing.driver_tables import DriverTables, DriverTaskRows, share_tasks
+from streamlog.testing.driver_time import DriverMarks, schedules
+from streamlog.testing.driver_topics import TestTopicIn, TestTopicOut, check_outputs, check_state
+from streamlog.testing.memory_topic import ListedTables, MemoryTopic
 from streamlog.topology import Subtopology, Topology, dead_letter_topics
 from streamlog.windows.emit import FAR_MS
 
@@ -364,7 +360,7 @@ class TestDriver:
         self.check_runs()
         if workers < 1:
             raise UsageError(f"an app needs 1 worker or more, not {workers}")
-        owners = shared(self._tasks, self._owners, workers)
+        owners = share_tasks(self._tasks, self._owners, workers)
         self._agents.write_rows()
         for task in self._tasks.values():
             self._commit(task)

@@ -25,10 +25,10 @@ from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.outbox import Drop
 from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.records.partitioners import DEFAULT
-from streamlog.testing.agents import DriverAgents
 from streamlog.testing.driver import Rehearsal, TestDriver
+from streamlog.testing.driver_agents import DriverAgents
+from streamlog.testing.driver_topics import TestTopicIn, TestTopicOut
 from streamlog.testing.memory_topic import MemoryTopic
-from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.testing.turmoil import Turmoil
 from streamlog.topology import Topology
 from streamlog.windows.emit import Emit

@@ -25,11 +25,10 @@ from streamlog.worker.assignment.rebalance_plan import Policy
 from streamlog.worker.assignment.task_placement import Placement, together
 from streamlog.worker.commit.commit import OnStep, unheard
 from streamlog.worker.health.loop_watch import Limits
-from streamlog.worker.state.abandoned import STATE_CLEANUP_DELAY_MS
-from streamlog.worker.topics.hand_over_log import HandOver
+from streamlog.worker.state.restore import STATE_CLEANUP_DELAY_MS
 from streamlog.worker.topics.lost_sources import policy_of
 from streamlog.worker.topics.own_topics import OwnTopics
-from streamlog.worker.topics.version_log import VersionChange
+from streamlog.worker.topics.version_log import HandOver, VersionChange
 
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 EXACTLY_ONCE: Final = "exactly_once"

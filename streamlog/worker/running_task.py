@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from streamlog.client.consumer import Consumer
+from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
+from streamlog.errors import SourceLost
 from streamlog.processing.task import Task, TaskId
+from streamlog.processing.task_progress import InputRestart, restart_inputs
+from streamlog.protocol.schema import ZERO_UUID
 from streamlog.record import TopicPartition
 from streamlog.records.control_batches import TimeMark
 from streamlog.records.record_columns import RecordColumns
+from streamlog.tables.state.changelog import SourceLog, TaskProgress, stored_progress
 from streamlog.worker.engine import EngineThread
-from streamlog.worker.health.holdups import HeldResult
 from streamlog.worker.health.watchdog import Sight
-from streamlog.worker.health.worker_figures import TaskFigures
+from streamlog.worker.health.worker_health import HeldResult, TaskFigures
+from streamlog.worker.inputs.assigned_partitions import Judge, StartOffset
 from streamlog.worker.state.restore import TaskState
+from streamlog.worker.topics.lost_sources import is_recreated
 
 
 @dataclass(slots=True)
@@ -65,7 +72,7 @@ class RunningTask:
         )
 
 
-async def built(
+async def build_task(
     engine: EngineThread, task_id: TaskId, build: Callable[[], Task], state: TaskState | None
 ) -> Task:
     """A task whose processors have begun; their `init` may block, as all functions may.
@@ -94,3 +101,110 @@ async def built(
             await engine.call(task_id, close)
         raise
     return made[0]
+
+
+def begin(running: RunningTask, places: Mapping[TopicPartition, StartOffset]) -> None:
+    """Tell a new task where it begins in inputs of which its state knows nothing."""
+    task = running.task
+    task.start_at(_starts(running, places), _start_times(running, places))
+    task.belong_to(_first_logs(running, places))
+
+
+def start_of(running: RunningTask, part: TopicPartition, place: StartOffset) -> OffsetAndMetadata:
+    """Where to read on: where the task stands, or an agent that is behind it."""
+    offset = running.task.positions[part]
+    log = running.task.logs.get(part, place.log)
+    if place.has_agent and place.committed < offset:
+        return place.start
+    return OffsetAndMetadata(offset, "", log.leader_epoch, log.topic_id or ZERO_UUID)
+
+
+def logs_of(task: Task, consumer: Consumer) -> dict[tuple[str, int], SourceLog]:
+    """The logs that the positions of a task belong to, with the leader epochs there."""
+    assigned, logs = consumer.assignment(), task.logs
+    found: dict[tuple[str, int], SourceLog] = {}
+    for part, offset in task.positions.items():
+        log, place = logs.get(part), TopicPartition(*part)
+        if log is not None and place in assigned:
+            epoch = consumer.place(place, offset).leader_epoch
+            # An epoch that is not remembered any more tells nothing: the last one does.
+            found[part] = log if epoch == NO_EPOCH else log._replace(leader_epoch=epoch)
+    return found
+
+
+def progress_of(
+    state: TaskState,
+    inputs: Collection[TopicPartition],
+    places: Mapping[TopicPartition, StartOffset],
+    judge: Judge,
+) -> TaskProgress | None:
+    """The progress that a state has; with new places where inputs are other logs by now.
+
+    Raises:
+        SourceLost: the app wants the worker to end then; the state is closed.
+    """
+    progress = stored_progress(state.front)
+    if progress is None:
+        return None
+    try:
+        return _moved(progress, inputs, places, judge)
+    except SourceLost:
+        state.front.close()
+        raise
+
+
+def _moved(
+    progress: TaskProgress,
+    inputs: Collection[TopicPartition],
+    places: Mapping[TopicPartition, StartOffset],
+    judge: Judge,
+) -> TaskProgress:
+    restarts: dict[tuple[str, int], InputRestart] = {}
+    for part in inputs:
+        offset, place = progress.offsets.get(part), places.get(part)
+        if offset is None or place is None:
+            continue
+        log = progress.logs.get(part, SourceLog())
+        if place.cut is not None or is_recreated(log, place.present.topic_id):
+            restarts[part] = judge(part, offset, log, place.present, place.cut)
+    return restart_inputs(progress, restarts) if restarts else progress
+
+
+def _starts(
+    running: RunningTask, places: Mapping[TopicPartition, StartOffset]
+) -> dict[tuple[str, int], int]:
+    """Where a new task begins to read, for inputs of which its state knows nothing.
+
+    A task with state starts at the beginning: the group's offsets may tell of a state that was
+    deleted.
+    """
+    known = running.task.positions
+    return {
+        part: places[part].begin if running.state is not None else places[part].task_at.position
+        for part in running.inputs
+        if part not in known
+    }
+
+
+def _start_times(
+    running: RunningTask, places: Mapping[TopicPartition, StartOffset]
+) -> dict[tuple[str, int], int]:
+    """How far event time has come there, which a task without state has to be told."""
+    told = {part: places[part].task_at.time_ms for part in running.inputs}
+    return {part: ms for part, ms in told.items() if ms is not None and running.state is None}
+
+
+def _first_logs(
+    running: RunningTask, places: Mapping[TopicPartition, StartOffset]
+) -> dict[tuple[str, int], SourceLog]:
+    """The logs of inputs of which the progress of a new task does not tell."""
+    known = running.task.logs
+    found: dict[tuple[str, int], SourceLog] = {}
+    for part in running.inputs:
+        log = places[part].log
+        if part not in known or not known[part].topic_id:
+            # With state it begins elsewhere than the group does.
+            epoch = log.leader_epoch if running.state is None else NO_EPOCH
+            cuts = known[part].cuts if part in known else log.cuts
+            found[part] = SourceLog(log.topic_id, epoch, cuts)
+    return found

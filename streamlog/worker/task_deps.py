@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
-from streamlog.log import Log
+from streamlog.log import EMBEDDED, Log
 from streamlog.processing.task_progress import Era
 from streamlog.worker.commit.commit import OnStep
 from streamlog.worker.commit.exactly_once import Transactor
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.global_reader import GlobalReader
-from streamlog.worker.health.worker_figures import Figures
-from streamlog.worker.inputs.source_watch import Sources
-from streamlog.worker.topics.hand_over_log import HandOver
-from streamlog.worker.topics.own_topics import OwnTopics
+from streamlog.worker.health.worker_health import Figures
+from streamlog.worker.inputs.source_watch import Sources, compare_source_ids
+from streamlog.worker.program import Program, WorkerStart
+from streamlog.worker.topics.app_topics import ensure_topics
+from streamlog.worker.topics.own_topics import OwnTopics, OwnTopicsLog
 from streamlog.worker.topics.savepoint_messages import SavepointCut
+from streamlog.worker.topics.version_log import HandOver, VersionLog, hand_overs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +59,73 @@ class TaskDeps:
     """Go on with empty state if a changelog is not the one that the state on disk is of."""
     sources: Sources
     """Sees that inputs still are the logs that were read."""
+
+
+async def prepare_log(
+    program: Program, log: Log, *, clock: Clock, log_url: str, web: str | None
+) -> WorkerStart:
+    """Make sure that no state would be lost, and that all topics are there.
+
+    Raises:
+        StateLost, SourceLost: state or records would be lost; nothing was changed.
+        UnknownTopicOrPartition: a source is missing.
+        TopologyError: partition counts contradict each other, or the state.
+    """
+    versions = VersionLog(log, program.topology, clock)
+    await versions.check(accept_state_loss=program.accept_state_loss)
+    own_log = OwnTopicsLog(log, program.topology, clock)
+    own = await own_log.check(
+        source_lost=program.source_lost, accept_state_loss=program.accept_state_loss
+    )
+    # On somebody's cluster, a source that is missing is more likely a wrong name.
+    required = () if log_url.startswith(EMBEDDED) else program.sources
+    counts = await ensure_topics(log, program.topology, program.topics, required=required)
+    handed = await hand_overs(log, program.app_id, clock)
+    change = await versions.settle(accept_state_loss=program.accept_state_loss)
+    return WorkerStart(
+        program=program,
+        log=log,
+        log_url=log_url,
+        counts=counts,
+        tasks=sum(sub.tasks(counts) for sub in program.topology.subtopologies),
+        web=web,
+        change=change,
+        own_topics=await own_log.note(own, await compare_source_ids(log, program, own)),
+        hand_over=handed[-1] if handed else None,
+    )
+
+
+def task_deps_of(
+    start: WorkerStart,
+    cut: SavepointCut | None,
+    *,
+    clock: Clock,
+    consumer: Consumer,
+    producer: Producer,
+    transactor: Transactor | None,
+    reader: GlobalReader,
+    background: asyncio.TaskGroup,
+    engine: EngineThread,
+) -> TaskDeps:
+    """What the tasks of a worker need; `cut` is where they are to stand still, if they are."""
+    program = start.program
+    return TaskDeps(
+        log=start.log,
+        producer=producer,
+        consumer=consumer,
+        clock=clock,
+        state_path=program.state_path,
+        state_memory_bytes=program.state_memory_bytes - program.global_memory_bytes,
+        era=start.change.era,
+        background=background,
+        figures=reader.figures,
+        engine=engine,
+        transactor=transactor,
+        on_step=program.on_step,
+        reader=reader,
+        hand_over=start.hand_over,
+        cut=cut,
+        sources=Sources(consumer, clock, app_id=program.app_id, policy=program.source_policy),
+        own_topics=start.own_topics,
+        accept_state_loss=program.accept_state_loss,
+    )

@@ -16,10 +16,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
+from streamlog.agents.awaited import await_call
 from streamlog.agents.offsets import AgentPosition as Reached
 from streamlog.client.offset_metadata import Offsets
 from streamlog.clock import SteadyWall
-from streamlog.processing.outbox import Outbox, SinkBatch
+from streamlog.processing.outbox import CallResult, Outbox, SinkBatch, TaskCall
 from streamlog.processing.table_rows import tables_of
 from streamlog.processing.tables.writable_table import RowWrite
 from streamlog.processing.task import Task, TaskId
@@ -34,22 +35,68 @@ from streamlog.worker.access.questions import NotHere
 from streamlog.worker.commit.commit import Fenced, TaskCheckpoints, bring_in, checkpoint
 from streamlog.worker.commit.exactly_once import Transactor
 from streamlog.worker.commit.sinks import Sinks
-from streamlog.worker.health.drop_log import DropLog
-from streamlog.worker.health.holdups import Holdups
 from streamlog.worker.health.watchdog import Sight
-from streamlog.worker.health.worker_figures import TaskFigures
-from streamlog.worker.inputs.cut_limits import CutLimits
-from streamlog.worker.inputs.input_ends import Ends
-from streamlog.worker.inputs.key_partitions import KeyPlaces
-from streamlog.worker.inputs.pauses import Pauses
-from streamlog.worker.inputs.start_offsets import Place
-from streamlog.worker.inputs.time_marks import Marks
-from streamlog.worker.running_task import RunningTask, built
+from streamlog.worker.health.worker_health import DropLog, Holdups, TaskFigures
+from streamlog.worker.inputs.assigned_partitions import Pauses, StartOffset
+from streamlog.worker.inputs.input_ends import Ends, Marks
+from streamlog.worker.inputs.key_partitions import KeyPartitionCheck
+from streamlog.worker.running_task import (
+    RunningTask,
+    begin,
+    build_task,
+    logs_of,
+    progress_of,
+    start_of,
+)
 from streamlog.worker.state.restore import Restorer, TaskState
-from streamlog.worker.task_calls import Calls
 from streamlog.worker.task_deps import TaskDeps
-from streamlog.worker.task_positions import begin, logs_of, progress_of, start_of
-from streamlog.worker.topics.hand_over_log import Base
+from streamlog.worker.topics.savepoint_messages import CutLimits
+from streamlog.worker.topics.version_log import Base
+
+
+class Calls:
+    """The calls of all tasks of a worker."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._running: dict[TaskId, set[asyncio.Task[None]]] = {}
+        self._results: dict[TaskId, list[CallResult]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._running.values()))
+
+    def has_results(self, task_id: TaskId) -> bool:
+        """Whether something has come of a task's calls."""
+        return bool(self._results.get(task_id))
+
+    def start(self, task_id: TaskId, calls: Sequence[TaskCall]) -> None:
+        """Begin to await these."""
+        if not calls:
+            return
+        running = self._running.setdefault(task_id, set())
+        results = self._results.setdefault(task_id, [])
+
+        async def run(call: TaskCall) -> None:
+            results.append(await await_call(call))
+
+        for call in calls:
+            task = self._group.create_task(run(call), name=f"{call.node} {call.number}")
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+    def take(self, task_id: TaskId) -> list[CallResult]:
+        """What has come of a task's calls since the last time."""
+        results = self._results.get(task_id, [])
+        taken = results[:]
+        results.clear()
+        return taken
+
+    def cancel(self, task_id: TaskId) -> None:
+        """The task was given up."""
+        self._results.pop(task_id, None)
+        for task in self._running.pop(task_id, ()):
+            task.cancel()
+
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +156,7 @@ class WorkerTasks:
         )
         """Sees to it that time goes on in quiet inputs."""
         self._holdups = Holdups()
-        self._keys = KeyPlaces(topology, counts, surroundings.clock)
+        self._keys = KeyPartitionCheck(topology, counts, surroundings.clock)
         self._checkpoints = TaskCheckpoints(
             surroundings.log,
             surroundings.producer,
@@ -124,7 +171,7 @@ class WorkerTasks:
         self._opening: dict[TaskId, asyncio.Task[None]] = {}
         self._restorers: dict[TaskId, Restorer] = {}
         self._opened: dict[TaskId, RunningTask] = {}
-        self._places: Mapping[TopicPartition, Place] = {}
+        self._places: Mapping[TopicPartition, StartOffset] = {}
         self._suspended = False
         self._reached: dict[TopicPartition, Reached] = {}
         self._calls = Calls(surroundings.background)
@@ -252,7 +299,7 @@ class WorkerTasks:
         sizes = [running.task.state_bytes for running in self._running.values()]
         return max(sizes, default=0) > COMMIT_EARLY_BYTES or sum(sizes) > COMMIT_EARLY_BYTES_SUM
 
-    async def assign(self, places: Mapping[TopicPartition, Place]) -> None:
+    async def assign(self, places: Mapping[TopicPartition, StartOffset]) -> None:
         """Open the tasks that read these partitions, besides those that are here."""
         self._places = {**self._places, **places}
         for task_id in self.of(places):
@@ -595,7 +642,7 @@ class WorkerTasks:
             doubts_ends=self._with.cut is None,
             history=self._bounds.spans(sub.topics),
         )
-        task = await built(self._engine, task_id, build, state)
+        task = await build_task(self._engine, task_id, build, state)
         self._opening.pop(task_id, None)
         self._opened[task_id] = RunningTask(task, state, self.inputs(task_id))
 

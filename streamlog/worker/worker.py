@@ -12,9 +12,10 @@ once. Not done here: signals and exit codes (`cli`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, closing
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from streamlog import repeated
@@ -23,50 +24,135 @@ from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import DamagedBatch, LogError, ProcessingError
+from streamlog.errors import ConnectionLost, DamagedBatch, LogError, ProcessingError, StreamlogError
 from streamlog.log import Log
+from streamlog.processing.error_handling import DamagedInputs
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
 from streamlog.tables.local_disk.task_directory import WorkerIdentity, state_host
 from streamlog.transport.security import Security
-from streamlog.worker.access.local import LocalRows
-from streamlog.worker.access.routed import RoutedTables
+from streamlog.worker.access.routed_tables import LocalRows, RoutedTables
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.commit.exactly_once import Transactor, Undone
-from streamlog.worker.damaged_batches import passed
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.global_reader import reader_of
 from streamlog.worker.health.loop_watch import Watching
 from streamlog.worker.health.watchdog import Sight
-from streamlog.worker.health.worker_figures import WorkerState
-from streamlog.worker.http_wiring import door_at, tables_over
-from streamlog.worker.inputs.pauses import Pauses
-from streamlog.worker.inputs.source_watch import LOST, Lost
-from streamlog.worker.inputs.start_offsets import (
-    Place,
-    described,
+from streamlog.worker.health.worker_health import WorkerState
+from streamlog.worker.inputs.assigned_partitions import (
+    Pauses,
+    StartOffset,
+    describe_start,
     look_up,
     refuse_growth,
     watch_directory,
 )
-from streamlog.worker.parting import unless_gone
-from streamlog.worker.preparing import prepared, surroundings_of
+from streamlog.worker.inputs.source_watch import LOST, Lost
 from streamlog.worker.program import Program, WorkerStart
-from streamlog.worker.replies import Replies
-from streamlog.worker.savepoint.savepoint_watch import SavepointWatch, obey
+from streamlog.worker.savepoint.savepoint_log import SavepointWatch, obey
 from streamlog.worker.savepoint.task_savepoints import TaskSavepoints
-from streamlog.worker.schedules.cron import CronScheduler
-from streamlog.worker.schedules.run_log import RunLog
-from streamlog.worker.state.abandoned import remove_abandoned
-from streamlog.worker.state.committed_rows import rows_for_agents
-from streamlog.worker.task_deps import TaskDeps
-from streamlog.worker.task_lags import TaskLags
+from streamlog.worker.schedules.cron import CronScheduler, RunLog
+from streamlog.worker.standbys import TaskLags
+from streamlog.worker.state.restore import remove_abandoned
+from streamlog.worker.task_deps import TaskDeps, prepare_log, task_deps_of
 from streamlog.worker.tasks import AgentWrites, WorkerTasks
 from streamlog.worker.topics.savepoint_messages import SavepointCut
-from streamlog.worker.worker_agents import WorkerAgents
-from streamlog.worker.worker_offsets import WorkerGroupOffsets
+from streamlog.worker.web.worker_server import door_at, tables_over
+from streamlog.worker.worker_agents import (
+    Replies,
+    WorkerAgents,
+    WorkerGroupOffsets,
+    rows_for_agents,
+)
+
+if TYPE_CHECKING:
+    from streamlog.records.record_columns import RecordColumns
+
+
+async def skip_damaged_batch(
+    damaged: DamagedBatch,
+    program: Program,
+    tasks: WorkerTasks,
+    agents: WorkerAgents,
+    consumer: Consumer,
+) -> dict[TopicPartition, RecordColumns]:
+    """Go on behind a batch that can't be read; no records come of it.
+
+    Raises:
+        ProcessingError: the policy is `FAIL`.
+    """
+    agent_policies = [(agent.topic.name, agent.on_error) for agent in program.agents]
+    outbox = DamagedInputs(program.topology, agent_policies).outbox(damaged)
+    place = TopicPartition(damaged.topic, damaged.partition)
+    consumer.seek(place, damaged.next_offset)
+    for running in tasks.reading(place)[:1]:
+        await tasks.took(running, outbox)
+        return {}
+    await agents.leave_out(outbox)
+    return {}
+
+
+GONE_MS = 5_000
+"""A log whose brokers don't answer for so long is gone."""
+TELL_MS = 500
+"""So long without an answer, and the user is told what the worker waits for."""
+LOOK_MS = 500
 
 logger = repeated.logger(__name__)
+
+
+async def work_while_log_answers(log: Log, stop: asyncio.Event, work: Awaitable[None]) -> None:
+    """Work until `work` ends, or `stop` is set and the log is gone.
+
+    Raises:
+        ConnectionLost: it is; `work` was cancelled.
+        StreamlogError: as `work`.
+    """
+    failure: Exception | None = None
+    watching: asyncio.Task[None] | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_watch(log, stop), name="end of the log")
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - raised below as it is, and not in a group
+                failure = error
+            finally:
+                watching.cancel()
+    except* ConnectionLost as gone:
+        failure = gone.exceptions[0]
+    if failure is not None:
+        raise failure
+
+
+async def _watch(log: Log, stop: asyncio.Event) -> None:
+    await stop.wait()
+    while True:
+        if not await _answers(log, within_ms=TELL_MS):
+            logger.warning(
+                "stopping: no broker answers, so nothing can be committed; waiting %d s for one",
+                GONE_MS // 1000,
+            )
+            if not await _answers(log, within_ms=GONE_MS - TELL_MS):
+                break
+        await asyncio.sleep(LOOK_MS / 1000)
+    raise ConnectionLost(
+        f"stopped without the last commit, as no broker has answered for {GONE_MS // 1000} s: what"
+        " was not committed is processed again next time"
+    )
+
+
+async def _answers(log: Log, *, within_ms: int) -> bool:
+    """Whether a broker gives any answer in time."""
+    try:
+        async with asyncio.timeout(within_ms / 1000):
+            await log.admin().find_topics([])  # Retries what can be retried.
+    except TimeoutError:
+        return False
+    except StreamlogError as error:
+        logger.debug("a broker refuses: %s", error)
+    return True
+
 
 UNDONE_MAX = 5
 """So many commits in a row that do not count, and the worker ends with the reason."""
@@ -90,7 +176,6 @@ STOP_WAIT_MS = 30_000
 """A function that is still at work so long after the request to stop is not waited for."""
 LAST_COMMIT_MS = 10_000
 JOIN_NOTICE_MS = 3_000
-LOOK_MS = 500
 """How long a directory that has vanished goes unnoticed."""
 MOVED_ON = frozenset(
     {
@@ -141,7 +226,9 @@ class Worker:
             log as opened,
             SavepointWatch(opened, self._program.app_id, self._clock) as watch,
         ):
-            await unless_gone(opened, stop, obey(watch, stop, partial(self._run, opened, watch)))
+            await work_while_log_answers(
+                opened, stop, obey(watch, stop, partial(self._run, opened, watch))
+            )
 
     async def _run(
         self, log: Log, halts: SavepointWatch, stop: asyncio.Event, cut: SavepointCut | None
@@ -153,7 +240,9 @@ class Worker:
             web = None if door is None else door.listener.endpoint
             if web is not None:
                 self.exchange.endpoint = web
-            start = await prepared(program, log, clock=self._clock, log_url=self._log_url, web=web)
+            start = await prepare_log(
+                program, log, clock=self._clock, log_url=self._log_url, web=web
+            )
             self._announce(start)
             # Tasks hand over whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))
@@ -165,7 +254,7 @@ class Worker:
             await stack.enter_async_context(reader)
             program.bind_global_tables(reader.tables)
             background = await stack.enter_async_context(asyncio.TaskGroup())
-            surroundings = surroundings_of(
+            surroundings = task_deps_of(
                 start,
                 cut,
                 clock=self._clock,
@@ -404,7 +493,9 @@ class _WorkerLoop:
                 max_records=0 if self._is_between and self._tasks.is_large else POLL_RECORDS_MAX,
             )
         except DamagedBatch as damaged:
-            polled = await passed(damaged, self._program, self._tasks, self._agents, self._consumer)
+            polled = await skip_damaged_batch(
+                damaged, self._program, self._tasks, self._agents, self._consumer
+            )
             self._figures.passed_batches[damaged.topic, damaged.partition] += 1
         except LOST as error:
             await self._reopen(error)
@@ -527,7 +618,7 @@ class _WorkerLoop:
         self._agents.go_on()
         await self._tasks.assign(places)
 
-    def _go_to(self, places: Mapping[TopicPartition, Place]) -> None:
+    def _go_to(self, places: Mapping[TopicPartition, StartOffset]) -> None:
         self._offsets.begin(places)
         for partition, place in places.items():
             self._consumer.seek(partition, place.start)
@@ -601,9 +692,11 @@ class _WorkerLoop:
         await self._tasks.assign(places)
         self._copies.look_at_disk()
         mine = frozenset(self._consumer.assignment())
-        logger.info("rebalance: %s", described(mine, self._tasks.of(mine)))
+        logger.info("rebalance: %s", describe_start(mine, self._tasks.of(mine)))
 
-    async def _look_up(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Place]:
+    async def _look_up(
+        self, partitions: frozenset[TopicPartition]
+    ) -> dict[TopicPartition, StartOffset]:
         agents_read = {agent.topic.name for agent in self._program.agents}
         return await look_up(
             self._consumer,

@@ -6,13 +6,13 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 
-from streamlog.agents.awaited import awaited
+from streamlog.agents.awaited import await_call
 from streamlog.errors import RequestTimedOut
 from streamlog.processing.outbox import CallResult, TaskCall
 
 
 def result(fn: Callable[[], Awaitable[object]], timeout_ms: int | None = None) -> CallResult:
-    return asyncio.run(awaited(TaskCall("node", 3, fn, timeout_ms)))
+    return asyncio.run(await_call(TaskCall("node", 3, fn, timeout_ms)))
 
 
 def test_a_value() -> None:
@@ -63,7 +63,7 @@ def test_whoever_awaits_it_may_be_cancelled() -> None:
 
     async def main() -> bool:
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(awaited(TaskCall("node", 3, hangs)))
+            task = group.create_task(await_call(TaskCall("node", 3, hangs)))
             await asyncio.sleep(0)
             task.cancel()
         return task.cancelled()

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from streamlog.agents.offsets import (
     METADATA_BYTES_MAX,
     AgentPosition,
+    merge_ranges,
     metadata_of,
     noted_of,
     offset_of,
-    places_of,
+    positions_of,
 )
-from streamlog.agents.progress import merged
 from streamlog.tables.state.changelog import SourceLog
 
 ranges = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**4)), max_size=8).map(
-    lambda many: merged((start, start + length) for start, length in many)
+    lambda many: merge_ranges((start, start + length) for start, length in many)
 )
 
 
@@ -42,7 +42,7 @@ def test_what_was_told_is_read_again(
     metadata = metadata_of(offset, places, log)
     assert noted_of(offset, metadata).log == log
     assert len(metadata) <= METADATA_BYTES_MAX
-    found = places_of(offset, metadata)
+    found = positions_of(offset, metadata)
     ahead = {
         name: AgentPosition(p.position, list(p.ranges), p.time_ms)
         for name, p in places.items()
@@ -59,11 +59,11 @@ def test_it_is_bounded_and_tells_nothing_that_is_not_so(readers: int) -> None:
     places = {f"agent-{number}": AgentPosition(number, many) for number in range(readers)}
     metadata = metadata_of(0, places)
     assert len(metadata.encode()) <= METADATA_BYTES_MAX
-    for name, place in places_of(0, metadata).items():
+    for name, place in positions_of(0, metadata).items():
         assert place.position == places[name].position
         assert list(place.ranges) == many[: len(place.ranges)]
     if readers == 1:
-        assert len(places_of(0, metadata)["agent-0"].ranges) > 900
+        assert len(positions_of(0, metadata)["agent-0"].ranges) > 900
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_it_is_bounded_and_tells_nothing_that_is_not_so(readers: int) -> None:
      "streamlog:2:x:0", "streamlog:2::", "xstreamlog:2::0"],
 )  # fmt: skip
 def test_what_others_have_written_tells_nothing(metadata: str) -> None:
-    assert places_of(7, metadata) == {}
+    assert positions_of(7, metadata) == {}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.agents.feed import SLICE_RECORDS_MAX
-from streamlog.agents.pace import HOLD_MS, TURNS, YIELD_RECORDS, Pace
+from streamlog.agents.feed import HOLD_MS, SLICE_RECORDS_MAX, TURNS, YIELD_RECORDS, Pace
 
 
 def run(pace: Pace, records: int, now_ms: int, us_each: int) -> tuple[int, list[int], list[int]]:

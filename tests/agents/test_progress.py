@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.agents.progress import AgentProgress, merged
+from streamlog.agents.offsets import AgentProgress, merge_ranges
 from streamlog.records.batch import LogRecord
 
 offsets = st.lists(st.integers(0, 60), unique=True, min_size=1).map(sorted)
@@ -58,4 +58,4 @@ def test_what_comes_twice_is_taken_once() -> None:
 
 
 def test_ranges_that_touch_are_one() -> None:
-    assert merged([(7, 9), (1, 3), (3, 4), (8, 12), (5, 5)]) == [(1, 4), (7, 12)]
+    assert merge_ranges([(7, 9), (1, 3), (3, 4), (8, 12), (5, 5)]) == [(1, 4), (7, 12)]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from streamlog import App, ProcessingError, Record, Stream, Topic
 from streamlog.agents import results
+from streamlog.agents.feed import YIELD_RECORDS
 from streamlog.agents.offsets import AgentPosition
-from streamlog.agents.pace import YIELD_RECORDS
 from streamlog.agents.results import RESULTS_MAX
 from streamlog.agents.run import AgentRun
 from streamlog.dsl.agent import Agent

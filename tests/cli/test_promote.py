@@ -18,8 +18,8 @@ from streamlog.cli.session import Session
 from streamlog.errors import UsageError
 from streamlog.log import Log
 from streamlog.record import TopicPartition
-from streamlog.worker.operations import promotion, substitute_worker
-from streamlog.worker.savepoint import savepoint_watch
+from streamlog.worker.operations import promotion
+from streamlog.worker.savepoint import savepoint_log
 from streamlog.worker.worker import Worker
 
 Say = Callable[..., tuple[int, str]]
@@ -108,10 +108,10 @@ def at_work(app: App) -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(savepoint_watch, "LOOK_MS", 100)
-    monkeypatch.setattr(savepoint_watch, "HALTED_LOOK_MS", 50)
+    monkeypatch.setattr(savepoint_log, "LOOK_MS", 100)
+    monkeypatch.setattr(savepoint_log, "HALTED_LOOK_MS", 50)
     monkeypatch.setattr(promotion, "LOOK_MS", 50)
-    monkeypatch.setattr(substitute_worker, "ALONE_MS", 200)
+    monkeypatch.setattr(promotion, "ALONE_MS", 200)
 
 
 def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:

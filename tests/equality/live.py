@@ -24,15 +24,15 @@ from typing import Any, TypeAlias
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.history.fed import FedEquality, Flow
-from streamlog.history.finished import FinishedTask
-from streamlog.history.local import LocalRun, RunDeps, with_ends
-from streamlog.history.plan import planned
+from streamlog.history.local_run import LocalRun, RunDeps, with_ends
+from streamlog.history.plan import plan_history
 from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
+from streamlog.history.task_run import FinishedTask
 from streamlog.log import Log
 from streamlog.processing.inputs.record_queue import TimeSpan
 from streamlog.record import TopicPartition
-from streamlog.snapshots import SnapshotPlace
+from streamlog.snapshots import SnapshotStore
 from streamlog.tables.stores.memory_store import MemoryStore
 from tests.equality.feeding import Feeding, Row, Sequences, quiet_everywhere, with_marks
 from tests.equality.programs import LIVE, LONG_MS, SPAN_MS, Fed, Program, build, history
@@ -195,7 +195,9 @@ def _promised(equality: FedEquality, rows: list[Row]) -> object:
 def local_history(url: str, program: Program, directory: Path) -> list[FinishedTask]:
     """The tasks of a history in this process."""
     with LogReader(url) as reader:
-        plan = planned(program.app.topology(), counts_of(program), span=TimeSpan(), outputs="stage")
+        plan = plan_history(
+            program.app.topology(), counts_of(program), span=TimeSpan(), outputs="stage"
+        )
         surroundings = RunDeps(
             reader=reader,
             directory=directory / "history",
@@ -206,9 +208,9 @@ def local_history(url: str, program: Program, directory: Path) -> list[FinishedT
         return LocalRun(with_ends(plan, reader), surroundings).run()
 
 
-def place_in(directory: Path) -> SnapshotPlace:
+def place_in(directory: Path) -> SnapshotStore:
     """Where a history leaves its rows."""
-    return SnapshotPlace(str(directory / "snapshots" / "one"))
+    return SnapshotStore(str(directory / "snapshots" / "one"))
 
 
 def counts_of(program: Program) -> dict[str, int]:
@@ -218,7 +220,7 @@ def counts_of(program: Program) -> dict[str, int]:
 
 def flows_of(program: Program) -> dict[str, Flow]:
     """What is promised of each output."""
-    fed = planned(program.app.topology(), counts_of(program), span=TimeSpan()).fed
+    fed = plan_history(program.app.topology(), counts_of(program), span=TimeSpan()).fed
     return {topic.name: fed[topic.name] for topic in program.outputs}
 
 

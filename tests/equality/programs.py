@@ -34,7 +34,7 @@ from streamlog import (
     tumbling,
 )
 from streamlog.errors import TopologyError
-from streamlog.history.plan import planned
+from streamlog.history.plan import plan_history
 from streamlog.processing.inputs.record_queue import TimeSpan
 from streamlog.topology import Topology
 
@@ -208,7 +208,7 @@ def _promised(
     program: Program, topology: Topology, counts: Mapping[str, int], rng: Random
 ) -> list[int]:
     """Which outputs a live program keeps: some of those of which something is promised."""
-    fed = planned(topology, counts, span=TimeSpan()).fed
+    fed = plan_history(topology, counts, span=TimeSpan()).fed
     made = range(len(program.inputs.keys() - program.tables), len(program.outputs))
     promised = [at for at in made if fed[program.outputs[at].name].equality != "A"]
     chosen = sorted(rng.sample(promised, min(len(promised), WRITTEN_MAX)))

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from streamlog import App
 from streamlog.client.admin import NewTopic
-from streamlog.history.finished import FinishedTask
 from streamlog.history.staging import read_segment
+from streamlog.history.task_run import FinishedTask
 from streamlog.log import Log
 from streamlog.records.batch import LogRecord
-from streamlog.snapshots import SnapshotPlace
+from streamlog.snapshots import SnapshotStore
 from tests.equality.programs import Program
 from tests.golden.adapter import Adapter
 from tests.golden.compare import Case, Row, differing, expected_rows
@@ -117,11 +117,11 @@ class GoldenApp:
             ]
 
     @staticmethod
-    def place(directory: Path) -> SnapshotPlace:
+    def place(directory: Path) -> SnapshotStore:
         """Where a history that runs in this directory leaves its files."""
-        return SnapshotPlace(str(directory / "snapshots" / "one"))
+        return SnapshotStore(str(directory / "snapshots" / "one"))
 
-    def staged(self, tasks: Sequence[FinishedTask], place: SnapshotPlace) -> list[list[LogRecord]]:
+    def staged(self, tasks: Sequence[FinishedTask], place: SnapshotStore) -> list[list[LogRecord]]:
         """What a history has staged for each output, in order."""
         found: dict[str, list[LogRecord]] = {}
         for part in (part for task in tasks for part in task.staged):

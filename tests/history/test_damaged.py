@@ -13,12 +13,10 @@ from streamlog import App, on_error
 from streamlog.client.admin import NewTopic
 from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import CorruptData, ProcessingError
-from streamlog.history.finished import FinishedTask
-from streamlog.history.local import LocalRun, RunDeps, with_ends
-from streamlog.history.plan import planned
-from streamlog.history.readers import LogReader
-from streamlog.history.stored import StoredReader
-from streamlog.history.task_run import PartitionReader
+from streamlog.history.local_run import LocalRun, RunDeps, with_ends
+from streamlog.history.plan import plan_history
+from streamlog.history.readers import LogReader, StoredReader
+from streamlog.history.task_run import FinishedTask, PartitionReader
 from streamlog.log import Log
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.processing.error_handling import DamagedInputs
@@ -26,7 +24,7 @@ from streamlog.processing.inputs.record_queue import TimeSpan
 from streamlog.record import TopicPartition
 from streamlog.records.batch import HEADER_BYTES, encode_batch
 from streamlog.records.compression import Compression, compress
-from streamlog.snapshots import SnapshotPlace
+from streamlog.snapshots import SnapshotStore
 from streamlog.tables.stores.memory_store import MemoryStore
 from tests.records.slow_reader import Malformed, SlowRecord, read_plain_batch
 from tests.records.test_record_scan import damaged, sealed
@@ -117,11 +115,11 @@ def run_history(url: str, app: App, directory: Path) -> list[FinishedTask]:
     counts = {name: spec.partitions or 1 for name, spec in app.topics.items()}
     counts["lines-dlq"] = 1
     with LogReader(url) as reader:
-        plan = planned(app.topology(), counts, span=TimeSpan(), outputs="stage")
+        plan = plan_history(app.topology(), counts, span=TimeSpan(), outputs="stage")
         surroundings = RunDeps(
             reader=reader,
             directory=directory / "history",
-            place=SnapshotPlace(str(directory / "snapshots" / "one")),
+            place=SnapshotStore(str(directory / "snapshots" / "one")),
             now_ms=1_735_689_600_000,
             open_store=lambda _: MemoryStore(),
         )

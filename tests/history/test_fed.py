@@ -21,7 +21,7 @@ from streamlog import (
     tumbling,
 )
 from streamlog.history.fed import FedEquality, Flow, Provided
-from streamlog.history.plan import planned
+from streamlog.history.plan import plan_history
 from streamlog.processing.inputs.record_queue import TimeSpan
 
 Numbers = Stream[str, int]
@@ -64,7 +64,7 @@ def promised(make: Make, partitions: int, key: Any = str) -> Flow:
     stream = made if isinstance(made, Stream) else made.changes()
     stream.to(app.topic("out", key=key, value=int))
     counts = {name: spec.partitions or 1 for name, spec in app.topics.items()}
-    plan = planned(app.topology(), counts, span=TimeSpan())
+    plan = plan_history(app.topology(), counts, span=TimeSpan())
     flow = plan.fed["out"]
     assert f"out equal to a live run that is fed while it runs: {flow.equality}," in plan.explain()
     assert all(f"    as long as {each}" in plan.explain() for each in flow.provided)

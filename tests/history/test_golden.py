@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.history.golden import GoldenApp, content, golden_cases
-from tests.history.test_local import run_history
+from tests.history.test_local_run import run_history
 
 
 @pytest.mark.skipif(not golden_cases(), reason="STREAMLOG_GOLDEN names no file of cases")

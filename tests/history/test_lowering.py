@@ -7,7 +7,7 @@ import pytest
 
 from streamlog import App, Emit, Stream, agg, hopping, session, tumbling
 from streamlog.history.lowering import Lower
-from streamlog.history.plan import Plan, Stage, planned, taken_by_tasks
+from streamlog.history.plan import Plan, Stage, plan_history, taken_by_tasks
 from streamlog.processing.inputs.record_queue import TimeSpan
 
 
@@ -33,7 +33,7 @@ Sales = Stream[str, Sale]
 
 def plan_of(app: App, lower: Lower = "auto") -> Plan:
     counts = {name: spec.partitions or 2 for name, spec in app.topics.items()}
-    return planned(app.topology(), counts, span=TimeSpan(), engine="spark", lower=lower)
+    return plan_history(app.topology(), counts, span=TimeSpan(), engine="spark", lower=lower)
 
 
 def last_stage(make: Callable[[Sales], object]) -> Stage:
@@ -153,4 +153,4 @@ def test_an_engine_without_an_aggregation_of_its_own_says_nothing_of_it() -> Non
     sales = app.stream(app.topic("sales", key=str, value=Sale))
     sales.group_by(lambda k, _: k, name="by").windowed(tumbling("1m")).count(name="counts")
     counts = {"sales": 2}
-    assert "lowered" not in planned(app.topology(), counts, span=TimeSpan()).explain()
+    assert "lowered" not in plan_history(app.topology(), counts, span=TimeSpan()).explain()

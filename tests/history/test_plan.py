@@ -4,14 +4,14 @@ import pytest
 
 from streamlog import App, Emit, Processor, Record, tumbling
 from streamlog.errors import TopologyError
-from streamlog.history.plan import Plan, planned
+from streamlog.history.plan import Plan, plan_history
 from streamlog.processing.inputs.record_queue import TimeSpan
 from streamlog.windows.emit import UNKNOWN_MS
 
 
 def plan_of(app: App, *, span: TimeSpan | None = None, **more: object) -> Plan:
     counts = {name: spec.partitions or 2 for name, spec in app.topics.items()}
-    return planned(app.topology(), counts, span=span or TimeSpan(), **more)  # type: ignore[arg-type]
+    return plan_history(app.topology(), counts, span=span or TimeSpan(), **more)  # type: ignore[arg-type]
 
 
 def counting(app: App, emit: Emit = Emit.CLOSE) -> None:

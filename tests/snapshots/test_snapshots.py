@@ -15,12 +15,12 @@ from streamlog.serdes import serde_for
 from streamlog.snapshots import (
     Manifest,
     Snapshot,
-    SnapshotPlace,
+    SnapshotStore,
     TaskEntry,
-    default_place,
+    default_snapshot_store,
     fingerprint_of,
 )
-from streamlog.snapshots.capture import capture, finished
+from streamlog.snapshots.capture import capture, finish_snapshot
 from streamlog.snapshots.manifest import MANIFEST_FILE
 from streamlog.tables.local_disk.rocksdb_store import read_sorted, write_sorted
 from streamlog.topology import Topology
@@ -58,14 +58,14 @@ def a_cluster(topology: Topology, records: int = 200) -> Cluster:
     return cluster
 
 
-def taken(cluster: Cluster, place: SnapshotPlace, **settings: int) -> Snapshot:
+def taken(cluster: Cluster, place: SnapshotStore, **settings: int) -> Snapshot:
     entries = [
         capture(task, cluster.stores[task_id], place, **settings)
         for task_id, task in cluster.tasks.items()
     ]
     # As they come from other machines.
     entries = [TaskEntry.decode(entry.encode()) for entry in entries]
-    return finished(
+    return finish_snapshot(
         place,
         entries,
         topology=cluster.topology,
@@ -78,14 +78,14 @@ def taken(cluster: Cluster, place: SnapshotPlace, **settings: int) -> Snapshot:
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Snapshot:
-    return taken(a_cluster(visits()), SnapshotPlace(str(tmp_path / "snapshots")) / "job-1")
+    return taken(a_cluster(visits()), SnapshotStore(str(tmp_path / "snapshots")) / "job-1")
 
 
 @pytest.mark.parametrize("where", ["", "file://", "memory://"])
 @pytest.mark.parametrize("file_bytes", [1 << 20, 200])
 def test_what_was_captured_is_read_back(tmp_path: Path, where: str, file_bytes: int) -> None:
     cluster = a_cluster(visits())
-    place = SnapshotPlace(f"{where}{tmp_path}/snapshots") / "job-1"
+    place = SnapshotStore(f"{where}{tmp_path}/snapshots") / "job-1"
     taken(cluster, place, file_bytes=file_bytes)
 
     snapshot = Snapshot.open(f"{where}{tmp_path}/snapshots/job-1")
@@ -108,12 +108,12 @@ def test_what_was_captured_is_read_back(tmp_path: Path, where: str, file_bytes: 
         assert snapshot.progress(entry) == task.progress
     assert snapshot.manifest.rows > 0
     snapshot.remove()
-    assert SnapshotPlace(f"{where}{tmp_path}/snapshots").names() == []
+    assert SnapshotStore(f"{where}{tmp_path}/snapshots").names() == []
 
 
 def test_a_job_that_did_not_end_leaves_no_snapshot(tmp_path: Path) -> None:
     cluster = a_cluster(visits())
-    place = SnapshotPlace(str(tmp_path)) / "job-1"
+    place = SnapshotStore(str(tmp_path)) / "job-1"
     for task_id, task in cluster.tasks.items():
         capture(task, cluster.stores[task_id], place)
     with pytest.raises(CorruptData, match="there is no snapshot"):
@@ -122,11 +122,11 @@ def test_a_job_that_did_not_end_leaves_no_snapshot(tmp_path: Path) -> None:
 
 def test_attempts_at_the_same_task_harm_each_other_nothing(tmp_path: Path) -> None:
     cluster = a_cluster(visits())
-    place = SnapshotPlace(str(tmp_path)) / "job-1"
+    place = SnapshotStore(str(tmp_path)) / "job-1"
     first = [capture(t, cluster.stores[at], place, attempt="1") for at, t in cluster.tasks.items()]
     for at, task in cluster.tasks.items():
         capture(task, cluster.stores[at], place, attempt="2")
-    finished(
+    finish_snapshot(
         place,
         first,
         topology=cluster.topology,
@@ -138,11 +138,11 @@ def test_attempts_at_the_same_task_harm_each_other_nothing(tmp_path: Path) -> No
 
 def test_every_task_is_there_once(tmp_path: Path) -> None:
     cluster = a_cluster(visits())
-    place = SnapshotPlace(str(tmp_path)) / "job-1"
+    place = SnapshotStore(str(tmp_path)) / "job-1"
     entries = [capture(t, cluster.stores[at], place) for at, t in cluster.tasks.items()]
     for wrong in (entries[1:], [*entries, entries[0]]):
         with pytest.raises(CorruptData, match=f"task {entries[0].task}"):
-            finished(
+            finish_snapshot(
                 place,
                 wrong,
                 topology=cluster.topology,
@@ -202,13 +202,18 @@ def test_other_partition_counts_are_refused(snapshot: Snapshot, app_id: str) -> 
 
 def test_a_place_that_needs_a_library_says_so() -> None:
     with pytest.raises(ConfigError, match="can't be kept at nosuch://"):
-        SnapshotPlace("nosuch://bucket/x")
+        SnapshotStore("nosuch://bucket/x")
 
 
 def test_snapshots_lie_beside_the_log_or_the_state() -> None:
-    assert default_place("embedded:./.streamlog/log", "elsewhere") == "./.streamlog/snapshots"
-    assert default_place("kafka://host:9092", "./.streamlog/state") == "./.streamlog/snapshots"
-    assert default_place("embedded:log", "") == "./snapshots"
+    assert (
+        default_snapshot_store("embedded:./.streamlog/log", "elsewhere") == "./.streamlog/snapshots"
+    )
+    assert (
+        default_snapshot_store("kafka://host:9092", "./.streamlog/state")
+        == "./.streamlog/snapshots"
+    )
+    assert default_snapshot_store("embedded:log", "") == "./snapshots"
 
 
 def test_sorted_files_hold_what_was_written(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from spark_bridge import session
 from spark_bridge.spark_run import SparkRun
-from streamlog.history.finished import FinishedTask
-from streamlog.history.local import with_ends
-from streamlog.history.plan import planned
+from streamlog.history.local_run import with_ends
+from streamlog.history.plan import plan_history
 from streamlog.history.readers import LogReader
+from streamlog.history.task_run import FinishedTask
 from streamlog.processing.inputs.record_queue import TimeSpan
 from tests.equality.live import HistoryRun, counts_of, place_in
 from tests.equality.programs import Program
@@ -32,7 +32,7 @@ def history_in(spark: SparkSession) -> HistoryRun:
         with running, warnings.catch_warnings(), LogReader(url) as reader:
             warnings.simplefilter("ignore", UserWarning)
             counts, span = counts_of(program), TimeSpan()
-            plan = planned(program.app.topology(), counts, span=span, outputs="stage")
+            plan = plan_history(program.app.topology(), counts, span=span, outputs="stage")
             return SparkRun(
                 with_ends(plan, reader),
                 spark,

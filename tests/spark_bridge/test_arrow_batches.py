@@ -21,15 +21,15 @@ from spark_bridge.source_options import parse_options
 from spark_bridge.spark_run import SparkRun
 from streamlog import on_error
 from streamlog.errors import CorruptData, DamagedBatch, SerdeError
-from streamlog.history.finished import FinishedTask
-from streamlog.history.local import with_ends
-from streamlog.history.plan import planned
+from streamlog.history.local_run import with_ends
+from streamlog.history.plan import plan_history
 from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
+from streamlog.history.task_run import FinishedTask
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.processing.inputs.record_queue import TimeSpan
 from streamlog.records.batch import HEADER_BYTES
-from streamlog.snapshots import SnapshotPlace
+from streamlog.snapshots import SnapshotStore
 from tests.history.test_damaged import app_of, batches, fill, readable_of, run_history
 from tests.records.slow_reader import Malformed, read_plain_batch
 from tests.spark_bridge.test_writing import one, served
@@ -148,14 +148,14 @@ def run_in_spark(
     app = app_of(policy)
     counts = {"lines": 1, "copies": 1, "lines-dlq": 1}
     with LogReader(url) as reader:
-        plan = planned(app.topology(), counts, span=TimeSpan(), outputs="stage")
+        plan = plan_history(app.topology(), counts, span=TimeSpan(), outputs="stage")
         plan = with_ends(plan, reader)
     return SparkRun(
         plan,
         spark,
         url=url,
         security=None,
-        place=SnapshotPlace(str(path / "snapshots" / "one")),
+        place=SnapshotStore(str(path / "snapshots" / "one")),
         now_ms=1_735_689_600_000,
         state_memory_bytes=64 * 1024 * 1024,
     ).run()
@@ -181,7 +181,7 @@ def test_a_history_in_spark_passes_what_one_in_this_process_passes(
 
 def staged(task: FinishedTask, path: Path) -> dict[str, list[tuple[object, ...]]]:
     """What a task has written, by topic; letters of batches and of records in any order."""
-    place = SnapshotPlace(str(path / "snapshots" / "one"))
+    place = SnapshotStore(str(path / "snapshots" / "one"))
     rows: dict[str, list[tuple[object, ...]]] = {}
     for part in task.staged:
         with place.checked(part) as file:

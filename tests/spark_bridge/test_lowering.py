@@ -14,18 +14,18 @@ import pytest
 
 from spark_bridge.spark_run import SparkRun
 from streamlog import App, Snapshot, Windowed, agg, tumbling
-from streamlog.history.finished import FinishedTask
-from streamlog.history.local import with_ends
-from streamlog.history.plan import Plan, Stage, planned
+from streamlog.history.local_run import with_ends
+from streamlog.history.plan import Plan, Stage, plan_history
 from streamlog.history.readers import LogReader
+from streamlog.history.task_run import FinishedTask
 from streamlog.processing.inputs.record_queue import TimeSpan
-from streamlog.snapshots import SnapshotPlace
-from streamlog.snapshots.capture import finished
+from streamlog.snapshots import SnapshotStore
+from streamlog.snapshots.capture import finish_snapshot
 from streamlog.tables.local_disk.rocksdb_store import read_sorted
 from streamlog.tables.state.changelog import TaskProgress
 from tests.equality.programs import Fed, Program
 from tests.equality.runs import driven
-from tests.history.test_local import NOW_MS, fill, rows_of, run_history
+from tests.history.test_local_run import NOW_MS, fill, rows_of, run_history
 from tests.spark_bridge import lowered
 from tests.worker.operations.test_hand_over import lived
 
@@ -42,7 +42,7 @@ PIPELINES = 10 if IS_THOROUGH else 2
 def run_lowered(
     spark: SparkSession, url: str, plan: Plan, directory: Path
 ) -> tuple[list[FinishedTask], SparkRun]:
-    place = SnapshotPlace(str(directory / "snapshots" / "one"))
+    place = SnapshotStore(str(directory / "snapshots" / "one"))
     place.remove()
     with LogReader(url) as reader:
         plan = with_ends(plan, reader)
@@ -61,7 +61,7 @@ def run_lowered(
 
 def plan_of(program: Program, span: TimeSpan) -> Plan:
     counts = {name: spec.partitions or 1 for name, spec in program.app.topics.items()}
-    return planned(program.app.topology(), counts, span=span, engine="spark", outputs="stage")
+    return plan_history(program.app.topology(), counts, span=span, engine="spark", outputs="stage")
 
 
 def left_by(task: FinishedTask, directory: Path, *, has_places: bool) -> object:
@@ -70,7 +70,7 @@ def left_by(task: FinishedTask, directory: Path, *, has_places: bool) -> object:
     `has_places`: with its places in its inputs. Behind a stage that is lowered they count fewer
     time marks, as those windows are closed in larger steps.
     """
-    place = SnapshotPlace(str(directory / "snapshots" / "one"))
+    place = SnapshotStore(str(directory / "snapshots" / "one"))
     entry = task.entry
     state = []
     for file in entry.files:
@@ -87,8 +87,8 @@ def left_by(task: FinishedTask, directory: Path, *, has_places: bool) -> object:
 
 def snapshot_of(plan: Plan, tasks: list[FinishedTask], directory: Path) -> Snapshot:
     """As a job makes it."""
-    return finished(
-        SnapshotPlace(str(directory / "snapshots" / "one")),
+    return finish_snapshot(
+        SnapshotStore(str(directory / "snapshots" / "one")),
         [task.entry for task in tasks],
         topology=plan.topology,
         partitions=plan.counts,

@@ -9,8 +9,8 @@ import pytest
 
 from spark_bridge.partial_aggregation import PIECE, SOURCE, FoldableRows, Folding
 from streamlog import tumbling
-from streamlog.history.folded import SourceEnd
 from streamlog.history.lowering import NotLowered
+from streamlog.history.stage_task import SourceEnd
 from streamlog.nodes.stream_nodes import Aggregator, WholeNumbers
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.provenance import MARK, ProvenanceMark, Stamps, identity, pack_mark

@@ -11,7 +11,7 @@ import pytest
 from spark_bridge.stage_function import EVERY_MS, ProgressWatch, ProgressWriter, TaskPlace
 from streamlog.clock import ManualClock
 from streamlog.history.task_run import Read
-from streamlog.snapshots import SnapshotPlace
+from streamlog.snapshots import SnapshotStore
 from tests.spark_bridge.test_spark_run import END, Shop, shop
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["shop"]
 
 
 def test_of_two_attempts_the_one_that_is_ahead_is_told(tmp_path: Path) -> None:
-    place, clock, heard = SnapshotPlace(str(tmp_path)), ManualClock(), list[Read]()
+    place, clock, heard = SnapshotStore(str(tmp_path)), ManualClock(), list[Read]()
     watch = ProgressWatch(place, heard.append)
     watch.look()
     first = ProgressWriter(place, "0_1-7", clock=clock)
@@ -45,7 +45,7 @@ def test_of_two_attempts_the_one_that_is_ahead_is_told(tmp_path: Path) -> None:
 def test_what_is_run_again_is_told_once(tmp_path: Path) -> None:
     heard, told = list[Read](), Counter[TaskPlace]()
     for number, records in enumerate((40, 30, 100)):
-        place = SnapshotPlace(str(tmp_path / str(number)))
+        place = SnapshotStore(str(tmp_path / str(number)))
         teller = ProgressWriter(place, f"0_1-{number}")
         teller(Read(("orders", 1), records, 100, is_staged=False))
         teller.tell()
@@ -63,7 +63,7 @@ def test_bars_show_what_tasks_of_spark_have_read(
     def read(_bars: object, found: Read) -> None:
         told[f"{found.place[0]}-{found.place[1]}"] += found.records
 
-    monkeypatch.setattr("streamlog.history.bars.Bars.read", read)
+    monkeypatch.setattr("streamlog.history.job.Bars.read", read)
     shop.app.stream(shop.orders).to(shop.totals)
     job = shop.app.backfill(engine="spark", spark=spark, until=END, progress=True)
     snapshot = job.run()

@@ -17,18 +17,18 @@ from spark_bridge.spark_run import SparkRun
 from streamlog import App
 from streamlog.client.admin import NewTopic
 from streamlog.errors import ProcessingError
-from streamlog.history.finished import FinishedTask
-from streamlog.history.local import with_ends
-from streamlog.history.plan import planned
+from streamlog.history.local_run import with_ends
+from streamlog.history.plan import plan_history
 from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
+from streamlog.history.task_run import FinishedTask
 from streamlog.log import Log
 from streamlog.processing.inputs.record_queue import TimeSpan
 from streamlog.processing.provenance import MARK
-from streamlog.snapshots import SnapshotPlace
+from streamlog.snapshots import SnapshotStore
 from tests.equality.programs import SPAN_MS, Program, build, history
 from tests.equality.runs import driven
-from tests.history.test_local import NOW_MS, fill, rows_of, run_history
+from tests.history.test_local_run import NOW_MS, fill, rows_of, run_history
 from tests.spark_bridge.killed import KilledStage
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def run_in_spark(
 ) -> list[FinishedTask]:
     counts = {name: spec.partitions or 1 for name, spec in program.app.topics.items()}
     with LogReader(url) as reader:
-        plan = planned(program.app.topology(), counts, span=span, outputs="stage")
+        plan = plan_history(program.app.topology(), counts, span=span, outputs="stage")
         plan = with_ends(plan, reader)
-    place = SnapshotPlace(str(directory / "snapshots" / "one"))
+    place = SnapshotStore(str(directory / "snapshots" / "one"))
     place.remove()
     return SparkRun(
         plan,
@@ -76,7 +76,7 @@ def positions(task: FinishedTask, program: Program) -> list[tuple[object, ...]]:
 
 def waiting(tasks: list[FinishedTask], directory: Path) -> Counter[tuple[object, ...]]:
     """Records between two stages that the cut has left to the workers."""
-    place = SnapshotPlace(str(directory / "snapshots" / "one"))
+    place = SnapshotStore(str(directory / "snapshots" / "one"))
     found: Counter[tuple[object, ...]] = Counter()
     for part in (part for task in tasks for part in task.pending):
         with place.checked(part) as path:

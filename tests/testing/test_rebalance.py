@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from streamlog import App, Processor, Record, Stream, kv_store
 from streamlog.errors import UsageError
 from streamlog.processing.task import TaskId
-from streamlog.testing.sharing import shared
+from streamlog.testing.driver_tables import share_tasks
 
 made: list[int] = []
 
@@ -98,9 +98,9 @@ def test_shares_are_even_and_whoever_may_keeps_its_tasks(
     tasks = [TaskId(*place) for place in places]
     owners: dict[TaskId, int] = {}
     for workers in rounds:
-        found = shared(tasks, owners, workers)
+        found = share_tasks(tasks, owners, workers)
         loads = [[*found.values()].count(worker) for worker in range(workers)]
         assert found.keys() == {*tasks}
         assert max(loads) - min(loads) <= 1 or max(loads) <= -(-len(tasks) // workers)
-        assert shared(tasks, found, workers) == found
+        assert share_tasks(tasks, found, workers) == found
         owners = found

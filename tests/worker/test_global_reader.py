@@ -21,8 +21,7 @@ from streamlog.records.batch import LogRecord
 from streamlog.serdes import serde_for
 from streamlog.topology import Topology
 from streamlog.worker import global_reader
-from streamlog.worker.global_reader import GlobalReader
-from streamlog.worker.state.global_stores import AWAY_MS_MAX, GlobalStores
+from streamlog.worker.global_reader import AWAY_MS_MAX, GlobalReader, GlobalStores
 from tests.worker.processes import STREAMLOG, attached, read_until, running, streamlog
 
 TEXT = serde_for(str)

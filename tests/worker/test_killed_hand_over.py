@@ -23,8 +23,8 @@ import pytest
 
 from streamlog import Snapshot
 from streamlog.client.admin import Admin
+from streamlog.history import job, stage_task
 from streamlog.history import job as job_module
-from streamlog.history import publication, stage_task
 from streamlog.history.job import BackfillJob
 from streamlog.worker.operations.hand_over import handed_over
 from tests.equality.programs import Program, build
@@ -123,11 +123,11 @@ def backfill_and_die(attempt: Attempt) -> None:
         case "task":
             stage_task.capture = after(rng.randint(1, 4), stage_task.capture)
         case "manifest":
-            job_module.finished = within(0, job_module.finished)
+            job_module.finish_snapshot = within(0, job_module.finish_snapshot)
         case "asked":
             Admin.publish = within(rng.uniform(0, PUBLISH_S_MAX), Admin.publish)  # type: ignore[method-assign]
         case "published":
-            publication.published = after(1, publication.published)
+            job.publish_rows = after(1, job.publish_rows)
         case _:
             pass
     job_of(program_of(seed, directory), until_ms, outputs, spark).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from streamlog.agents.offsets import AgentPosition, places_of
+from streamlog.agents.offsets import AgentPosition, positions_of
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from tests.worker.processes import STREAMLOG, attached, running
@@ -43,7 +43,7 @@ async def committed(log: Log, wanted: AgentPosition) -> None:
     async with asyncio.timeout(120), log.consumer(group_id="hasty") as reader:
         while True:
             found = (await reader.committed_metadata([PART]))[PART]
-            if found is not None and places_of(*found[:2]).get("handle") == wanted:
+            if found is not None and positions_of(*found[:2]).get("handle") == wanted:
                 return
             await asyncio.sleep(0.01)
 

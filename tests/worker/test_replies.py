@@ -14,8 +14,8 @@ from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
-from streamlog.worker import replies as replies_module
-from streamlog.worker.replies import RETENTION_MS, Replies
+from streamlog.worker import worker_agents as replies_module
+from streamlog.worker.worker_agents import RETENTION_MS, Replies
 from tests.worker.processes import STREAMLOG, attached, running
 
 DEADLINE_MS = 60_000

@@ -15,9 +15,9 @@ from streamlog.clock import SystemClock
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
-from streamlog.testing.tables import DriverTaskRows
-from streamlog.worker.health.worker_figures import Figures
-from streamlog.worker.inputs.pauses import Pauses
+from streamlog.testing.driver_tables import DriverTaskRows
+from streamlog.worker.health.worker_health import Figures
+from streamlog.worker.inputs.assigned_partitions import Pauses
 from streamlog.worker.worker_agents import FEED_RECORDS_MAX, WorkerAgents
 
 PART = TopicPartition("words", 0)

@@ -9,25 +9,186 @@ that it was to get ready for is at hand, and less and less often if that leads t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
 
 from streamlog.assignors import Claim, Share
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
-from streamlog.worker.assignment.member_info import (
-    MemberDirectory,
-    MemberInfo,
-    PeerInfo,
-    decode_directory,
-    decode_member_info,
-    encode_directory,
-    encode_member_info,
-    packed,
-    unpacked,
-)
 from streamlog.worker.assignment.rebalance_plan import Candidate, MovePart, Policy, next_round
 from streamlog.worker.assignment.task_placement import Placement
-from streamlog.worker.assignment.worker_peers import WorkerPeers
+
+VERSION = 1
+"""Raised only by a change that older readers would misunderstand."""
+USER_DATA_BYTES_MAX = 1024 * 1024
+"""More than this is not looked at."""
+DIRECTORIES_BYTES_MAX = 512 * 1024
+"""Of the directories of all members together: the coordinator keeps them in one record, whose
+limit is 1 MiB by default. A larger fleet is told addresses, but not who runs what."""
+
+LAGS_MAX = 4_000
+"""Tasks whose state one worker tells of."""
+
+Tasks = dict[int, list[int]]
+"""Sub-topology to partitions: tasks, put shortly."""
+
+
+class MemberInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker says of itself when it joins."""
+
+    version: int = VERSION
+    process: str = ""
+    """Names the worker, the same for as long as it runs."""
+    endpoint: str = ""
+    """HOST:PORT of its HTTP server; empty if it has none."""
+    host: str = ""
+    """Names its state directory: workers with the same one open each other's state."""
+    lags: list[tuple[int, int, int]] = []
+    """Sub-topology, partition, and how far the state is behind that it has of the task; -1: nobody
+    has looked. Of tasks that it runs only if they are still being restored."""
+    following: Tasks = {}
+    """Those of them that it follows."""
+    asked: int = 0
+    """How many rounds it has asked for: who says the same as before is not given one."""
+
+
+class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the leader says of one worker."""
+
+    process: str = ""
+    endpoint: str = ""
+    active: Tasks = {}
+    """Tasks that it runs."""
+    standby: Tasks = {}
+    """Tasks whose state it follows without running them."""
+
+
+class MemberDirectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the leader says of all workers."""
+
+    version: int = VERSION
+    peers: list[PeerInfo] = []
+    standby: Tasks = {}
+    """What the reader is to follow."""
+    warmup: Tasks = {}
+    """What it is to follow until it may have it."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_member_info = msgspec.msgpack.Decoder(MemberInfo).decode
+_directory = msgspec.msgpack.Decoder(MemberDirectory).decode
+
+
+def encode_member_info(info: MemberInfo) -> bytes:
+    """As user data of a subscription; of more state than fits the rest is left out."""
+    return _encode(msgspec.structs.replace(info, lags=info.lags[:LAGS_MAX]))
+
+
+def decode_member_info(user_data: bytes) -> MemberInfo:
+    """What a member has told; nothing, if it can't be understood."""
+    try:
+        found = _member_info(user_data) if len(user_data) <= USER_DATA_BYTES_MAX else MemberInfo()
+    except msgspec.MsgspecError:
+        return MemberInfo()
+    return found if found.version == VERSION else MemberInfo()
+
+
+def encode_directory(directory: MemberDirectory, *, members: int) -> bytes:
+    """As user data of the assignments of so many members; without tasks if those are too many."""
+    data = _encode(directory)
+    if len(data) * members <= DIRECTORIES_BYTES_MAX:
+        return data
+    plain = [PeerInfo(process=each.process, endpoint=each.endpoint) for each in directory.peers]
+    return _encode(msgspec.structs.replace(directory, peers=plain))
+
+
+def decode_directory(user_data: bytes) -> MemberDirectory:
+    """What the leader has told; of nobody, if it can't be understood."""
+    try:
+        found = (
+            _directory(user_data) if len(user_data) <= USER_DATA_BYTES_MAX else MemberDirectory()
+        )
+    except msgspec.MsgspecError:
+        return MemberDirectory()
+    return found if found.version == VERSION else MemberDirectory()
+
+
+def pack_tasks(tasks: Iterable[TaskId]) -> Tasks:
+    """Tasks by sub-topology."""
+    found: Tasks = {}
+    for task in sorted(tasks):
+        found.setdefault(task.subtopology, []).append(task.partition)
+    return found
+
+
+def unpack_tasks(tasks: Tasks) -> Collection[TaskId]:
+    """The way back."""
+    return [TaskId(number, partition) for number, many in tasks.items() for partition in many]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One worker of the app."""
+
+    process: str
+    """Its name among the workers; the same for as long as it runs."""
+    endpoint: str
+    """HOST:PORT of its HTTP server; empty if it has none."""
+    active: frozenset[TaskId]
+    """The tasks that it runs."""
+    standby: frozenset[TaskId]
+    """The tasks whose state it follows without running them."""
+
+
+class WorkerPeers:
+    """Who is there, and who runs what."""
+
+    def __init__(self, process: str) -> None:
+        self.process = process
+        """This worker's own name."""
+        self.rounds = 0
+        """How often the view was replaced."""
+        self._peers: tuple[Peer, ...] = ()
+        self._active: dict[TaskId, Peer] = {}
+        self._standbys: dict[TaskId, list[Peer]] = {}
+
+    def replace(self, directory: MemberDirectory) -> None:
+        """Another round has been held."""
+        self.rounds += 1
+        self._peers = tuple(
+            Peer(
+                each.process,
+                each.endpoint,
+                frozenset(unpack_tasks(each.active)),
+                frozenset(unpack_tasks(each.standby)),
+            )
+            for each in directory.peers
+        )
+        self._active = {task: peer for peer in self._peers for task in peer.active}
+        self._standbys = {}
+        for peer in self._peers:
+            for task in peer.standby:
+                self._standbys.setdefault(task, []).append(peer)
+
+    @property
+    def all(self) -> Sequence[Peer]:
+        """Every worker of the app, this one included; empty before the first round."""
+        return self._peers
+
+    def active(self, task: TaskId) -> Peer | None:
+        """Who runs the task; None while it moves, or if it is not known."""
+        return self._active.get(task)
+
+    def standbys(self, task: TaskId) -> Sequence[Peer]:
+        """Who follows the task's state without running it."""
+        return self._standbys.get(task, ())
+
+    def is_me(self, peer: Peer) -> bool:
+        """Whether it is this worker itself."""
+        return peer.process == self.process
+
 
 NAME = "streamlog-cooperative"
 """What members of the group agree on: who gives up everything in a round can't be among them."""
@@ -91,7 +252,7 @@ class StreamsAssignor:
                     (task.subtopology, task.partition, lags[task])
                     for task in sorted(lags, key=lambda task: (task not in following, task))
                 ],
-                following=packed(task for task in following if task in lags),
+                following=pack_tasks(task for task in following if task in lags),
                 asked=self._asked,
             )
         )
@@ -109,7 +270,7 @@ class StreamsAssignor:
                 lags={
                     TaskId(number, partition): lag for number, partition, lag in infos[member].lags
                 },
-                following=unpacked(infos[member].following),
+                following=unpack_tasks(infos[member].following),
             )
             for member, claim in members.items()
         }
@@ -120,7 +281,9 @@ class StreamsAssignor:
                 part.partitions,
                 encode_directory(
                     MemberDirectory(
-                        peers=peers, standby=packed(part.standby), warmup=packed(part.warmup)
+                        peers=peers,
+                        standby=pack_tasks(part.standby),
+                        warmup=pack_tasks(part.warmup),
                     ),
                     members=len(members),
                 ),
@@ -132,10 +295,10 @@ class StreamsAssignor:
         """See `DirectingPort.heard`."""
         directory = decode_directory(user_data)
         self.peers.replace(directory)
-        warmup = frozenset(unpacked(directory.warmup))
+        warmup = frozenset(unpack_tasks(directory.warmup))
         if warmup != self.warmup:
             self._pause_ms = ASK_MS
-        self.standby, self.warmup = frozenset(unpacked(directory.standby)), warmup
+        self.standby, self.warmup = frozenset(unpack_tasks(directory.standby)), warmup
 
     def asks(self, now_ms: int) -> bool:
         """Whether to ask for a round now.
@@ -161,6 +324,6 @@ class StreamsAssignor:
         return PeerInfo(
             process=info.process,
             endpoint=info.endpoint,
-            active=packed(self._placement.tasks_of(part.partitions)),
-            standby=packed([*part.standby, *part.warmup]),
+            active=pack_tasks(self._placement.tasks_of(part.partitions)),
+            standby=pack_tasks([*part.standby, *part.warmup]),
         )

@@ -181,7 +181,7 @@ class HeldSinks:
         """
         for partition, columns in (await self._routes.parted(batches)).items():
             if len(columns):
-                self.held_bytes += packed(self._packs[partition], columns)
+                self.held_bytes += pack_records(self._packs[partition], columns)
 
     def take(self) -> Packs:
         """All that there are, in the order in which they came; keeps none of them."""
@@ -195,7 +195,7 @@ class HeldSinks:
         return taken
 
 
-def packed(packs: list[PackedRecords], columns: FieldColumns) -> int:
+def pack_records(packs: list[PackedRecords], columns: FieldColumns) -> int:
     """Add records to the last of the packs and to new ones; returns how many bytes that took."""
     before = sum(pack.size_bytes() for pack in packs[-1:])
     start = done_bytes = 0

@@ -16,8 +16,7 @@ from streamlog.topology import Topology
 from streamlog.worker.commit.commit import HeldSinks, Packs, SinkWriter
 from streamlog.worker.commit.exactly_once import RefusedCommit
 from streamlog.worker.commit.refused_sinks import RefusedSinks, Settlement
-from streamlog.worker.health.drop_log import DropLog
-from streamlog.worker.health.worker_figures import Figures
+from streamlog.worker.health.worker_health import DropLog, Figures
 
 
 class Sinks:

@@ -10,17 +10,82 @@ who is stalled (`watchdog`), and where somebody hangs (`stacks`).
 from __future__ import annotations
 
 import asyncio
+import sys
+import sysconfig
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import CodeType, FrameType
 from typing import Protocol, Self
 
 from streamlog import repeated
 from streamlog.clock import Clock
 from streamlog.errors import ProcessingError
+from streamlog.processing.inputs.record_queue import Input
+from streamlog.processing.step import Step
 from streamlog.worker.engine import EngineThread
-from streamlog.worker.health.stacks import task_place, thread_place
 from streamlog.worker.health.watchdog import Sight, Stall, Watchdog
+
+PACKAGE = __file__.rpartition("/worker/")[0]
+LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
+AWAITED_MAX = 100
+"""Coroutines that wait for each other: more is a loop."""
+
+
+def thread_location(ident: int) -> str:
+    """Where a thread is; empty if it is not there any more."""
+    frame = sys._current_frames().get(ident)  # noqa: SLF001 - the documented way
+    frames = list(_outwards(frame))
+    node = next(filter(None, map(_node, frames)), "")
+    found = _location(frames)
+    return f"{node!r} ({found})" if node else found
+
+
+def task_location(task: asyncio.Task[object]) -> str:
+    """Where a coroutine waits."""
+    return _location(list(_awaited(task)))
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _awaited(task: asyncio.Task[object]) -> Iterator[FrameType]:
+    """The frames of what a task awaits, the innermost first."""
+    found: list[FrameType] = []
+    waiting: object = task.get_coro()
+    for _ in range(AWAITED_MAX):
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "ag_frame", None)
+        if isinstance(frame, FrameType):
+            found.append(frame)
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "ag_await", None)
+        if waiting is None:
+            break
+    return reversed(found)
+
+
+def _node(frame: FrameType) -> str:
+    owner = frame.f_locals.get("self")
+    if isinstance(owner, Step):
+        return owner.name
+    return owner.topic.name if isinstance(owner, Input) else ""
+
+
+def _location(frames: list[FrameType]) -> str:
+    """The innermost line of the user's; else of anybody's but ours."""
+    mine = [each for each in frames if not _is_ours(each.f_code)]
+    own = [each for each in mine if not each.f_code.co_filename.startswith(LIBRARIES)]
+    for frame in [*own, *mine, *frames]:
+        code = frame.f_code
+        return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno}, in {code.co_name}"
+    return ""
+
+
+def _is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith((PACKAGE, "<frozen"))
+
 
 logger = repeated.logger(__name__)
 
@@ -111,12 +176,12 @@ class Watching:
         if busy is not None:
             since_s = (self._clock.now_ms() - busy.since_ms) // 1000
             working = f"task {busy.task_id}"
-            place = f"at work in {thread_place(busy.thread_ident)} for {since_s} s"
+            place = f"at work in {thread_location(busy.thread_ident)} for {since_s} s"
             if who.startswith("task ") and who != working:
                 return f"it waits for its turn behind {working}, which is {place}"
             return f"{working} is {place}"
         for task in asyncio.all_tasks():
-            if task.get_name().startswith(f"{who} ") and (place := task_place(task)):
+            if task.get_name().startswith(f"{who} ") and (place := task_location(task)):
                 return f"it waits in {place}"
         return self._watched.reason(who) or "the log gives it no records: is its broker reachable?"
 
@@ -155,5 +220,5 @@ class LoopWatch:
                     "the event loop has been blocked for %d s by %s: agents, timers, fetches and "
                     "heartbeats wait; use `await asyncio.to_thread(...)` for what blocks",
                     blocked_ms // 1000,
-                    thread_place(self._ident),
+                    thread_location(self._ident),
                 )

@@ -32,7 +32,7 @@ TELL_AFTER_KEYS = 2
 TELL_AGAIN_MS = 600_000
 
 
-class KeyPlaces:
+class KeyPartitionCheck:
     """Compares where keys lie with where they should."""
 
     def __init__(self, topology: Topology, counts: Mapping[str, int], clock: Clock) -> None:

@@ -8,7 +8,7 @@ killed behind it, everything. The order within is the safety: (1) the producer's
 an earlier attempt is over, whatever became of it; (2) only then it is asked whether it was done;
 (3) the group's offsets are staged, so a worker that joins from now on waits for them; (4) only then
 it is asked whether the group has members, who would go on from other offsets. Not done here: how a
-worker begins with it (`restore`, `hand_over_log`), and making the snapshot (`snapshots`).
+worker begins with it (`restore`, `version_log`), and making the snapshot (`snapshots`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamlog.agents.offsets import (
     metadata_of,
     noted_of,
     offset_of,
-    places_of,
+    positions_of,
 )
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer.subscription_state import known_id
@@ -43,7 +43,7 @@ from streamlog.record import Headers, TopicPartition
 from streamlog.records.batch import split_batches
 from streamlog.records.record_columns import FieldColumns
 from streamlog.snapshots import Manifest, Snapshot, SourceEntry, StagedRecords, TaskEntry
-from streamlog.snapshots.rebased import Landing
+from streamlog.snapshots.manifest import Landing
 from streamlog.tables.state.changelog import BASE_KEY, PROGRESS_KEY, SourceLog
 from streamlog.topology import Topology
 from streamlog.transport.security import Security
@@ -51,16 +51,23 @@ from streamlog.worker.program import EXACTLY_ONCE, Program
 from streamlog.worker.state.changelog_reader import aside
 from streamlog.worker.state.restore import OWNER_KEY
 from streamlog.worker.topics.app_topics import BROKER_DEFAULT, ensure_topics
-from streamlog.worker.topics.hand_over_log import (
+from streamlog.worker.topics.lost_sources import (
+    Present,
+    TruncatedSource,
+    describe_loss,
+    is_recreated,
+)
+from streamlog.worker.topics.version_log import (
+    CONFIGS,
     HandOver,
     Promotion,
     TaskBase,
+    VersionChange,
+    VersionLog,
+    hand_over_topic,
     hand_overs,
-    topic_of,
 )
-from streamlog.worker.topics.lost_sources import Present, TruncatedSource, is_recreated, told
-from streamlog.worker.topics.version_log import CONFIGS, VersionChange, VersionLog
-from streamlog.worker.topics.version_log import topic_of as versions_topic_of
+from streamlog.worker.topics.version_log import version_topic as versions_topic_of
 
 logger = repeated.logger(__name__)
 
@@ -139,7 +146,7 @@ async def hand_over(
         TransactionAborted, ProducerFenced: somebody else has done it at the same time, or the log
             was lost: nothing was changed.
     """
-    handing = _Handing(
+    handing = _HandOverRun(
         program,
         snapshot,
         log,
@@ -220,7 +227,7 @@ async def refuse_members(log: Log, app_id: str, remedy: str = "") -> None:
         )
 
 
-class _Handing:
+class _HandOverRun:
     """One hand-over."""
 
     def __init__(
@@ -257,7 +264,7 @@ class _Handing:
         )
         manifest.check(self._topology, counts, origin=self._program.origin)
         self._counts = counts
-        for topic in (topic_of(self._app_id), versions_topic_of(self._app_id)):
+        for topic in (hand_over_topic(self._app_id), versions_topic_of(self._app_id)):
             await self._make(topic)
         await self._check_logs()
         await self._check_reach()
@@ -347,8 +354,8 @@ class _Handing:
         cut: TruncatedSource | None,
     ) -> SourceLost:
         return SourceLost(
-            f"{told(at, offset, log, now, cut)}, as snapshot {self._snapshot.id!r} ends there."
-            " Nothing was changed: make the snapshot again",
+            f"{describe_loss(at, offset, log, now, cut)}, as snapshot {self._snapshot.id!r} ends"
+            " there. Nothing was changed: make the snapshot again",
             topic=at.topic,
             partition=at.partition,
             position=offset,
@@ -415,7 +422,7 @@ class _Handing:
             before = stored[place]
             if before is not None and agents.get(place.topic):
                 self._check_agents(place, before, sources.get(place, SourceLog()))
-                ahead = places_of(before.offset, before.metadata)
+                ahead = positions_of(before.offset, before.metadata)
                 for name in agents.get(place.topic, ()):
                     readers[name] = ahead.get(name, AgentPosition(before.offset))
             at = offset_of(readers)
@@ -445,7 +452,7 @@ class _Handing:
         """
         handled = noted_of(before.offset, before.metadata).log
         if is_recreated(handled, log.topic_id):
-            what = told(at, before.offset, handled, Present(log.topic_id, 0, 0), None)
+            what = describe_loss(at, before.offset, handled, Present(log.topic_id, 0, 0), None)
             raise SourceLost(
                 f"{what} by agents of {self._app_id!r}. Nothing was changed: start its workers"
                 " once, which go by source_lost, and stop them before the hand-over",
@@ -560,7 +567,7 @@ class _Handing:
             tasks=tasks,
             promotion=self._promotion,
         )
-        await (await producer.send(topic_of(self._app_id), note.encode(), partition=0))
+        await (await producer.send(hand_over_topic(self._app_id), note.encode(), partition=0))
 
     def _told(self, *, is_repeated: bool) -> HandedOver:
         return HandedOver(

@@ -19,7 +19,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 from uuid import uuid4
 
 from msgspec import structs
@@ -29,17 +30,95 @@ from streamlog.clock import Clock, SystemClock
 from streamlog.durations import moment
 from streamlog.errors import TopologyError, UsageError
 from streamlog.log import EMBEDDED, Log
-from streamlog.snapshots import Snapshot, SnapshotPlace
+from streamlog.snapshots import Snapshot, SnapshotStore
 from streamlog.snapshots.manifest import MANIFEST_FILE
 from streamlog.transport.security import Security
-from streamlog.worker.operations.cut_choice import CutChoice, is_internal
 from streamlog.worker.operations.hand_over import HandedOver, hand_over
-from streamlog.worker.operations.substitute_worker import Substitute
 from streamlog.worker.program import EXACTLY_ONCE, Program
 from streamlog.worker.savepoint.savepoint_log import SavepointLog
+from streamlog.worker.savepoint.task_savepoints import CutChoice, is_internal
 from streamlog.worker.state.changelog_reader import aside
-from streamlog.worker.topics.hand_over_log import Promotion, hand_overs
 from streamlog.worker.topics.savepoint_messages import HELD_MS_MAX, SavepointCut, SavepointRequest
+from streamlog.worker.topics.version_log import Promotion, hand_overs
+from streamlog.worker.worker import Worker
+
+ALONE_MS: Final = 2_000
+"""After so long without another worker one is run here."""
+
+
+class Substitute:
+    """A worker that is run when it is needed. A context manager."""
+
+    def __init__(
+        self, program: Program, log_url: str, security: Security | None, clock: Clock
+    ) -> None:
+        self._program = program
+        self._log_url = log_url
+        self._security = security
+        self._clock = clock
+        self._stop = asyncio.Event()
+        self._group = asyncio.TaskGroup()
+        self._work: asyncio.Task[Exception | None] | None = None
+        self._alone_since_ms: int | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        await self._group.__aexit__(None, None, None)
+
+    async def help_if(self, *, is_alone: bool) -> None:
+        """Run if nobody else has for a while.
+
+        Raises:
+            Exception: what the worker has failed on.
+        """
+        now_ms = self._clock.now_ms()
+        if self._work is not None:
+            if self._work.done():
+                raise self._work.result() or UsageError(
+                    f"the worker of {self._program.app_id!r} has ended by itself: repeat this"
+                )
+        elif not is_alone:
+            self._alone_since_ms = None
+        elif self._alone_since_ms is None:
+            self._alone_since_ms = now_ms
+        elif now_ms - self._alone_since_ms >= ALONE_MS:
+            self._work = self._group.create_task(self._run(), name="worker of the version")
+
+    async def rest(self) -> None:
+        """Stop, and leave the group.
+
+        Raises:
+            Exception: as `help_if`.
+        """
+        self._stop.set()
+        work, self._work, self._alone_since_ms = self._work, None, None
+        if work is not None and (failure := await work) is not None:
+            raise failure
+        self._stop.clear()
+
+    async def _run(self) -> Exception | None:
+        worker = Worker(
+            self._program,
+            log_url=self._log_url,
+            announce=lambda _start: None,
+            clock=self._clock,
+            security=self._security,
+        )
+        try:
+            await worker.run(self._stop)
+        except Exception as error:  # noqa: BLE001 - raised where it is asked for
+            return error
+        return None
+
 
 logger = repeated.logger(__name__)
 
@@ -289,7 +368,7 @@ class _Promotion:
         self._on_step(f"both go on to {moment(cuts[0].until_ms).isoformat()}, and no further")
         alone_since_ms: int | None = self._clock.now_ms()
         for app_id, cut in zip((self._app, self._other), cuts, strict=True):
-            while not await aside(partial(SnapshotPlace(cut.url).has, MANIFEST_FILE)):
+            while not await aside(partial(SnapshotStore(cut.url).has, MANIFEST_FILE)):
                 if await self._halts.members(self._app):
                     alone_since_ms = None
                 elif alone_since_ms and self._clock.now_ms() - alone_since_ms > IDLE_MS:

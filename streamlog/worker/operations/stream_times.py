@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from streamlog.agents.offsets import TASK, metadata_of, noted_of, places_of
+from streamlog.agents.offsets import TASK, metadata_of, noted_of, positions_of
 from streamlog.client.offset_metadata import GroupMetadata, OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
@@ -260,7 +260,7 @@ class _Times:
 
     def _ahead_beside(self, at: TopicPartition, stored: OffsetAndMetadata) -> list[TaskTime]:
         """The time of a task without state, if it is ahead of the clock."""
-        task = places_of(stored.offset, stored.metadata).get(TASK)
+        task = positions_of(stored.offset, stored.metadata).get(TASK)
         if task is None or task.time_ms is None or task.time_ms <= self._now_ms:
             return []
         found = StoredTime(at.topic, f"{at.topic}-{at.partition}", task.time_ms)

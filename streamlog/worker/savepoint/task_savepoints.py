@@ -12,40 +12,44 @@ the group (`halting`).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from streamlog import repeated
+from streamlog.agents.offsets import TASK, positions_of
 from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut, UsageError
 from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.provenance import BUSY_MS, MARK, ProvenanceMark, identity, pack_mark
 from streamlog.processing.task import Task, TaskId
+from streamlog.processing.task_progress import INPUTS_SECTION
 from streamlog.record import TopicPartition
 from streamlog.records.record_columns import RecordColumns
-from streamlog.snapshots import PendingRecords, SnapshotPlace, TaskEntry
-from streamlog.snapshots.capture import entry_of, finished, pending_of
-from streamlog.snapshots.manifest import MANIFEST_FILE
-from streamlog.snapshots.rebased import renumbered
-from streamlog.tables.state.changelog import TaskProgress
+from streamlog.snapshots import PendingRecords, SnapshotStore, TaskEntry
+from streamlog.snapshots.capture import entry_of, finish_snapshot, pending_of
+from streamlog.snapshots.manifest import MANIFEST_FILE, REPARTITION, renumber_progress
+from streamlog.tables.state.changelog import PROGRESS_KEY, TaskProgress
 from streamlog.tables.stores.store import KeyValueStore
+from streamlog.windows.emit import UNKNOWN_MS
 from streamlog.worker.program import WorkerStart
 from streamlog.worker.running_task import RunningTask
-from streamlog.worker.savepoint.savepoint_watch import SavepointWatch
+from streamlog.worker.savepoint.savepoint_log import SavepointWatch
 from streamlog.worker.state.changelog_reader import aside
 from streamlog.worker.task_deps import TaskDeps
 from streamlog.worker.tasks import WorkerTasks
+from streamlog.worker.topics.app_topics import read_whole_topic
 from streamlog.worker.topics.savepoint_messages import (
     SavepointCut,
     SavepointReached,
     SavepointReleased,
     Word,
-    encoded,
-    topic_of,
+    encode_savepoint,
+    savepoint_topic,
 )
+from streamlog.worker.topics.version_log import current, version_topic
 
 logger = repeated.logger(__name__)
 
@@ -69,7 +73,7 @@ class TaskSavepoints:
         self._topology = start.program.topology
         self._counts = start.counts
         self._with = surroundings
-        self._place = SnapshotPlace(cut.url)
+        self._place = SnapshotStore(cut.url)
         self._ends: dict[TopicPartition, int] = {}
         """Of repartition topics into which nothing more is written."""
         self._seen: dict[TaskId, tuple[int, Mapping[tuple[str, int], int]]] = {}
@@ -214,7 +218,7 @@ class TaskSavepoints:
         progress: TaskProgress | None = None
         if store is not None:
             offsets = {(*part,): tail.offsets for part, tail in tails.items()}
-            progress = renumbered(task.progress, offsets)
+            progress = renumber_progress(task.progress, offsets)
         return entry_of(
             (task.id.subtopology, task.id.partition),
             store=store,
@@ -254,7 +258,7 @@ class TaskSavepoints:
             stood = list(halt.stood.values())
             await aside(
                 partial(
-                    finished,
+                    finish_snapshot,
                     self._place,
                     [each.entry for each in stood],
                     topology=self._topology,
@@ -268,8 +272,8 @@ class TaskSavepoints:
         return True
 
     async def _say(self, word: Word) -> None:
-        topic = topic_of(self._program.app_id)
-        await (await self._with.producer.send(topic, encoded(word), partition=0))
+        topic = savepoint_topic(self._program.app_id)
+        await (await self._with.producer.send(topic, encode_savepoint(word), partition=0))
 
 
 async def records_of(
@@ -292,3 +296,91 @@ async def records_of(
             for each in polled[: bisect_left(polled.offsets, end)]:
                 found.add(each.offset, each.timestamp_ms, each.key, each.value, each.headers)
     return found
+
+
+TAIL_RECORDS: Final = 64
+"""Of a changelog that are searched for the last progress at first; eight times as many next."""
+
+
+class CutChoice:
+    """Where tasks have come to, by what a log holds."""
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+
+    async def lag(self, app_id: str) -> int:
+        """How many records an app has not read; 0 if it has never run."""
+        offsets = await self._offsets(app_id)
+        async with self._log.consumer() as consumer:
+            ends = await consumer.end_offsets(offsets)
+        return sum(max(ends[at] - offset, 0) for at, offset in offsets.items())
+
+    async def come_to(self, app_id: str) -> int:
+        """The latest stream time that a task of an app has come to."""
+        found = [UNKNOWN_MS]
+        places = list(await self._log.admin().group_offsets(app_id))
+        async with self._log.consumer(group_id=app_id) as consumer:
+            stored = await consumer.committed_metadata(places)
+        for at in stored.values():
+            task = None if at is None else positions_of(at.offset, at.metadata).get(TASK)
+            if task is not None and task.time_ms is not None:
+                found.append(task.time_ms)
+        version = current(await read_whole_topic(self._log, version_topic(app_id), self._clock))
+        changelogs = () if version is None else version.blueprint.changelogs
+        for topic in await self._log.admin().find_topics(list(changelogs)):
+            for partition in range(topic.partitions):
+                progress = await self._progress(TopicPartition(topic.name, partition))
+                found += [] if progress is None else _times(progress)
+        return max(found)
+
+    async def ends(self, app_ids: Collection[str], also: Collection[str]) -> dict[str, list[int]]:
+        """Where all that apps read, and some other topics, end just now, per partition."""
+        names = {at.topic for app_id in app_ids for at in await self._offsets(app_id)} | {*also}
+        topics = await self._log.admin().find_topics(sorted(names))
+        places = [TopicPartition(t.name, number) for t in topics for number in range(t.partitions)]
+        async with self._log.consumer(isolation_level="read_committed") as consumer:
+            found = await consumer.end_offsets(places)
+        return {
+            t.name: [found[TopicPartition(t.name, n)] for n in range(t.partitions)] for t in topics
+        }
+
+    async def _offsets(self, app_id: str) -> dict[TopicPartition, int]:
+        """Of a group, repartition topics left out."""
+        found = await self._log.admin().group_offsets(app_id)
+        return {at: n for at, n in found.items() if not is_internal(at.topic, app_id)}
+
+    async def _progress(self, changelog: TopicPartition) -> TaskProgress | None:
+        """The last progress in a changelog."""
+        async with self._log.consumer(isolation_level="read_committed") as consumer:
+            begin = (await consumer.begin_offsets([changelog]))[changelog]
+            end = (await consumer.end_offsets([changelog]))[changelog]
+        size = TAIL_RECORDS
+        while begin < end:
+            start = max(end - size, begin)
+            tail = await records_of(self._log, changelog, start, end, self._clock)
+            if PROGRESS_KEY in tail.keys:
+                last = len(tail) - 1 - tail.keys[::-1].index(PROGRESS_KEY)
+                data = tail.values[last]
+                return None if data is None else TaskProgress.decode(data)
+            if start == begin:
+                break
+            size *= 8
+        return None
+
+
+def is_internal(topic: str, app_id: str) -> bool:
+    """Whether it is a repartition topic of an app."""
+    return topic.startswith(f"{app_id}-") and topic.endswith(REPARTITION)
+
+
+def _times(progress: TaskProgress) -> Iterator[int]:
+    """What its inputs have come to. Behind repartition topics that may be more than any record.
+
+    Where a history was cut, they have been told that nothing earlier comes.
+    """
+    inputs: Any = progress.sections.get(INPUTS_SECTION, {})
+    for data in inputs.values():
+        yield int(data["time_ms"])
+        for _, _, _, _, time_ms, *_ in data.get("sources", ()):
+            yield int(time_ms)

@@ -3,7 +3,7 @@
 When something is due is arithmetic (`dsl/schedule_times`), and so is what has been run already
 (`runs`); here is the waiting. A schedule never runs beside itself: what falls due while it runs is
 missed, and `misfire` says what then happens. What runs on the leader is remembered in the log
-(`run_log`): a new leader, also after a time without any worker, knows which runs are done, which
+(`cron`): a new leader, also after a time without any worker, knows which runs are done, which
 were missed, and which were interrupted. Rule of the file: a due time is claimed in the log before
 it is run, so that one who only believes to lead runs nothing twice; timers of short intervals are
 not worth that and tell now and then how far they are. What runs on every worker is forgotten with
@@ -16,9 +16,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
 from uuid import uuid4
 
 from streamlog import repeated
+from streamlog.client.admin import NewTopic
+from streamlog.client.consumer import Consumer
+from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SteadyWall
 from streamlog.dsl.schedule_times import (
     Crontab,
@@ -31,11 +36,106 @@ from streamlog.dsl.schedule_times import (
     cron_times,
     missed_runs,
 )
+from streamlog.errors import RequestTimedOut, TopicExists
+from streamlog.log import Log
 from streamlog.processing.column_batch import exit_failure
-from streamlog.worker.schedules.run_log import RunLog
+from streamlog.record import TopicPartition
 from streamlog.worker.schedules.schedule_runs import Runs
 
 logger = repeated.logger(__name__)
+
+CONFIGS = {"cleanup.policy": "compact"}
+BROKER_DEFAULT = -1
+POLL_MS = 200
+STALL_MS = 30_000
+"""The end was read, so it is there: no progress for this long is a broken log."""
+
+
+class RunLog:
+    """The runs of an app's schedules in a log; an async context manager."""
+
+    def __init__(self, log: Log, app_id: str, *, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._place = TopicPartition(f"{app_id}-schedules", 0)
+        self._stack = AsyncExitStack()
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
+        self._runs: dict[str, Runs] = {}
+        self._heard_ms: dict[str, int] = {}
+        self._reading = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        topic = NewTopic(self._place.topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)
+        try:
+            await self._log.admin().create_topics([topic])
+        except TopicExists:
+            logger.debug("topic %s is there", topic.name)
+        self._producer = await self._stack.enter_async_context(self._log.producer(linger_ms=0))
+        consumer = self._log.consumer(auto_offset_reset="earliest")
+        self._consumer = await self._stack.enter_async_context(consumer)
+        self._consumer.assign([self._place])
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    def runs(self, schedule: str) -> Runs | None:
+        """What was known of a schedule when the log was read last; None if nothing ever was."""
+        return self._runs.get(schedule)
+
+    def silent_ms(self, schedule: str) -> int:
+        """For how long, by the wall clock, nobody has written about a schedule."""
+        return max(self._clock.wall_ms() - self._heard_ms.get(schedule, 0), 0)
+
+    async def read(self) -> None:
+        """Take in everything that the log holds by now."""
+        ends = await self._open_consumer.end_offsets([self._place])
+        await self._read_until(ends[self._place])
+
+    async def write(self, schedule: str, record: Runs) -> Runs:
+        """Write a record; returns what is known of the schedule when it has come by."""
+        if self._producer is None:
+            raise RuntimeError("the log of runs is closed")
+        key, now_ms = schedule.encode(), self._clock.wall_ms()
+        sent = await self._producer.send(
+            self._place.topic, record.encode(), key=key, partition=0, timestamp_ms=now_ms
+        )
+        await self._read_until((await sent).offset + 1)
+        return self._runs[schedule]
+
+    @property
+    def _open_consumer(self) -> Consumer:
+        if self._consumer is None:
+            raise RuntimeError("the log of runs is closed")
+        return self._consumer
+
+    async def _read_until(self, end: int) -> None:
+        # Schedules of one worker share the consumer.
+        async with self._reading:
+            position = await self._open_consumer.position(self._place)
+            deadline_ms = self._clock.now_ms() + STALL_MS
+            while position < end:
+                before, position = position, await self._read_some()
+                if position > before:
+                    deadline_ms = self._clock.now_ms() + STALL_MS
+                elif self._clock.now_ms() >= deadline_ms:
+                    raise RequestTimedOut(f"topic {self._place.topic} can't be read to its end")
+
+    async def _read_some(self) -> int:
+        polled = await self._open_consumer.poll(timeout_ms=POLL_MS)
+        for record in polled.get(self._place, ()):
+            schedule, runs = (record.key or b"").decode(), Runs.decode(record.value or b"")
+            before = self._runs.get(schedule)
+            self._runs[schedule] = runs if before is None else before.merged(runs)
+            self._heard_ms[schedule] = record.timestamp_ms
+        return await self._open_consumer.position(self._place)
+
 
 LOOK_INTERVAL_MS = 1_000
 """A waiting job looks at the clock this often: a longer sleep would not notice that the clock
@@ -87,7 +187,7 @@ class CronScheduler:
         is_leader: Callable[[], bool],
         run_log: Callable[[], RunLog] | None = None,
     ) -> None:
-        """`run_log` opens the memory of what the leader runs; without it, it is this worker's."""
+        """`cron` opens the memory of what the leader runs; without it, it is this worker's."""
         self._clock = clock
         self._wall = SteadyWall(clock)
         self._is_leader = is_leader

@@ -6,7 +6,7 @@ the other one finds that out before it runs anything. Rule of the file: a record
 its writer knew, and records are merged in the order of the log, so everybody who has read it to
 the same place knows the same, and what compaction leaves is enough. A claim whose owner has gone
 silent is a run that was interrupted: misfire="skip" leaves it at that, others run it again.
-Pure. Not done here: reading and writing (`run_log`), and what is due (`dsl/schedule_times`).
+Pure. Not done here: reading and writing (`cron`), and what is due (`dsl/schedule_times`).
 """
 
 from __future__ import annotations

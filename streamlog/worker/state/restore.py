@@ -37,14 +37,30 @@ from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
 from streamlog.records.record_columns import RecordColumns
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
-from streamlog.tables.local_disk.task_directory import TaskDirectory
+from streamlog.tables.local_disk.task_directory import AbandonedTasks, TaskDirectory
 from streamlog.tables.state.store_transaction import DeferredStore
 from streamlog.tables.stores.store import Change, Changes, KeyValueStore
 from streamlog.worker.state.changelog_reader import ChangelogReader, aside
-from streamlog.worker.topics.hand_over_log import Base
 from streamlog.worker.topics.own_topics import OwnTopics
+from streamlog.worker.topics.version_log import Base
 
 logger = repeated.logger(__name__)
+
+STATE_CLEANUP_DELAY_MS = 10 * 60 * 1000
+"""Default; Kafka Streams' `state.cleanup.delay.ms`."""
+LOOK_MS = 60_000
+"""Between two looks, if the delay is not shorter."""
+LOOK_MS_MIN = 100
+
+
+async def remove_abandoned(path: str, *, delay_ms: int, clock: Clock) -> None:
+    """Look after the app's state directory until cancelled."""
+    abandoned = AbandonedTasks(path, delay_ms=delay_ms)
+    while True:
+        for name in await asyncio.to_thread(abandoned.remove, clock.now_ms()):
+            logger.info("task %s has moved away: its state in %s is removed", name, path)
+        await asyncio.sleep(min(LOOK_MS, max(delay_ms, LOOK_MS_MIN)) / 1000)
+
 
 OWNER_KEY = b"\x00owner"
 """Reserved (see `tables/state/changelog.py`): in the changelog a fence, in a store the last one's
@@ -198,7 +214,7 @@ class Restorer:
         accept_state_loss: bool = False,
         in_transactions: bool = False,
     ) -> None:
-        """`base` is what the state began with, if it was handed over (see `hand_over_log`).
+        """`base` is what the state began with, if it was handed over (see `version_log`).
 
         Where checkpoints are written `in_transactions`, late keys wait for the first of them.
         State on disk that is of another changelog than the one in `own_topics` is refused, unless

@@ -11,18 +11,109 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
 
 from streamlog import repeated
 from streamlog.client.admin import Admin, NewTopic
-from streamlog.errors import LogError, TopicExists, TopologyError, UnknownTopicOrPartition
+from streamlog.clock import Clock
+from streamlog.errors import (
+    LogError,
+    RequestTimedOut,
+    TopicExists,
+    TopologyError,
+    UnknownTopicOrPartition,
+)
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.record import TopicPartition
 from streamlog.topology import Topology
-from streamlog.worker.time_bounds import EVERY_TIME, take_every_time, without_bounds
-from streamlog.worker.topics.whole_topic import DELETE_RETENTION_MS
 
 logger = repeated.logger(__name__)
+
+UNBOUNDED: Final = str(2**63 - 1)
+BOUNDS: Final = {
+    "message.timestamp.before.max.ms": UNBOUNDED,
+    "message.timestamp.after.max.ms": UNBOUNDED,
+}
+"""Of Kafka 3.6 and later."""
+EVERY_TIME: Final = {"message.timestamp.type": "CreateTime", **BOUNDS}
+"""The settings of a topic that takes every timestamp and keeps it."""
+OF_TOPIC: Final = "topic"
+"""Source of a setting that was set for the topic itself."""
+
+
+def without_bounds(topic: NewTopic) -> NewTopic | None:
+    """The topic for a broker that does not know the bounds; None if it asks for none."""
+    if not topic.configs.keys() & BOUNDS.keys():
+        return None
+    configs = {name: value for name, value in topic.configs.items() if name not in BOUNDS}
+    return replace(topic, configs=configs)
+
+
+async def take_every_time(admin: Admin, topics: Iterable[str]) -> None:
+    """Give existing topics the settings of one that takes every timestamp."""
+    for topic in sorted(topics):
+        try:
+            found = await admin.describe_configs(topic)
+        except LogError as error:  # Not every user may look at settings.
+            logger.info("the settings of topic %s can't be read: %s", topic, error)
+            continue
+        lacking = {
+            name: value
+            for name, value in EVERY_TIME.items()
+            if name in found and found[name].source != OF_TOPIC and found[name].value != value
+        }
+        if not lacking:
+            continue
+        shown = ",".join(f"{name}={value}" for name, value in lacking.items())
+        try:
+            await admin.alter_configs(lacking, topic=topic)
+        except LogError as error:
+            sets = " ".join(f"--set {each}" for each in shown.split(","))
+            logger.warning(
+                "topic %s may refuse event times that this app writes, and its settings can't be"
+                " altered (%s). Run as a user who may: streamlog configs alter --topic %s %s"
+                " --log URL",
+                topic, error, topic, sets,
+            )  # fmt: skip
+        else:
+            logger.info("topic %s takes every event time from now on: set %s", topic, shown)
+
+
+POLL_MS: Final = 200
+STALL_MS: Final = 30_000
+"""The end was read, so it is there: no record for this long is a broken log."""
+
+
+async def read_whole_topic(log: Log, topic: str, clock: Clock) -> list[tuple[int, bytes]]:
+    """Offset and value of all records of partition 0 that count; none if there is no such topic.
+
+    Raises:
+        RequestTimedOut: the log does not give what it said to have.
+    """
+    if not any(each.name == topic for each in await log.admin().list_topics()):
+        return []
+    place = TopicPartition(topic, 0)
+    found: list[tuple[int, bytes]] = []
+    async with log.consumer(
+        auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as consumer:
+        consumer.assign([place])
+        end = (await consumer.end_offsets([place]))[place]
+        deadline_ms = clock.now_ms() + STALL_MS
+        while end and await consumer.position(place) < end:
+            if clock.now_ms() >= deadline_ms:
+                raise RequestTimedOut(f"topic {topic} can't be read to its end")
+            polled = await consumer.poll(timeout_ms=POLL_MS)
+            found += [(record.offset, record.value or b"") for record in polled.get(place, ())]
+    return found
+
+
+DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
+"""`delete.retention.ms` of changelogs."""
+
 
 BROKER_DEFAULT = -1
 """As many partitions, or replicas, as the broker gives a topic of which nothing is said."""

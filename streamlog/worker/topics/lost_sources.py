@@ -93,7 +93,7 @@ def restart(
     return InputRestart(at, SourceLog(present.topic_id, known.leader_epoch, cuts))
 
 
-def told(
+def describe_loss(
     part: TopicPartition, offset: int, log: SourceLog, present: Present, cut: TruncatedSource | None
 ) -> str:
     """What happened to the log, in words."""
@@ -113,13 +113,13 @@ def told(
     return f"{where}: the log was truncated: offset {offset} was next, and {at}"
 
 
-def lost(
+def source_lost_error(
     part: TopicPartition, offset: int, log: SourceLog, present: Present, cut: TruncatedSource | None
 ) -> SourceLost:
     """The error that ends a worker."""
     known = cut or TruncatedSource()
     return SourceLost(
-        f"{told(part, offset, log, present, cut)}. {ADVICE}",
+        f"{describe_loss(part, offset, log, present, cut)}. {ADVICE}",
         topic=part.topic,
         partition=part.partition,
         position=offset,
@@ -128,7 +128,7 @@ def lost(
     )
 
 
-def gone(topic: str, app_id: str) -> SourceLost:
+def source_deleted_error(topic: str, app_id: str) -> SourceLost:
     """The error of an input that was deleted."""
     return SourceLost(
         f"topic {topic!r}, which app {app_id!r} reads, was deleted. {ADVICE}", topic=topic

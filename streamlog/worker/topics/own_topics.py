@@ -4,7 +4,7 @@ A topic that only the app writes to holds what is nowhere else: a changelog the 
 topic records that count as read upstream. If one is gone, or was created again, the app would go on
 with empty state, or without these records. So the ids of all of them are written down, in the topic
 of the app's versions, and compared before a worker creates what is missing. The ids of sources are
-written down with them. Not done here: what these are compared for (`source_ids`, `sources`), and
+written down with them. Not done here: what these are compared for (`source_watch`, `sources`), and
 what a task finds in its input (`tasks`).
 """
 
@@ -24,9 +24,9 @@ from streamlog.nodes.topic_spec import SourceLostPolicy
 from streamlog.protocol.schema import ZERO_UUID, id_text
 from streamlog.record import TopicPartition
 from streamlog.topology import Topology
+from streamlog.worker.topics.app_topics import read_whole_topic
 from streamlog.worker.topics.lost_sources import FAIL
-from streamlog.worker.topics.version_log import BROKER_DEFAULT, CONFIGS, OWN_TOPICS, topic_of
-from streamlog.worker.topics.whole_topic import whole_topic
+from streamlog.worker.topics.version_log import BROKER_DEFAULT, CONFIGS, OWN_TOPICS, version_topic
 
 logger = repeated.logger(__name__)
 
@@ -74,7 +74,7 @@ class OwnTopics:
         return replace(self, ids={**self.ids, **present}, given_up=given_up)
 
 
-def noted(records: Iterable[tuple[int, bytes]]) -> OwnTopics:
+def decode_own_topics(records: Iterable[tuple[int, bytes]]) -> OwnTopics:
     """What was written down last, of all records of the topic, offset and value each.
 
     Raises:
@@ -174,8 +174,8 @@ class OwnTopicsLog:
         Raises:
             SourceLost: a topic is gone or was created again, and nobody has agreed to that.
         """
-        topic = topic_of(self._topology.app_id)
-        before = noted(await whole_topic(self._log, topic, self._clock))
+        topic = version_topic(self._topology.app_id)
+        before = decode_own_topics(await read_whole_topic(self._log, topic, self._clock))
         refuse_lost(
             self._topology,
             before,
@@ -189,7 +189,7 @@ class OwnTopicsLog:
         """Write down `now`, with the own topics that there are, if that is news since `before`."""
         now = now.followed_by(await self._present())
         if now != before:
-            topic = topic_of(self._topology.app_id)
+            topic = version_topic(self._topology.app_id)
             new = NewTopic(topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)
             try:
                 await self._log.admin().create_topics([new])

@@ -12,14 +12,19 @@ and what it is for (`promotion`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from streamlog.errors import CorruptData
 from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.record import TopicPartition
+from streamlog.records.control_batches import TimeMark
+from streamlog.records.record_columns import RecordColumns
 from streamlog.snapshots.manifest import PendingRecords, TaskEntry
+from streamlog.topology import Topology
 
 Outcome: TypeAlias = Literal["given up", "promoted", "done"]
 HELD_MS_MAX: Final = 60_000
@@ -102,17 +107,17 @@ class Savepoint(msgspec.Struct, kw_only=True):
         return all(task in self.stood for task in tasks)
 
 
-def topic_of(app_id: str) -> str:
+def savepoint_topic(app_id: str) -> str:
     """Where an app's halts are."""
     return f"{app_id}-halts"
 
 
-def encoded(word: Word) -> bytes:
+def encode_savepoint(word: Word) -> bytes:
     """As JSON."""
     return msgspec.json.encode(word)
 
 
-def heard(
+def decode_savepoint(
     records: Iterable[tuple[int, bytes]], before: Savepoint | None = None
 ) -> Savepoint | None:
     """The last halt after these records, offset and value each; None: there was none.
@@ -141,3 +146,41 @@ def _take(halt: Savepoint, word: SavepointCut | SavepointReached | SavepointRele
             halt.stood.setdefault(word.entry.task, word)
         case SavepointReleased():
             halt.lifted = halt.lifted or word
+
+
+FAR_OFFSET: Final = 2**63 - 1
+
+
+class CutLimits:
+    """Offsets and times at which inputs end; without a cut there are none."""
+
+    def __init__(self, cut: SavepointCut | None, topology: Topology) -> None:
+        self._cut = cut
+        self._topology = topology
+
+    def end(self, part: TopicPartition) -> int:
+        """Nothing from there on is taken; repartition topics have no end but their own."""
+        if self._cut is None or self._topology.topics[part.topic].internal:
+            return FAR_OFFSET
+        return self._cut.limit(part)
+
+    def positions(
+        self, parts: Iterable[TopicPartition], read: Mapping[TopicPartition, int]
+    ) -> dict[tuple[str, int], int]:
+        """How far these were read, as far as it is taken."""
+        return {part: min(read[part], self.end(part)) for part in parts if part in read}
+
+    def records(self, part: TopicPartition, columns: RecordColumns) -> RecordColumns:
+        """Those before the end."""
+        if self._cut is None:
+            return columns
+        found: RecordColumns = columns[: bisect_left(columns.offsets, self.end(part))]
+        return found
+
+    def marks(self, part: TopicPartition, marks: Sequence[TimeMark]) -> Sequence[TimeMark]:
+        """Those before the end."""
+        return marks if self._cut is None else [m for m in marks if m.offset < self.end(part)]
+
+    def spans(self, topics: Iterable[str]) -> Mapping[str, TimeSpan] | None:
+        """Which time of these topics is taken; None: all of it."""
+        return None if self._cut is None else self._cut.spans(topics)

@@ -11,8 +11,9 @@ the comparison itself (`blueprints/topology_difference`), and removing what was 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -21,14 +22,140 @@ from streamlog.blueprints.blueprint import Blueprint
 from streamlog.blueprints.topology_difference import TopologyDifference, difference
 from streamlog.client.admin import NewTopic
 from streamlog.clock import Clock
-from streamlog.errors import CorruptData, StateLost, TopicExists, TopologyError
+from streamlog.errors import CorruptData, StateLost, StreamlogError, TopicExists, TopologyError
 from streamlog.log import Log
 from streamlog.processing.task_progress import Era
 from streamlog.record import TopicPartition
+from streamlog.snapshots import Snapshot
+from streamlog.tables.local_disk.rocksdb_store import RocksStore
+from streamlog.tables.state.changelog import changelog_offset, store_offset
+from streamlog.tables.stores.store import Change
 from streamlog.topology import Topology
-from streamlog.worker.topics.whole_topic import whole_topic
+from streamlog.worker.topics.app_topics import DELETE_RETENTION_MS, read_whole_topic
 
 logger = repeated.logger(__name__)
+
+HAND_OVER_FORMAT: Final = 1
+FILES_AGE_MS_MAX: Final = DELETE_RETENTION_MS // 2
+"""Deletions since then may have been compacted away: the changelog alone tells."""
+
+
+class TaskBase(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the base of one task stands in its changelog."""
+
+    fence: int
+    """The offset of the owner's record that came with it."""
+    progress: int
+    """The offset of the last record: the task's progress. All rows come before it."""
+
+
+class Promotion(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version has become the app with."""
+
+    version: str
+    before: str
+    """URL of the snapshot of the app as it was."""
+
+
+class HandOver(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that an app's state has begun with."""
+
+    format: int = HAND_OVER_FORMAT
+    snapshot: str
+    """Its id."""
+    url: str
+    wall_ms: int
+    cut_ms: int | None
+    mode: str
+    fingerprint: str
+    tasks: dict[str, TaskBase]
+    """Those with state, by `TaskId` as text."""
+    promotion: Promotion | None = None
+    """If the snapshot is that of a version that was promoted."""
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.encode(self)
+
+
+def hand_over_topic(app_id: str) -> str:
+    """Where an app's hand-overs are."""
+    return f"{app_id}-hand-overs"
+
+
+def decode_hand_overs(records: Iterable[tuple[int, bytes]]) -> list[HandOver]:
+    """All of them, the last one last.
+
+    Raises:
+        CorruptData: one is not readable, or a newer streamlog has written it.
+    """
+    found: list[HandOver] = []
+    for offset, data in records:
+        try:
+            each = msgspec.json.decode(data, type=HandOver)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorruptData(f"the hand-over at offset {offset}: {error}") from error
+        if each.format != HAND_OVER_FORMAT:
+            raise CorruptData(
+                f"the hand-over at offset {offset} has format {each.format}, this streamlog reads "
+                f"{HAND_OVER_FORMAT}: a newer one has written it; use that one"
+            )
+        found.append(each)
+    return found
+
+
+async def hand_overs(log: Log, app_id: str, clock: Clock) -> list[HandOver]:
+    """All hand-overs of an app that count, the last one last.
+
+    Raises:
+        CorruptData: one is not readable, or a newer streamlog has written it.
+        RequestTimedOut: the log does not give what it said to have.
+    """
+    return decode_hand_overs(await read_whole_topic(log, hand_over_topic(app_id), clock))
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a task may begin with."""
+
+    hand_over: HandOver
+    task: str
+
+    def is_of_use(self, store: RocksStore, *, wall_ms: int) -> bool:
+        """Whether its files are newer than what a store has."""
+        where = self.hand_over.tasks.get(self.task)
+        is_young = wall_ms - self.hand_over.wall_ms < FILES_AGE_MS_MAX
+        return where is not None and is_young and changelog_offset(store) < where.progress
+
+    def adopt(self, store: RocksStore, keep: Mapping[bytes, bytes], owner_key: bytes) -> bool:
+        """Let the store hold what the snapshot has of the task; False if that can't be had.
+
+        Waits for the disk and for the place of the snapshot. Where it fails, the store may be
+        empty, or as it was; the changelog fills it either way.
+
+        Args:
+            store: of the task.
+            keep: reserved rows that stay.
+            owner_key: where the store remembers who owns it.
+        """
+        where = self.hand_over.tasks[self.task]
+        number, _, partition = self.task.partition("_")
+        try:
+            snapshot = Snapshot.open(self.hand_over.url)
+            entry = snapshot.entry(int(number), int(partition))
+            if entry is None or snapshot.id != self.hand_over.snapshot:
+                raise CorruptData(f"{snapshot!r} is another one, or has no task {self.task}")
+            rows: list[Change] = [*keep.items(), (owner_key, where.fence.to_bytes(8, "big"))]
+            # What comes next is the task's progress.
+            rows.append(store_offset(where.progress))
+            with snapshot.files(entry) as paths:
+                store.replace(paths, rows)
+        except StreamlogError as error:
+            logger.info("task %s is restored from its changelog alone: %s", self.task, error)
+            return False
+        logger.info("task %s begins with %d rows of %s", self.task, entry.rows, snapshot.url)
+        return True
+
 
 FORMAT_VERSION = 1
 """Of a record. A reader refuses what it does not know."""
@@ -104,7 +231,7 @@ class VersionChange:
         )
 
 
-def topic_of(app_id: str) -> str:
+def version_topic(app_id: str) -> str:
     """Where the versions of an app's topology are."""
     return f"{app_id}-topology"
 
@@ -133,7 +260,7 @@ def current(records: Iterable[tuple[int, bytes]]) -> Version | None:
     return counts
 
 
-def compared(before: Version | None, topology: Topology) -> VersionChange:
+def compare_versions(before: Version | None, topology: Topology) -> VersionChange:
     """What a program changes."""
     blueprint = Blueprint.of(topology)
     if before is None:
@@ -149,12 +276,12 @@ class VersionLog:
         self._log = log
         self._topology = topology
         self._clock = clock
-        self._place = TopicPartition(topic_of(topology.app_id), 0)
+        self._place = TopicPartition(version_topic(topology.app_id), 0)
 
     async def compare(self) -> VersionChange:
         """What this program changes of what the log knows."""
-        records = await whole_topic(self._log, self._place.topic, self._clock)
-        return compared(current(records), self._topology)
+        records = await read_whole_topic(self._log, self._place.topic, self._clock)
+        return compare_versions(current(records), self._topology)
 
     async def check(self, *, accept_state_loss: bool) -> VersionChange:
         """The same, unless it is to be refused.

@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from streamlog.processing.task import NAMED_MAX
-from streamlog.worker.health.worker_figures import Durations, Figures, TaskFigures, WorkerState
+from streamlog.worker.health.worker_health import Durations, Figures, TaskFigures, WorkerState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """What every Prometheus understands."""

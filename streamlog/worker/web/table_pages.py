@@ -8,9 +8,11 @@ two of them; an error that comes in the middle of a scan is its last line.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
+import h11
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -20,13 +22,169 @@ from streamlog.durations import moment, when_ms
 from streamlog.errors import SerdeError, StreamlogError, UsageError
 from streamlog.nodes.stream_nodes import TableSource
 from streamlog.nodes.window_nodes import SlidingAggregate, WindowedAggregate
-from streamlog.processing.table_rows import PAGE_ROWS_MAX, TableRows
+from streamlog.processing.table_rows import PAGE_BYTES_MAX, PAGE_ROWS_MAX, TableRows
 from streamlog.record import Windowed
 from streamlog.serdes import PackedSerde, Serde, display_json, from_json, from_text, type_name
 from streamlog.windows.window_assigner import Assigner
-from streamlog.worker.access.routed import RoutedRow, RoutedTables
-from streamlog.worker.web.answers import NOT_FOUND, error_answer, json_answer
-from streamlog.worker.web.peer_pages import body_of
+from streamlog.worker.access.questions import (
+    Asked,
+    NotHere,
+    PassedAsked,
+    PassedRows,
+    RowAsked,
+    RowFound,
+    RowHolder,
+    RowsAsked,
+    RowsFound,
+)
+from streamlog.worker.access.routed_tables import RoutedRow, RoutedTables
+from streamlog.worker.web.web_server import (
+    MALFORMED,
+    NOT_FOUND,
+    NOT_HERE,
+    error_answer,
+    json_answer,
+)
+
+A = TypeVar("A", RowFound, RowsFound, PassedRows)
+"""An answer."""
+
+ANSWER_MS = 5_000
+"""Who has not answered by then is busy with something else, or not there."""
+ANSWER_BYTES_MAX = 64 * 1024 * 1024 + 2 * PAGE_BYTES_MAX
+"""A page ends behind the row that fills it, and a row is as large as its record in the log."""
+READ_BYTES = 64 * 1024
+OK = 200
+CONTENT_TYPE = "application/msgpack"
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class PeerRows:
+    """A `Holder` at an endpoint."""
+
+    def __init__(self, endpoint: str, *, answer_ms: int = ANSWER_MS) -> None:
+        self.endpoint = endpoint
+        self._answer_ms = answer_ms
+
+    async def row(self, asked: RowAsked) -> RowFound:
+        """See `Holder`."""
+        return await self._ask("/peer/row", asked, RowFound)
+
+    async def rows(self, asked: RowsAsked) -> RowsFound:
+        """See `Holder`."""
+        return await self._ask("/peer/rows", asked, RowsFound)
+
+    async def passed(self, asked: PassedAsked) -> PassedRows:
+        """See `Holder`."""
+        return await self._ask("/peer/passed", asked, PassedRows, more_ms=asked.wait_ms)
+
+    async def _ask(self, path: str, asked: object, kind: type[A], *, more_ms: int = 0) -> A:
+        who = f"the worker at {self.endpoint}"
+        try:
+            async with asyncio.timeout((self._answer_ms + more_ms) / 1000):
+                status, body = await _post(self.endpoint, path, _encode(asked))
+            if status != OK:
+                raise NotHere(f"{who}: {body[:500].decode(errors='replace')}")
+            return msgspec.msgpack.decode(body, type=kind)
+        except TimeoutError:
+            raise NotHere(f"{who} has not answered within {self._answer_ms + more_ms} ms") from None
+        except (OSError, h11.RemoteProtocolError, msgspec.MsgspecError) as error:
+            raise NotHere(f"{who} can't be asked: {error}") from error
+
+
+async def _post(endpoint: str, path: str, body: bytes) -> tuple[int, bytes]:
+    host, _, port = endpoint.rpartition(":")
+    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    try:
+        http = h11.Connection(h11.CLIENT)
+        headers = [
+            ("host", endpoint),
+            ("content-type", CONTENT_TYPE),
+            ("content-length", str(len(body))),
+            ("connection", "close"),
+        ]
+        for event in (
+            h11.Request(method="POST", target=path, headers=headers),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            writer.write(http.send(event) or b"")
+        await writer.drain()
+        return await _response(http, reader)
+    finally:
+        writer.close()
+
+
+async def _response(http: h11.Connection, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    status = 0
+    body = bytearray()
+    while True:
+        event = http.next_event()
+        match event:
+            case h11.NEED_DATA:
+                http.receive_data(await reader.read(READ_BYTES))
+            case h11.Response():
+                status = event.status_code
+            case h11.Data():
+                body += event.data
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise h11.RemoteProtocolError(f"more than {ANSWER_BYTES_MAX} bytes")
+            case h11.EndOfMessage():
+                return status, bytes(body)
+            case h11.ConnectionClosed():
+                raise h11.RemoteProtocolError("hung up")
+            case _:
+                pass
+
+
+Q = TypeVar("Q", bound=Asked)
+"""A question."""
+
+QUESTION_BYTES_MAX = 2 * 1024 * 1024
+"""A key, and little else."""
+
+
+def peer_routes(holder: RowHolder) -> list[Route]:
+    """The paths that other workers ask at."""
+    return [
+        Route("/peer/row", _page(RowAsked, holder.row), methods=["POST"]),
+        Route("/peer/rows", _page(RowsAsked, holder.rows), methods=["POST"]),
+        Route("/peer/passed", _page(PassedAsked, holder.passed), methods=["POST"]),
+    ]
+
+
+def _page(
+    kind: type[Q], answer: Callable[[Q], Awaitable[object]]
+) -> Callable[[Request], Awaitable[Response]]:
+    async def page(request: Request) -> Response:
+        try:
+            asked = msgspec.msgpack.decode(await body_of(request, QUESTION_BYTES_MAX), type=kind)
+            found = await answer(asked)
+        except msgspec.MsgspecError as error:
+            return json_answer({"error": f"not a question: {error}"}, MALFORMED)
+        except NotHere as error:
+            return json_answer({"error": str(error)}, NOT_HERE)
+        except StreamlogError as error:
+            return error_answer(error)
+        return Response(_encode(found), media_type=CONTENT_TYPE)
+
+    return page
+
+
+async def body_of(request: Request, bytes_max: int) -> bytes:
+    """A request's body, if it is not too large.
+
+    Raises:
+        MsgspecError: it is.
+    """
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > bytes_max:
+            raise msgspec.DecodeError(f"more than {bytes_max} bytes")
+    return bytes(body)
+
 
 WAIT_MS = 5_000
 """A program may wait longer for a task that moves than somebody at a browser."""

@@ -13,16 +13,149 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from streamlog.errors import ConfigError, ListenError
+from streamlog import repeated
+from streamlog.errors import (
+    ConfigError,
+    ConnectionLost,
+    ListenError,
+    RequestTimedOut,
+    StreamlogError,
+    UsageError,
+)
+from streamlog.worker.health.worker_health import HealthReport
+from streamlog.worker.web.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+
+OK = 200
+MALFORMED = 400
+NOT_FOUND = 404
+NOT_HERE = 409
+BROKEN = 500
+UNAVAILABLE = 503
+
+
+def json_answer(
+    content: object, status: int = OK, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An answer as JSON, which nobody is to keep."""
+    return Response(
+        msgspec.json.encode(content),
+        status,
+        headers={"cache-control": "no-store", **(headers or {})},
+        media_type="application/json",
+    )
+
+
+def error_answer(error: StreamlogError) -> Response:
+    """What went wrong, and whether to come again."""
+    status = status_of(error)
+    headers = {"retry-after": "1"} if status == UNAVAILABLE else None
+    return json_answer({"error": str(error)}, status, headers)
+
+
+def status_of(error: StreamlogError) -> int:
+    """The status that says whose fault an error is."""
+    match error:
+        case ConfigError() | RequestTimedOut() | ConnectionLost():
+            return UNAVAILABLE
+        case UsageError():
+            return MALFORMED
+        case _:
+            return UNAVAILABLE if error.retriable else BROKEN
+
+
+logger = repeated.logger(__name__)
+
+
+class Health(Protocol):
+    """Port: how the worker is."""
+
+    def live(self) -> HealthReport:
+        """Whether it works at all: not well means that a restart would help."""
+
+    def ready(self) -> HealthReport:
+        """Whether it does all of its share."""
+
+
+class ExpositionPage(Protocol):
+    """Port: what it counts."""
+
+    def text(self) -> bytes:
+        """All metrics as they are now, in Prometheus' text format."""
+
+
+def pages(
+    health: Health,
+    exposition: ExpositionPage,
+    *,
+    more: Sequence[Route] = (),
+    hosts: Sequence[str] = ("*",),
+) -> Starlette:
+    """The server's application.
+
+    Args:
+        health: asked by `/live` and `/ready`.
+        exposition: shown at `/metrics`.
+        more: other paths.
+        hosts: the names that requests have to call this server by.
+    """
+
+    async def live(_request: Request) -> Response:
+        return _reported(health.live())
+
+    async def ready(_request: Request) -> Response:
+        return _reported(health.ready())
+
+    async def metrics(_request: Request) -> Response:
+        return Response(exposition.text(), media_type=CONTENT_TYPE)
+
+    return Starlette(
+        routes=[
+            Route("/live", live),
+            Route("/ready", ready),
+            Route("/metrics", metrics),
+            *more,
+        ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
+        exception_handlers={HTTPException: _refused, Exception: _failed},
+    )
+
+
+def _reported(report: HealthReport) -> Response:
+    return json_answer(report.facts, OK if report.is_well else UNAVAILABLE)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    status, headers = BROKEN, None
+    what = str(error)
+    if isinstance(error, HTTPException):
+        status, headers = error.status_code, error.headers
+        what = f"{request.method} {request.url.path}: {error.detail}"
+    paths = ["/live", "/ready", "/metrics", "/tables"]
+    return json_answer({"error": what, "paths": paths}, status, headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return json_answer({"error": f"{type(error).__name__}: {error}; see the worker's log"}, BROKEN)
+
 
 HOST_DEFAULT = "127.0.0.1"
 """Whoever reaches the port may read tables and write into them."""

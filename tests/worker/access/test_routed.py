@@ -27,9 +27,8 @@ from streamlog.worker.access.questions import (
     RowsAsked,
     RowsFound,
 )
-from streamlog.worker.access.routed import Reach, RoutedTables
-from streamlog.worker.assignment.member_info import MemberDirectory, PeerInfo
-from streamlog.worker.assignment.worker_peers import WorkerPeers
+from streamlog.worker.access.routed_tables import Reach, RoutedTables
+from streamlog.worker.assignment.streams_assignor import MemberDirectory, PeerInfo, WorkerPeers
 
 PARTITIONS = 3
 ME = "me"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.processing.task import TaskId
-from streamlog.worker.assignment.member_info import (
+from streamlog.worker.assignment.streams_assignor import (
     DIRECTORIES_BYTES_MAX,
     LAGS_MAX,
     USER_DATA_BYTES_MAX,
@@ -19,12 +19,12 @@ from streamlog.worker.assignment.member_info import (
     decode_member_info,
     encode_directory,
     encode_member_info,
-    packed,
-    unpacked,
+    pack_tasks,
+    unpack_tasks,
 )
 
 task_ids = st.builds(TaskId, st.integers(0, 9), st.integers(0, 99))
-tasks = st.sets(task_ids).map(packed)
+tasks = st.sets(task_ids).map(pack_tasks)
 infos = st.builds(
     MemberInfo,
     process=st.text(max_size=9),
@@ -53,7 +53,7 @@ def test_a_directory_is_understood(directory: MemberDirectory, members: int) -> 
 
 @given(st.sets(task_ids))
 def test_tasks_come_back(some: set[TaskId]) -> None:
-    assert set(unpacked(packed(some))) == some
+    assert set(unpack_tasks(pack_tasks(some))) == some
 
 
 @given(st.binary())
@@ -82,9 +82,9 @@ def test_another_version_means_nothing() -> None:
 
 
 def test_a_large_fleet_is_told_addresses_but_not_who_runs_what() -> None:
-    many = packed(TaskId(0, partition) for partition in range(2_000))
+    many = pack_tasks(TaskId(0, partition) for partition in range(2_000))
     fleet = [PeerInfo(process=str(n), endpoint=f"host:{n}", active=many) for n in range(100)]
-    mine = packed([TaskId(0, 7)])
+    mine = pack_tasks([TaskId(0, 7)])
     data = encode_directory(MemberDirectory(peers=fleet, standby=mine, warmup=mine), members=100)
     assert len(data) * 100 <= DIRECTORIES_BYTES_MAX
     told = decode_directory(data)

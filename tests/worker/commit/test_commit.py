@@ -8,7 +8,12 @@ from streamlog.records.batch import LogRecord
 from streamlog.records.packed_records import PackedRecords
 from streamlog.records.record_columns import FieldColumns, RecordColumns
 from streamlog.tables.stores.memory_store import MemoryStore
-from streamlog.worker.commit.commit import CHECKPOINT_PACK_BYTES, PACK_BYTES, checkpoint, packed
+from streamlog.worker.commit.commit import (
+    CHECKPOINT_PACK_BYTES,
+    PACK_BYTES,
+    checkpoint,
+    pack_records,
+)
 
 
 def columns(sizes: list[int], *, first: int = 0) -> FieldColumns:
@@ -20,7 +25,7 @@ def test_what_is_held_back_fills_one_pack_after_the_other() -> None:
     added = 0
     number = 0
     for count in (1, 1_000, 3, 2_500):
-        added += packed(packs, columns([200] * count, first=number))
+        added += pack_records(packs, columns([200] * count, first=number))
         number += count
     assert added == sum(pack.size_bytes() for pack in packs)
     assert len(packs) == 1 + added // PACK_BYTES
@@ -32,10 +37,10 @@ def test_what_is_held_back_fills_one_pack_after_the_other() -> None:
 
 def test_a_record_larger_than_a_pack_is_one() -> None:
     packs: list[PackedRecords] = []
-    added = packed(packs, columns([5, 2 * PACK_BYTES, 2 * PACK_BYTES, 5]))
+    added = pack_records(packs, columns([5, 2 * PACK_BYTES, 2 * PACK_BYTES, 5]))
     assert [len(pack) for pack in packs] == [1, 1, 1, 1]
     assert added == sum(pack.size_bytes() for pack in packs)
-    packed(packs, columns([7, 7]))
+    pack_records(packs, columns([7, 7]))
     assert [len(pack) for pack in packs] == [1, 1, 1, 3]
 
 

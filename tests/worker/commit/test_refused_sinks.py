@@ -25,7 +25,7 @@ from streamlog.records.batch import LogRecord
 from streamlog.records.packed_records import PackedRecords
 from streamlog.records.record_columns import FieldColumns
 from streamlog.worker.commit.refused_sinks import RefusedSinks
-from streamlog.worker.time_bounds import EVERY_TIME
+from streamlog.worker.topics.app_topics import EVERY_TIME
 from streamlog.worker.worker import Worker
 from tests.worker.processes import read_until
 from tests.worker.test_secured import ALLOWED, SHOP, access, acl, on_a_broker_that_asks

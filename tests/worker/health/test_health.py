@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 
 from streamlog.processing.inputs.repartition_input import MergeWait
-from streamlog.worker.health.health import HealthPhase, TaskHealth, phase_of
-from streamlog.worker.health.worker_figures import TaskFigures, WorkerState
+from streamlog.worker.health.worker_health import (
+    HealthPhase,
+    TaskFigures,
+    TaskHealth,
+    WorkerState,
+    phase_of,
+)
 
 OPEN, OPENING = TaskFigures(task="0_0"), TaskFigures(task="0_1", is_open=False)
 

@@ -6,7 +6,7 @@ import pytest
 
 from streamlog.processing.task import Holdup
 from streamlog.windows.emit import UNKNOWN_MS
-from streamlog.worker.health.holdups import TELL_AFTER_MS, TELL_AGAIN_MS, Holdups
+from streamlog.worker.health.worker_health import TELL_AFTER_MS, TELL_AGAIN_MS, Holdups
 
 DUE_MS = 1_735_732_880_000
 

@@ -10,7 +10,7 @@ from itertools import count
 from streamlog import App
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import LogRecord
-from streamlog.worker.health.stacks import task_place, thread_place
+from streamlog.worker.health.loop_watch import task_location, thread_location
 
 
 def test_a_thread_in_a_function_of_a_node() -> None:
@@ -28,13 +28,13 @@ def test_a_thread_in_a_function_of_a_node() -> None:
     thread = threading.Thread(target=lambda: task.process(records, 0, ends={("in", 0): 1}))
     thread.start()
     inside.wait()
-    place = thread_place(thread.ident or 0)
+    place = thread_location(thread.ident or 0)
     while "dawdle" not in place:  # It may still be on its way out of `set`.
-        place = thread_place(thread.ident or 0)
+        place = thread_location(thread.ident or 0)
     leave.set()
     thread.join()
     assert re.fullmatch(r"'dawdling' \(test_stacks.py:\d+, in dawdle\)", place)
-    assert thread_place(thread.ident or 0) == ""
+    assert thread_location(thread.ident or 0) == ""
 
 
 def test_a_thread_that_reads_a_record() -> None:
@@ -52,7 +52,7 @@ def test_a_thread_that_reads_a_record() -> None:
     thread = threading.Thread(target=lambda: task.process(records, 0, ends={("in", 0): 1}))
     thread.start()
     inside.wait()
-    place = thread_place(thread.ident or 0)
+    place = thread_location(thread.ident or 0)
     leave.set()
     thread.join()
     assert place.startswith("'in' (test_stacks.py:")
@@ -70,7 +70,7 @@ def test_a_coroutine_that_waits_for_another_one() -> None:
         task = asyncio.get_running_loop().create_task(calls(event))
         for _ in count():
             await asyncio.sleep(0)
-            if "waits" in (place := task_place(task)):
+            if "waits" in (place := task_location(task)):
                 break
         event.set()
         await task

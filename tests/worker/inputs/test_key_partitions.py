@@ -12,23 +12,23 @@ from streamlog.clock import SystemClock
 from streamlog.errors import TopologyError
 from streamlog.record import TopicPartition
 from streamlog.records.partitioners import Partitioner, partition_by
-from streamlog.worker.inputs.key_partitions import BATCHES_APART, FIRST_KEYS, KeyPlaces
+from streamlog.worker.inputs.key_partitions import BATCHES_APART, FIRST_KEYS, KeyPartitionCheck
 
 COUNT = 4
 KEYS = [b"u%d" % number for number in range(100)]
 
 
-def places(declared: Partitioner = "murmur2", *, table: bool = True) -> KeyPlaces:
+def places(declared: Partitioner = "murmur2", *, table: bool = True) -> KeyPartitionCheck:
     app = App("shop")
     users = app.topic("users", key=str, value=str, partitioner=declared)
     if table:
         app.table(users, name="by-user")
     else:
         app.stream(users).to(app.topic("copy", key=str, value=str))
-    return KeyPlaces(app.topology(), {"users": COUNT, "copy": COUNT}, SystemClock())
+    return KeyPartitionCheck(app.topology(), {"users": COUNT, "copy": COUNT}, SystemClock())
 
 
-def read(looking: KeyPlaces, written: Partitioner) -> None:
+def read(looking: KeyPartitionCheck, written: Partitioner) -> None:
     for number in range(COUNT):
         keys = [key for key in KEYS if partition_by(written, key, COUNT) == number]
         looking.look(TopicPartition("users", number), [None, *keys])

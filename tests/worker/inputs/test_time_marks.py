@@ -18,8 +18,8 @@ from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
 from streamlog.records.control_batches import MarkTold
 from streamlog.topology import Topology
-from streamlog.worker.inputs import time_marks as module
-from streamlog.worker.inputs.time_marks import Marks
+from streamlog.worker.inputs import input_ends as module
+from streamlog.worker.inputs.input_ends import Marks
 from tests.client.clusters import mocked
 
 PLACES = [TopicPartition("sales", number) for number in range(2)]

@@ -25,7 +25,7 @@ from streamlog.worker.operations.hand_over import handed_over
 from streamlog.worker.worker import Worker
 from tests.equality.programs import SPAN_MS, Program, build, history
 from tests.equality.runs import Results, _read, driven
-from tests.history.test_local import fill
+from tests.history.test_local_run import fill
 
 IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 CUTS = range(100) if IS_THOROUGH else (3, 17)

@@ -18,7 +18,7 @@ from streamlog.clock import SystemClock
 from streamlog.errors import TopologyError, UsageError
 from streamlog.log import Log
 from streamlog.worker import program as worker_program
-from streamlog.worker.operations import promotion, substitute_worker
+from streamlog.worker.operations import promotion
 from streamlog.worker.operations.promotion import (
     Promoted,
     PromotionStage,
@@ -26,8 +26,8 @@ from streamlog.worker.operations.promotion import (
     promote,
     take_back,
 )
-from streamlog.worker.savepoint import savepoint_watch
-from streamlog.worker.savepoint.savepoint_watch import SavepointWatch
+from streamlog.worker.savepoint import savepoint_log
+from streamlog.worker.savepoint.savepoint_log import SavepointWatch
 from streamlog.worker.topics.savepoint_messages import Savepoint
 from streamlog.worker.worker import Worker
 from tests.equality.programs import SPAN_MS, build
@@ -112,10 +112,10 @@ async def both(pair: Pair, log: Log, work: Any) -> Promoted:
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Halts are looked for more often than in production."""
-    monkeypatch.setattr(savepoint_watch, "LOOK_MS", 100)
-    monkeypatch.setattr(savepoint_watch, "HALTED_LOOK_MS", 50)
+    monkeypatch.setattr(savepoint_log, "LOOK_MS", 100)
+    monkeypatch.setattr(savepoint_log, "HALTED_LOOK_MS", 50)
     monkeypatch.setattr(promotion, "LOOK_MS", 50)
-    monkeypatch.setattr(substitute_worker, "ALONE_MS", 200)
+    monkeypatch.setattr(promotion, "ALONE_MS", 200)
 
 
 @thoroughly

@@ -31,7 +31,7 @@ from streamlog.processing.provenance import (
 )
 from streamlog.record import TopicPartition
 from streamlog.worker.operations.stream_times import reset_stream_times, stream_times_ahead
-from streamlog.worker.time_bounds import EVERY_TIME
+from streamlog.worker.topics.app_topics import EVERY_TIME
 from streamlog.worker.worker import Worker
 
 FAR_MS = when_ms("2099-01-01T00:00:00Z")

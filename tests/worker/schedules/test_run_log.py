@@ -16,8 +16,7 @@ from streamlog.dsl.schedule_times import Crontab, Misfire, Timer
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.worker.schedules import cron
-from streamlog.worker.schedules.cron import CronScheduler
-from streamlog.worker.schedules.run_log import RunLog
+from streamlog.worker.schedules.cron import CronScheduler, RunLog
 from streamlog.worker.schedules.schedule_runs import Runs
 
 MINUTE_MS = 60_000

@@ -8,7 +8,7 @@ from pathlib import Path
 from streamlog.clock import SystemClock
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget
 from streamlog.tables.local_disk.task_directory import TaskDirectory
-from streamlog.worker.state.abandoned import remove_abandoned
+from streamlog.worker.state.restore import remove_abandoned
 
 DEADLINE_S = 60
 

@@ -11,8 +11,13 @@ import pytest
 from streamlog import App, on_error
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
-from streamlog.worker.time_bounds import EVERY_TIME, UNBOUNDED, without_bounds
-from streamlog.worker.topics.app_topics import declare_topics, ensure_topics
+from streamlog.worker.topics.app_topics import (
+    EVERY_TIME,
+    UNBOUNDED,
+    declare_topics,
+    ensure_topics,
+    without_bounds,
+)
 
 
 def test_declared_settings_reach_the_log(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from streamlog.worker.topics.lost_sources import (
     Present,
     TruncatedSource,
     is_recreated,
-    lost,
     policy_of,
     restart,
+    source_lost_error,
 )
 
 PART = TopicPartition("t", 0)
@@ -63,13 +63,13 @@ def test_what_has_state_fails_by_default() -> None:
 
 
 def test_the_error_names_the_partition_the_loss_and_what_to_do() -> None:
-    error = lost(PART, 8, SourceLog(OLD, 3), Present(NEW, 0, 2), None)
+    error = source_lost_error(PART, 8, SourceLog(OLD, 3), Present(NEW, 0, 2), None)
     assert "t-0: the topic was deleted and created again (id MTEx" in str(error)
     assert "now MjIy" in str(error)
     assert "offset 8" in str(error)
     assert "--source-lost earliest" in str(error)
     assert (error.exit_code, error.is_recreated) == (5, True)
-    error = lost(PART, 8, SourceLog(OLD, 3), Present(OLD, 0, 9), TruncatedSource(5, 1))
+    error = source_lost_error(PART, 8, SourceLog(OLD, 3), Present(OLD, 0, 9), TruncatedSource(5, 1))
     assert "t-0: the log was truncated: offset 8 was next" in str(error)
     assert "from offset 5 on (leader epoch 1 ends there, epoch 3 was read)" in str(error)
     assert "ends at 9" in str(error)

@@ -14,7 +14,7 @@ import pytest
 
 from streamlog.errors import SourceLost
 from streamlog.worker.topics import own_topics
-from streamlog.worker.topics.own_topics import OwnTopics, noted
+from streamlog.worker.topics.own_topics import OwnTopics, decode_own_topics
 from streamlog.worker.worker import Worker
 from tests.worker.test_recreated_sources import (
     Case,
@@ -118,5 +118,5 @@ def test_what_was_written_down_last_counts(monkeypatch: pytest.MonkeyPatch) -> N
     assert now.ids == {"a": b"\4" * 16, "b": b"b" * 16}
     assert now.given_up == (b"\2" * 16, b"\3" * 16)
     records = [(0, b'{"format":1}'), (1, OwnTopics({"c": b"c"}).encode()), (2, now.encode())]
-    assert noted(records) == now
-    assert noted(records[:1]) == OwnTopics()
+    assert decode_own_topics(records) == now
+    assert decode_own_topics(records[:1]) == OwnTopics()

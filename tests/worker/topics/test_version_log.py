@@ -19,9 +19,9 @@ from streamlog.worker.topics.version_log import (
     Version,
     VersionChange,
     VersionLog,
-    compared,
+    compare_versions,
     current,
-    topic_of,
+    version_topic,
 )
 from tests.worker.processes import STREAMLOG, attached, read_until, running, streamlog
 
@@ -47,7 +47,7 @@ def topology(*names: str) -> Topology:
 def written(
     before: Version | None, *names: str, offset: int
 ) -> tuple[VersionChange, tuple[int, bytes]]:
-    change = compared(before, topology(*names))
+    change = compare_versions(before, topology(*names))
     return change, (offset, change.encode())
 
 
@@ -56,7 +56,7 @@ def test_the_first_version_is_compared_with_nothing() -> None:
     assert (change.number, change.era, bool(change.difference)) == (1, Era(), False)
     found = current([record])
     assert found == Version(0, 1, Era(), change.blueprint)
-    assert compared(found, topology("a")).is_settled
+    assert compare_versions(found, topology("a")).is_settled
 
 
 def test_eras_count_what_was_given_up() -> None:
@@ -150,7 +150,7 @@ def test_an_app_without_streams_has_no_such_topic(tmp_path: Path) -> None:
         change = await VersionLog(log, nothing, SystemClock()).settle(accept_state_loss=False)
         assert change.before is None
         topics = {topic.name for topic in await log.admin().list_topics()}
-        assert topic_of("app") not in topics
+        assert version_topic("app") not in topics
 
     on_a_log(tmp_path, story)
 

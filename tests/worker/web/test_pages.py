@@ -10,10 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamlog.processing.inputs.repartition_input import MergeWait
 from streamlog.processing.outbox import Drop, SinkBatch
-from streamlog.worker.health.health import TaskHealth
-from streamlog.worker.health.worker_figures import Figures, TaskFigures, WorkerState
+from streamlog.worker.health.worker_health import Figures, TaskFigures, TaskHealth, WorkerState
 from streamlog.worker.web.metrics import WorkerExposition
-from streamlog.worker.web.pages import pages
+from streamlog.worker.web.web_server import pages
 from tests.worker.web.requests import Answer, asked
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]

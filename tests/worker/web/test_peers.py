@@ -19,8 +19,7 @@ from streamlog.worker.access.questions import (
     RowsAsked,
     RowsFound,
 )
-from streamlog.worker.web.peer_client import PeerRows
-from streamlog.worker.web.peer_pages import peer_routes
+from streamlog.worker.web.table_pages import PeerRows, peer_routes
 from streamlog.worker.web.web_server import listening, serving
 
 WHERE: dict[str, Any] = {"app": "shop", "table": "t", "subtopology": 0, "partition": 2}

@@ -1,0 +1,278 @@
+"""Source logs: which logs a history has read, for who continues behind it.
+
+A topic that is deleted and created again under its name is another log, and so is, from some offset
+on, one that lost records. The plan notes topic ids and leader epochs before it looks at offsets;
+when the tasks are done, the logs have to be the same still, or what was read may be of both. The
+snapshot then keeps them with the offsets of each task.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from streamlog.errors import SourceLost
+from streamlog.history.plan import Plan, PlannedLog, Stage
+from streamlog.history.readers import LogReader
+from streamlog.history.stage_task import Attempt, OpenStore, Shuffled, StageTask
+from streamlog.history.staging import Shuffle, ShuffleWriter
+from streamlog.history.task_run import (
+    Arrival,
+    Arrivals,
+    FinishedTask,
+    InputReader,
+    OnRead,
+    PartitionReader,
+    unheard,
+)
+from streamlog.processing.error_handling import DamagedInputs
+from streamlog.processing.inputs.record_queue import PartitionKey
+from streamlog.processing.joins.stream_table_join import GlobalTables
+from streamlog.record import TopicPartition
+from streamlog.snapshots import SnapshotStore, SourceEntry, TaskEntry
+from streamlog.windows.emit import UNKNOWN_MS
+
+
+def with_logs(plan: Plan, reader: LogReader, ids: Mapping[str, bytes]) -> Plan:
+    """The plan with the logs that its ends are offsets of; `ids` were looked up before these.
+
+    Raises:
+        StreamlogError: the log can't be asked.
+    """
+    epochs = reader.leader_epochs({TopicPartition(*at): end for at, (_, end) in plan.ends.items()})
+    logs = {
+        at: PlannedLog(ids.get(at[0], b"").hex(), epochs[TopicPartition(*at)]) for at in plan.ends
+    }
+    return replace(plan, logs=logs)
+
+
+def add_source_logs(entries: Iterable[TaskEntry], plan: Plan, reader: LogReader) -> list[TaskEntry]:
+    """What tasks have left, with the logs that their offsets belong to.
+
+    Raises:
+        SourceLost: a log is not the one that the history was planned in.
+        StreamlogError: the log can't be asked.
+    """
+    tasks = [*entries]
+    wanted = {
+        (entry.task, TopicPartition(topic, number)): offset
+        for entry in tasks
+        for topic, number, offset in entry.offsets
+        if (topic, number) in plan.logs
+    }
+    epochs = {
+        (at, offset): reader.leader_epochs({at: offset})[at]
+        for at, offset in {(at, offset) for (_, at), offset in wanted.items()}
+        if plan.ends[at.topic, at.partition][1] != offset
+    }
+    found: list[TaskEntry] = []
+    for entry in tasks:
+        sources = []
+        for (task, at), offset in wanted.items():
+            if task != entry.task:
+                continue
+            log = plan.logs[at.topic, at.partition]
+            chain = epochs.get((at, offset), log.epochs)
+            epoch, start = chain[-1] if chain else (-1, -1)
+            sources.append(
+                SourceEntry(
+                    topic=at.topic,
+                    partition=at.partition,
+                    topic_id=log.topic_id,
+                    epoch=epoch,
+                    epoch_start=start,
+                )
+            )
+        found.append(msgspec.structs.replace(entry, sources=tuple(sources)))
+    # Only now: what was asked above was asked of the same logs then.
+    check_logs(plan.logs, plan.ends, reader)
+    return found
+
+
+def check_logs(
+    logs: Mapping[PartitionKey, PlannedLog],
+    ends: Mapping[PartitionKey, tuple[int, int]],
+    reader: LogReader,
+) -> None:
+    """Make sure that a history was read from the logs that it was planned in.
+
+    Raises:
+        SourceLost: one is another log by now.
+    """
+    ids = reader.topic_ids(_topics(logs))
+    for (topic, number), log in sorted(logs.items()):
+        now = ids.get(topic)
+        if now is None or (log.topic_id and any(now) and now.hex() != log.topic_id):
+            what = "deleted" if now is None else "deleted and created again"
+            raise SourceLost(
+                f"{topic}-{number}: the topic was {what} after its history was planned: nothing"
+                " counts of this run; run the history again",
+                topic=topic,
+                partition=number,
+                ids=(bytes.fromhex(log.topic_id), now or b""),
+            )
+    marks = {TopicPartition(*at): (ends[at][1], log.epochs) for at, log in logs.items()}
+    for at, offset in sorted(reader.divergences(marks).items()):
+        raise SourceLost(
+            f"{at.topic}-{at.partition}: the log was truncated after its history was planned: from"
+            f" offset {max(offset, 0)} on it does not hold what it held up to"
+            f" {ends[at.topic, at.partition][1]}; nothing counts of this run; run the history"
+            " again",
+            topic=at.topic,
+            partition=at.partition,
+            position=ends[at.topic, at.partition][1],
+            resume=(offset, -1),
+        )
+
+
+def _topics(logs: Collection[PartitionKey]) -> list[str]:
+    return sorted({topic for topic, _ in logs})
+
+
+ATTEMPT = "0"
+"""Of each task there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDeps:
+    """What a run needs beside its plan."""
+
+    reader: LogReader
+    directory: Path
+    """For state and staged files; what is in there goes."""
+    place: SnapshotStore
+    """Of the snapshot that comes of it."""
+    now_ms: int
+    """The time on the wall."""
+    open_store: OpenStore
+    """For the state of a task, in a directory that is not there yet."""
+    on_read: OnRead = unheard
+
+
+class LocalRun:
+    """A plan at work in this process."""
+
+    def __init__(self, plan: Plan, surroundings: RunDeps) -> None:
+        self._plan = plan
+        self._stages = plan.stages
+        """That are run, in order."""
+        self._with = surroundings
+        self._shuffles = {
+            topic: Shuffle.of(
+                stage.subtopology, topic, plan.counts, surroundings.directory / "shuffles"
+            )
+            for stage in plan.stages
+            for topic in stage.subtopology.feeders
+        }
+        self._global_tables = GlobalTables(plan.topology.global_tables)
+        self._damaged = DamagedInputs(plan.topology)
+
+    def run(self) -> list[FinishedTask]:
+        """All stages, one after the other.
+
+        Raises:
+            ProcessingError: a record can't be read, or a function failed on it.
+            StreamlogError: the log can't be read, or the disk refused.
+        """
+        shutil.rmtree(self._with.directory, ignore_errors=True)
+        try:
+            load_global_tables(self._global_tables, self._plan, self._with.reader)
+            return [
+                self._run_task(stage, partition)
+                for stage in self._stages
+                for partition in range(stage.tasks)
+            ]
+        finally:
+            shutil.rmtree(self._with.directory, ignore_errors=True)
+
+    def _run_task(self, stage: Stage, partition: int) -> FinishedTask:
+        attempt = Attempt(
+            plan=self._plan,
+            stage=stage,
+            partition=partition,
+            name=ATTEMPT,
+            place=self._with.place,
+            directory=self._with.directory / f"{stage.number}_{partition}",
+            now_ms=self._with.now_ms,
+            open_store=self._with.open_store,
+            global_tables=self._global_tables,
+            on_read=self._with.on_read,
+        )
+        writer = ShuffleWriter(self._shuffles)
+        finished = self._task(attempt, list(self._feeds(stage, partition)), writer).run()
+        writer.finish()
+        return finished
+
+    def _task(
+        self, attempt: Attempt, feeds: Sequence[InputReader], shuffled: Shuffled
+    ) -> StageTask:
+        return StageTask(attempt, feeds, shuffled)
+
+    def _feeds(self, stage: Stage, partition: int) -> Iterator[InputReader]:
+        for topic in stage.subtopology.inputs:
+            if partition >= self._plan.counts[topic]:
+                continue
+            place = (topic, partition)
+            if topic in self._shuffles:
+                shuffle = self._shuffles[topic]
+                arrivals = one_by_one(place, map(Arrival, shuffle.read(partition)))
+                yield InputReader({place: (0, shuffle.end(partition))}, arrivals, is_staged=True)
+            else:
+                start, end = self._plan.ends[place]
+                at = TopicPartition(topic, partition)
+                found = self._with.reader.read(at, start, end, self._damaged)
+                yield InputReader({place: (start, end)}, one_by_one(place, found))
+
+
+def one_by_one(place: PartitionKey, arrivals: Iterable[Arrival]) -> Arrivals:
+    """Those of one partition, as a feed has them."""
+    for arrival in arrivals:
+        yield {place: arrival}
+
+
+def load_global_tables(tables: GlobalTables, plan: Plan, reader: PartitionReader) -> None:
+    """Read the topics of global tables, all of them.
+
+    A batch that can't be read is passed by the policy of its topic, without its rows.
+
+    Raises:
+        StreamlogError: the log can't be read.
+    """
+    damaged = DamagedInputs.of_global_tables(plan.topology)
+    for topic in tables.topics:
+        for number in range(plan.counts[topic]):
+            start, end = plan.ends[topic, number]
+            for arrival in reader.read(TopicPartition(topic, number), start, end, damaged):
+                tables.apply(topic, arrival.records.keys, arrival.records.values)
+
+
+def with_ends(plan: Plan, reader: LogReader) -> Plan:
+    """The plan with what the log holds now: where each partition that is read begins and ends.
+
+    Raises:
+        StreamlogError: the log can't be asked.
+    """
+    looked_up = (table.topic.name for table in plan.topology.global_tables)
+    places = [
+        TopicPartition(topic, number)
+        for topic in dict.fromkeys([*plan.spans, *looked_up])
+        for number in range(plan.counts[topic])
+    ]
+    # The ids first: a topic that is created again after this is noticed.
+    ids = reader.topic_ids({place.topic for place in places})
+    ends = reader.bounds(places)
+    for topic, span in plan.spans.items():
+        spec = plan.topology.topics[topic]
+        if span.since_ms == UNKNOWN_MS or spec.timestamp is not None:
+            continue
+        # Where the time is that of the records, what is before it need not be read.
+        wanted = [place for place in places if place.topic == topic]
+        for place, start in reader.starts(wanted, span.since_ms).items():
+            begin, end = ends[place]
+            ends[place] = (end if start is None else max(begin, min(start, end)), end)
+    found = {(at.topic, at.partition): bounds for at, bounds in ends.items()}
+    return with_logs(replace(plan, ends=found), reader, ids)

@@ -1,0 +1,369 @@
+"""The agents and tasks of a driver's app, on a loop of their own.
+
+The same `AgentRun` as in a worker, fed from lists; functions under `app.task` get some turns of
+the loop whenever the driver settles. User code runs in real time; what waits for
+time to pass (`take`) waits for the driver's clock. What was not handled before a restart comes
+again after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from itertools import count, groupby
+from typing import Any, Protocol
+
+from streamlog.agents.asks import Ask
+from streamlog.agents.awaited import await_call
+from streamlog.agents.offsets import AgentPosition
+from streamlog.agents.rows import AgentRows
+from streamlog.agents.run import AgentRun
+from streamlog.dsl.agent import Agent
+from streamlog.dsl.schedule_times import Service
+from streamlog.errors import ProcessingError, RequestTimedOut, StreamlogError, UsageError
+from streamlog.processing.outbox import CallResult, Drop, SinkBatch, TaskCall
+from streamlog.processing.tables.writable_table import RowWrite
+from streamlog.record import TopicPartition
+from streamlog.testing.memory_topic import MemoryTopic
+
+AGENT_WAIT_S = 10
+"""Real time an agent may take for the records it has been given."""
+SERVICE_TURNS = 20
+"""Turns of the loop that functions under `app.task` get when the driver settles."""
+
+
+class DriverClock(Protocol):
+    """Port: the driver's time."""
+
+    @property
+    def now_ms(self) -> int:
+        """In milliseconds since the epoch."""
+
+
+class DriverStage(DriverClock, Protocol):
+    """Port: what agents need of the driver."""
+
+    def left_out(self, drop: Drop) -> None:
+        """An agent has left a record out."""
+
+
+WriteRows = Callable[[str, int, Sequence[RowWrite]], None]
+"""Takes rows of a table's partition, which agents have set."""
+
+
+def _nowhere(table: str, partition: int, rows: Sequence[RowWrite]) -> None:
+    """Nobody sets any."""
+
+
+class DriverAlarms:
+    """What is to be called when the driver's time has come so far."""
+
+    def __init__(self, clock: DriverClock) -> None:
+        self._clock = clock
+        self._calls: list[tuple[int, int, Callable[[], None]]] = []
+        self._cancelled: set[int] = set()
+        self._numbers = count()
+
+    @property
+    def now_ms(self) -> int:
+        """The driver's time."""
+        return self._clock.now_ms
+
+    @property
+    def wall_ms(self) -> int:
+        """The driver's time, which begins in 2025."""
+        return self._clock.now_ms
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the next one is due."""
+        while self._calls and self._calls[0][1] in self._cancelled:
+            self._cancelled.discard(heapq.heappop(self._calls)[1])
+        return self._calls[0][0] if self._calls else None
+
+    def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
+        """Call it then, unless what is returned has been called before."""
+        number = next(self._numbers)
+        heapq.heappush(self._calls, (due_ms, number, call))
+
+        def cancel() -> None:
+            if any(number == waiting for _, waiting, _ in self._calls):
+                self._cancelled.add(number)
+
+        return cancel
+
+    def ring(self) -> None:
+        """Call what is due."""
+        while (due_ms := self.due_ms) is not None and due_ms <= self.now_ms:
+            heapq.heappop(self._calls)[2]()
+
+
+class DriverAgents:
+    """The agents of a driver, on a loop of their own."""
+
+    def __init__(
+        self,
+        agents: Sequence[Agent[Any, Any]],
+        services: Sequence[Service],
+        topics: Mapping[str, MemoryTopic],
+        stage: DriverStage,
+        *,
+        rows: AgentRows | None = None,
+        write_rows: WriteRows = _nowhere,
+    ) -> None:
+        """`rows` are at hand; `write_rows` takes what records that are handled have set."""
+        self._agents = agents
+        self._rows = rows
+        self._write_rows = write_rows
+        self._services = services
+        self._serving: list[asyncio.Task[None]] = []
+        self._topics = topics
+        self._alarms = DriverAlarms(stage)
+        self._stage = stage
+        self._fed: dict[str, int] = {}
+        """Per agent: how many arrivals of its topic it has been given."""
+        self._places: dict[str, dict[TopicPartition, AgentPosition]] = {}
+        self._runs: list[AgentRun] = []
+        self._runner: asyncio.Runner | None = None
+        self._failures: list[StreamlogError] = []
+        self._work: asyncio.Task[None] | None = None
+        self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
+        self._numbers = count()
+        self._was_stirred = False
+        """A user's coroutine may have given the agents something to do."""
+
+    def go_on_from(self, before: DriverAgents) -> None:
+        """Not to be given what those of an older program have handled."""
+        self._places |= before._places
+
+    @property
+    def due_ms(self) -> int | None:
+        """When an agent that waits for time to pass goes on."""
+        return self._alarms.due_ms
+
+    def start(self, *, workers: int = 1) -> None:
+        """Begin to listen; records that were handled before do not come again.
+
+        Each of the workers runs the functions under `app.task`.
+        """
+        self._runs = [self._run_of(agent) for agent in self._agents]
+        self._fed.clear()
+        for run in self._runs:
+            topic = run.agent.topic.name
+            partitions = range(len(self._topics[topic].partitions))
+            fresh = {TopicPartition(topic, number): AgentPosition(0) for number in partitions}
+            run.assign(self._places.get(run.agent.name, fresh))
+        if self._runs:
+            # Owned by this object: `close` awaits it, and the services.
+            self._work = self._loop().get_loop().create_task(self._keep())
+        if self._services:
+            loop = self._loop().get_loop()
+            services = [each for _ in range(workers) for each in self._services]
+            self._serving = [loop.create_task(self._serve(each)) for each in services]
+
+    def _run_of(self, agent: Agent[Any, Any]) -> AgentRun:
+        return AgentRun(
+            agent,
+            self._write,
+            self._alarms,
+            pause=_at_once,
+            drop=self._stage.left_out,
+            answer=self._answer,
+            rows=self._rows,
+        )
+
+    def run(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run the user's coroutine to its end."""
+        self._was_stirred = True
+        self._loop().run(work)
+
+    async def ask(
+        self, topic: str, value: bytes | None, *, key: bytes | None, timeout_ms: int
+    ) -> bytes | None:
+        """Add a record that wants an answer, hand it to the agents, and wait for that.
+
+        Raises:
+            RequestTimedOut: it has not come in time, which is real here.
+        """
+        number = b"%d" % next(self._numbers)
+        answer = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        self._topics[topic].append(
+            value, key=key, timestamp_ms=self._alarms.now_ms, headers=Ask("", number).headers
+        )
+        self._feed()
+        try:
+            async with asyncio.timeout(min(timeout_ms / 1000, AGENT_WAIT_S)):
+                found: bytes | None = await answer
+        except TimeoutError:
+            raise RequestTimedOut(f"no answer within {timeout_ms} ms of real time") from None
+        finally:
+            del self._asked[number]
+        return found
+
+    def results(self, calls: Sequence[TaskCall]) -> list[CallResult]:
+        """Await the calls of a task, all at a time.
+
+        Raises:
+            UsageError: some take too long for a test.
+        """
+        return self._loop().run(_awaited(calls)) if calls else []
+
+    def handle(self) -> bool:
+        """Let the agents handle what is new; whether there was anything."""
+        moved, self._was_stirred = self._feed() or self._was_stirred, False
+        due_ms = self._alarms.due_ms
+        if due_ms is not None and due_ms <= self._alarms.now_ms:
+            self._alarms.ring()
+            moved = True
+        if moved:
+            self._loop().run(self._until_idle())
+            self.write_rows()
+        return self._let_serve() or moved
+
+    def write_rows(self) -> None:
+        """Bring the tasks what agents have set by now."""
+        for run in self._runs:
+            _ = run.places  # What is handled, and no call has asked beyond, counts as well.
+        written = {} if self._rows is None else self._rows.uncommitted()
+        for (table, partition), rows in written.items():
+            self._write_rows(table, partition, rows)
+        if self._rows is not None:
+            self._rows.committed_until(written)
+
+    def close(self) -> None:
+        """End the streams of the agents, and wait for the functions to return."""
+        if self._runner is None:
+            return
+        self._places = {run.agent.name: run.places for run in self._runs}
+        for run in self._runs:
+            run.end()
+        runner, self._runner = self._runner, None
+        work, self._work = self._work, None
+        serving, self._serving = self._serving, []
+        for each in serving:
+            each.cancel()
+        try:
+            if serving:
+                runner.run(asyncio.wait(serving))
+            if work is not None:
+                runner.run(_ended(work))
+        finally:
+            runner.close()
+            if self._rows is not None:
+                self._rows.clear()
+
+    def _let_serve(self) -> bool:
+        """Give the services some turns; whether they have sent anything."""
+        if all(each.done() for each in self._serving):
+            return False
+        before = self._arrived
+        self._loop().run(_turns())
+        if self._failures:
+            raise self._failures[0]
+        return self._arrived > before
+
+    @property
+    def _arrived(self) -> int:
+        return sum(len(topic.arrivals) for topic in self._topics.values())
+
+    async def _serve(self, service: Service) -> None:
+        try:
+            await service.run()
+        except Exception as error:  # noqa: BLE001 - the user's function: raised by `handle`
+            text = f"task {service.name!r} failed: {type(error).__name__}: {error}"
+            self._failures.append(ProcessingError(text, node=service.name))
+
+    def _loop(self) -> asyncio.Runner:
+        """A loop, from when one is needed: most tests run without."""
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner
+
+    def _feed(self) -> bool:
+        moved = False
+        for run in self._runs:
+            name = run.agent.topic.name
+            arrivals = self._topics[name].arrivals
+            fed = self._fed.get(run.agent.name, 0)
+            self._fed[run.agent.name] = len(arrivals)
+            for partition, many in groupby(arrivals[fed:], key=lambda arrival: arrival[0]):
+                run.take(TopicPartition(name, partition), [record for _, record in many])
+                moved = True
+        return moved
+
+    async def _write(self, batches: Sequence[SinkBatch]) -> None:
+        for batch in batches:
+            for record in batch.records():
+                self._topics[record.topic].append(
+                    record.value,
+                    key=record.key,
+                    timestamp_ms=record.timestamp_ms,
+                    headers=record.headers,
+                )
+
+    def _answer(self, ask: Ask, data: bytes | None) -> None:
+        answer = self._asked.get(ask.number)
+        if answer is not None and not answer.done():
+            answer.set_result(data)
+
+    async def _keep(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for run in self._runs:
+                group.create_task(self._run_agent(run), name=f"agent {run.agent.name}")
+
+    async def _run_agent(self, run: AgentRun) -> None:
+        try:
+            await run.run()
+        except StreamlogError as error:
+            self._failures.append(error)
+            for answer in self._asked.values():
+                if not answer.done():
+                    answer.set_exception(error)
+
+    async def _until_idle(self) -> None:
+        try:
+            async with asyncio.timeout(AGENT_WAIT_S):
+                for run in self._runs:
+                    await run.until_idle()
+                    await run.results.drain()
+        except TimeoutError:
+            busy = [run.agent.name for run in self._runs if not run.is_idle]
+            raise UsageError(
+                f"agents {busy} have not asked for their next record within {AGENT_WAIT_S} s of "
+                "real time: do they wait for something that can't happen in a test?"
+            ) from None
+        if self._failures:
+            raise self._failures[0]
+
+
+async def _awaited(calls: Sequence[TaskCall]) -> list[CallResult]:
+    try:
+        async with asyncio.timeout(AGENT_WAIT_S):
+            # Nobody waits in a test.
+            return await asyncio.gather(*(await_call(replace(each, delay_ms=0)) for each in calls))
+    except TimeoutError:
+        names = sorted({call.node for call in calls})
+        raise UsageError(
+            f"calls of {names} have not returned within {AGENT_WAIT_S} s of real time: do they "
+            "wait for something that can't happen in a test?"
+        ) from None
+
+
+async def _turns() -> None:
+    for _ in range(SERVICE_TURNS):
+        await asyncio.sleep(0)
+
+
+async def _ended(work: asyncio.Task[None]) -> None:
+    """Wait for the agents to return; those that do not are cancelled."""
+    await asyncio.wait([work], timeout=AGENT_WAIT_S)
+    work.cancel()
+    await asyncio.wait([work])
+
+
+async def _at_once(_: float) -> None:
+    """Another attempt follows at once: no time passes in a test by itself."""
+    await asyncio.sleep(0)

@@ -1,0 +1,194 @@
+"""What an app has stored and written in a test, read again at the end.
+
+A worker stores state at its first commit and reads it after a restart; a test may end before
+either. Rule of the file: no function of the user's is called, so tests that count calls see no
+others; views and joined rows are left out for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
+
+from streamlog.dsl.topic import Topic
+from streamlog.durations import When, when_ms
+from streamlog.errors import ProcessingError, StreamlogError, UsageError
+from streamlog.nodes.stream_nodes import Entry, Sink
+from streamlog.nodes.table_nodes import TableTableJoin
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.table_rows import TableRows, prefix_of, tables_in
+from streamlog.record import Record
+from streamlog.tables.stores.store import KeyValueStore, prefix_end
+from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.topology import Subtopology, Topology
+
+
+def check_state(subtopology: Subtopology, store: KeyValueStore) -> None:
+    """Read all rows of the tables of a task.
+
+    Raises:
+        ProcessingError: one is not of its types.
+    """
+    for name, rows in tables_in(subtopology).items():
+        if not rows.views and not isinstance(rows.owner, TableTableJoin):
+            _check_table(rows, prefix_of(subtopology, name), store)
+
+
+def check_outputs(topology: Topology, topics: Mapping[str, MemoryTopic]) -> None:
+    """Read all records of topics that only the app writes to.
+
+    Raises:
+        ProcessingError: one is not of its types.
+    """
+    read = {node.topic.name for node in topology.nodes if isinstance(node, Entry)}
+    read |= {table.topic.name for table in topology.global_tables}
+    written = {node.topic.name: node.topic for node in topology.nodes if isinstance(node, Sink)}
+    for name, spec in written.items():
+        if name not in read:
+            _check_topic(spec, topics[name])
+
+
+def _check_table(rows: TableRows, prefix: bytes, store: KeyValueStore) -> None:
+    for key, data in store.range(prefix, prefix_end(prefix)):
+        row_key = key[len(prefix) :]
+        try:
+            list(rows.seen([(row_key, data)]))
+        except StreamlogError as error:
+            text = f"a row that {rows.name!r} has stored can't be read, key {row_key!r}: {error}"
+            raise ProcessingError(text, node=rows.name) from error
+
+
+def _check_topic(spec: TopicSpec, topic: MemoryTopic) -> None:
+    for partition, record in topic.arrivals:
+        parts = (("key", spec.key, record.key), ("value", spec.value, record.value))
+        for what, serde, data in parts:
+            if data is None:
+                continue
+            try:
+                serde.loads(data)
+            except Exception as error:  # noqa: BLE001 - a serde of the user's: raised again
+                caught = error
+            else:
+                continue
+            raise ProcessingError(
+                f"the {what} at offset {record.offset} of {spec.name}-{partition}, which the app "
+                f"has written, can't be read: {caught}",
+                topic=spec.name,
+                partition=partition,
+                offset=record.offset,
+                node=spec.name,
+            ) from caught
+
+
+K = TypeVar("K")
+"""A key."""
+V = TypeVar("V")
+"""A value."""
+
+
+class Entrance(Protocol):
+    """Port: what those need where records are put in."""
+
+    @property
+    def now_ms(self) -> int:
+        """The driver's time, in milliseconds since the epoch."""
+
+    def topic(self, name: str) -> MemoryTopic:
+        """A topic of the app."""
+
+    def check_runs(self) -> None:
+        """Refuse to go on after the end, or after a failure."""
+
+    def settle(self) -> None:
+        """Let tasks and agents run until nothing is left to do."""
+
+
+class Exit(Protocol):
+    """Port: what those need where one looks at what came out."""
+
+    def topic(self, name: str) -> MemoryTopic:
+        """A topic of the app."""
+
+    def popped(self, name: str) -> int:
+        """How many records have been popped from a topic."""
+
+    def pop(self, name: str) -> None:
+        """One more."""
+
+
+class TestTopicIn(Generic[K, V]):
+    """Where a test puts records in."""
+
+    __test__ = False
+
+    def __init__(self, driver: Entrance, topic: Topic[K, V]) -> None:
+        self._driver = driver
+        self._topic = topic
+
+    def send(
+        self,
+        value: V | None,
+        *,
+        key: K | None = None,
+        at: When | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Write one record and let everything happen that follows from it.
+
+        Args:
+            value: None deletes the key from tables.
+            key: decides the partition; without one they take turns.
+            at: the record's timestamp; the driver's time, if it is not given.
+            headers: names to bytes.
+            partition: instead of the key's.
+
+        Raises:
+            SerdeError: key or value are not of the topic's types.
+            ProcessingError: something failed on it.
+        """
+        raw_key, raw_value = self._topic.encoded(key, value)
+        driver = self._driver
+        driver.check_runs()
+        driver.topic(self._topic.name).append(
+            raw_value,
+            key=raw_key,
+            timestamp_ms=driver.now_ms if at is None else when_ms(at),
+            headers=tuple((headers or {}).items()),
+            partition=partition,
+        )
+        driver.settle()
+
+
+class TestTopicOut(Generic[K, V]):
+    """Where a test looks at what came out, decoded as the topic declares it."""
+
+    __test__ = False
+
+    def __init__(self, driver: Exit, topic: Topic[K, V]) -> None:
+        self._driver = driver
+        self._topic = topic
+
+    @property
+    def records(self) -> list[Record[K, V]]:
+        """The records that have not been popped, in the order in which they were written."""
+        topic, seen = self._topic, self._driver.popped(self._topic.name)
+        arrivals = self._driver.topic(topic.name).arrivals
+        return [topic.decoded(record, partition) for partition, record in arrivals[seen:]]
+
+    @property
+    def values(self) -> list[V]:
+        """The values of `records`."""
+        return [record.value for record in self.records]
+
+    def pop(self) -> Record[K, V]:
+        """The first of `records`, which is then gone from them.
+
+        Raises:
+            UsageError: there is none.
+        """
+        records = self.records
+        if not records:
+            raise UsageError(f"nothing (more) has come out of {self._topic.name!r}")
+        self._driver.pop(self._topic.name)
+        return records[0]

@@ -1,0 +1,171 @@
+"""What a worker answers itself: from its tasks, from its standby copies, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+
+from streamlog import App
+from streamlog.clock import ManualClock
+from streamlog.errors import RequestTimedOut
+from streamlog.processing.table_rows import prefix_of
+from streamlog.processing.task import Task, TaskId
+from streamlog.records.batch import LogRecord
+from streamlog.tables.stores.memory_store import MemoryStore
+from streamlog.topology import Topology
+from streamlog.worker.access.questions import (
+    NotHere,
+    PassedAsked,
+    PassedRows,
+    RowAsked,
+    RowFound,
+    RowsAsked,
+)
+from streamlog.worker.access.routed_tables import WAITING_MAX, LocalRows
+from streamlog.worker.health.worker_health import Figures
+
+T = TypeVar("T")
+WHERE: dict[str, Any] = {"app": "local", "table": "texts", "subtopology": 0, "partition": 0}
+ROW = RowAsked(**WHERE, key=b"k")
+STALE = RowAsked(**WHERE, key=b"k", stale_ok=True)
+
+
+@dataclass
+class Copied:
+    store: MemoryStore | None = None
+    even_ms: int | None = None
+
+
+@dataclass
+class Here:
+    """A worker that runs one task, or none, and follows it, or not."""
+
+    topology: Topology
+    task: Task | None = None
+    copy: Copied = field(default_factory=Copied)
+    is_suspended: bool = False
+    clock: ManualClock = field(default_factory=ManualClock)
+    gate: asyncio.Event | None = None
+    figures: Figures = field(default_factory=Figures)
+
+    def runs(self, task_id: TaskId) -> bool:
+        return self.task is not None and self.task.id == task_id
+
+    async def ask(self, task_id: TaskId, question: Callable[[Task], T]) -> T:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.task is None or self.task.id != task_id:
+            raise NotHere("not here")
+        return question(self.task)
+
+    def rows(self) -> LocalRows:
+        return LocalRows(
+            self.topology, self, self.clock, figures=self.figures, copy_of=lambda _: self.copy
+        )
+
+
+@pytest.fixture
+def here() -> Here:
+    app = App("local")
+    app.table(app.topic("texts", key=str, value=str, partitions=1))
+    return Here(app.topology())
+
+
+def opened(here: Here) -> Task:
+    sub = here.topology.subtopologies[0]
+    here.task = Task(sub, TaskId(0, 0), partitions={"texts": 1}, store=MemoryStore())
+    return here.task
+
+
+def put(task: Task, offset: int, value: bytes) -> None:
+    place = ("texts", 0)
+    task.process({place: [LogRecord(offset, 0, b"k", value)]}, 0, ends={place: offset + 1})
+
+
+def commit(task: Task) -> None:
+    task.committed(task.checkpoint(), next_offset=1)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def test_a_task_answers_from_what_it_has_committed(here: Here) -> None:
+    task = opened(here)
+    put(task, 0, b"first")
+    assert run(here.rows().row(ROW)) == RowFound(data=None)
+    commit(task)
+    put(task, 1, b"second")
+    assert run(here.rows().row(STALE)) == RowFound(data=b"first", age_ms=None)
+    assert run(here.rows().rows(RowsAsked(**WHERE))).rows == [(b"k", b"first")]
+
+
+def test_what_is_not_here_is_said(here: Here) -> None:
+    for asked in (ROW, STALE, RowAsked(**{**WHERE, "app": "other"}, key=b"k", stale_ok=True)):
+        with pytest.raises(NotHere):
+            run(here.rows().row(asked))
+    with pytest.raises(NotHere, match="is of app 'local', not 'other'"):
+        run(here.rows().row(RowAsked(**{**WHERE, "app": "other"}, key=b"k")))
+
+
+def test_a_copy_answers_who_allows_it_once_it_was_even_with_its_owner(here: Here) -> None:
+    store = MemoryStore()
+    store.put(prefix_of(here.topology.subtopologies[0], "texts") + b"k", b"old")
+    here.copy = Copied(store)
+    here.clock.advance(1_000)
+    with pytest.raises(NotHere):
+        run(here.rows().row(STALE))
+    here.copy.even_ms = 400
+    assert run(here.rows().row(STALE)) == RowFound(data=b"old", age_ms=600)
+    found = run(here.rows().rows(RowsAsked(**WHERE, stale_ok=True)))
+    assert (found.rows, found.age_ms) == ([(b"k", b"old")], 600)
+    with pytest.raises(NotHere):
+        run(here.rows().row(ROW))
+    assert here.figures.answered == {"standby": 2}
+    with pytest.raises(NotHere, match="no sub-topology 9"):
+        run(here.rows().row(RowAsked(**{**WHERE, "subtopology": 9}, key=b"k", stale_ok=True)))
+
+
+def test_a_record_has_passed_when_it_is_committed(here: Here) -> None:
+    task = opened(here)
+    asked = PassedAsked(**WHERE, topic="texts", offset=0)
+    put(task, 0, b"x")
+    assert run(here.rows().passed(asked)) == PassedRows()
+    here.is_suspended = True
+    assert run(here.rows().passed(asked)) == PassedRows(stands=True)
+    commit(task)
+    assert run(here.rows().passed(asked)) == PassedRows(passed=True)
+
+    async def later() -> PassedRows:
+        here.is_suspended = False
+        put(task, 1, b"y")
+        waiting = PassedAsked(**WHERE, topic="texts", offset=1, wait_ms=60_000)
+        async with asyncio.TaskGroup() as group:
+            answer = group.create_task(here.rows().passed(waiting))
+            await asyncio.sleep(0)
+            commit(task)
+        return answer.result()
+
+    assert run(later()) == PassedRows(passed=True)
+
+
+def test_so_many_questions_wait_and_no_more(here: Here) -> None:
+    opened(here)
+
+    async def story() -> None:
+        here.gate = asyncio.Event()
+        rows = here.rows()
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(rows.row(ROW)) for _ in range(WAITING_MAX)]
+            await asyncio.sleep(0)
+            with pytest.raises(RequestTimedOut, match="too many rows at once"):
+                await rows.row(ROW)
+            here.gate.set()
+        assert {each.result() for each in asked} == {RowFound(data=None)}
+        assert await rows.row(ROW) == RowFound(data=None)
+
+    run(story())

@@ -1,0 +1,121 @@
+"""Async functions in a worker: commits do not wait for them, and a kill loses none of them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+from streamlog.log import Log
+from streamlog.processing.outbox import TaskCall
+from streamlog.processing.task import TaskId
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
+from streamlog.worker.tasks import Calls
+from tests.worker.processes import STREAMLOG, attached, read_until, running
+
+APP = """
+import asyncio
+import os
+from streamlog import App
+
+app = App("asks", log="embedded:./log", state_dir="./state", commit_interval="20ms")
+numbers = app.topic("numbers", key=str, value=str, partitions=1)
+answers = app.topic("answers", key=str, value=str, partitions=1)
+
+async def ask(number: str) -> str:
+    # Each tenth is answered only when there is a file.
+    while number.endswith("0") and not os.path.exists("open"):
+        await asyncio.sleep(0.01)
+    return number + "!"
+
+app.stream(numbers).amap_values(ask, max_in_flight=10, ordered="key").to(answers)
+"""
+WORKER = (*STREAMLOG, "-A", "asks", "worker")
+READY = "rebalance: this worker has 1 partitions"
+KEYS = 5
+
+
+async def feed(log: Log, numbers: range) -> None:
+    async with log.producer() as producer:
+        for number in numbers:
+            key = b"%d" % (number % KEYS)
+            await producer.send("numbers", b"%d" % number, key=key)
+        await producer.flush()
+
+
+async def answered(count: int, log: Log) -> list[LogRecord]:
+    def enough(found: list[tuple[int, LogRecord]]) -> bool:
+        return len({record.value for _, record in found}) >= count
+
+    return [record for _, record in await read_until(log, "answers", enough)]
+
+
+async def committed(log: Log, offset: int) -> None:
+    place = TopicPartition("numbers", 0)
+    async with asyncio.timeout(120):
+        while True:
+            if (await log.admin().group_offsets("asks")).get(place, 0) >= offset:
+                return
+            await asyncio.sleep(0.01)
+
+
+def test_commits_do_not_wait_and_open_calls_survive_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "asks.py").write_text(APP)
+    with running(*WORKER, cwd=tmp_path) as worker:
+        worker.line(READY)
+
+        async def half(log: Log) -> None:
+            # All but the tenth, which waits for the file.
+            await feed(log, range(1, 15))
+            await answered(13, log)
+            await committed(log, 14)
+
+        attached("embedded:" + str(tmp_path / "log"), half)
+        worker.kill()
+    (tmp_path / "open").touch()
+    with running(*WORKER, cwd=tmp_path) as worker:
+        worker.line(READY)
+
+        async def rest(log: Log) -> list[LogRecord]:
+            await feed(log, range(15, 40))
+            return await answered(39, log)
+
+        records = attached("embedded:" + str(tmp_path / "log"), rest)
+        assert worker.stop() == 0
+    values = [record.value for record in records]
+    assert {*values} == {b"%d!" % number for number in range(1, 40)}
+    for key in range(KEYS):
+        of_key = [int((each.value or b"!")[:-1]) for each in records if each.key == b"%d" % key]
+        first = list(dict.fromkeys(of_key))
+        assert first == sorted(first)
+
+
+def test_calls_of_a_task_that_was_given_up_are_cancelled() -> None:
+    async def main() -> None:
+        cancelled = asyncio.Event()
+
+        async def hangs() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+        async def answers(value: int) -> int:
+            return value
+
+        async with asyncio.TaskGroup() as group:
+            calls = Calls(group)
+            kept, gone = TaskId(0, 0), TaskId(0, 1)
+            calls.start(gone, [TaskCall("n", 0, hangs)])
+            calls.start(kept, [TaskCall("n", 0, partial(answers, 7))])
+            for _ in range(10):  # Rounds of the loop, of which it takes one or two.
+                await asyncio.sleep(0)
+            assert calls.has_results(kept)
+            assert len(calls) == 1
+            calls.cancel(gone)
+            await cancelled.wait()
+        assert [result.value for result in calls.take(kept)] == [7]
+        assert calls.take(kept) == calls.take(gone) == []
+
+    asyncio.run(main())
