@@ -151,7 +151,7 @@ class Lineage(LocalRun):
         return _WatchedTask(attempt, feeds, shuffled, self)
 
     def _ask(self, fields: Fields, until_ms: int) -> None:
-        key: Any = _loaded(self._topic.key, fields[0])
+        key = _loaded(self._topic.key, fields[0])
         span = (UNKNOWN_MS, until_ms)
         if isinstance(key, Windowed):
             last_ms = when_ms(key.end) - (not self._is_end_in)

@@ -1,10 +1,10 @@
 """Capture: what a task knows, put into a snapshot; and the snapshot made of what all of them gave.
 
-Used by whoever runs tasks over a history: `capture` where a task has come to the cut (here or on
-another machine), `finish_snapshot` where the job is led. Rules of the file: of a task everything is
-taken, whatever its operators are: all rows of its store, and its whole progress; what belongs to the
-log that the task wrote to (changelog offsets, owners) is left out. A task may be captured more than
-once, by attempts of different names; the entry that is handed to `finish_snapshot` decides.
+A runner of a history calls `capture` when a task has reached the cut, in this process or on another
+machine, and `finish_snapshot` in the process that leads the job. Rules of the file: a snapshot has
+everything of a task, whatever its operators are: all rows of its store and its whole progress. It
+omits what belongs to the log that the task wrote to (changelog offsets, owners). Several attempts,
+under different names, may capture a task; the entry that `finish_snapshot` receives decides.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from streamlog.worker.global_reader import reader_of
 from streamlog.worker.health.loop_watch import Watching
 from streamlog.worker.health.watchdog import Sight
 from streamlog.worker.health.worker_health import WorkerState
+from streamlog.worker.http_wiring import door_at, tables_over
 from streamlog.worker.inputs.assigned_partitions import (
     Pauses,
     StartOffset,
@@ -57,7 +58,6 @@ from streamlog.worker.state.restore import remove_abandoned
 from streamlog.worker.task_deps import TaskDeps, prepare_log, task_deps_of
 from streamlog.worker.tasks import AgentWrites, WorkerTasks
 from streamlog.worker.topics.savepoint_messages import SavepointCut
-from streamlog.worker.web.worker_server import door_at, tables_over
 from streamlog.worker.worker_agents import (
     Replies,
     WorkerAgents,

@@ -15,7 +15,7 @@ from pathlib import Path
 from streamlog.cli.session import serve
 from streamlog.errors import StreamlogError
 from streamlog.worker import worker
-from streamlog.worker.inputs import time_marks
+from streamlog.worker.inputs import input_ends
 from streamlog.worker.worker import Worker
 from tests.equality import programs
 
@@ -46,7 +46,7 @@ def work(seed: int, run: str, log: str, directory: str, settings: dict[str, str]
     logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s")
     worker.SESSION_TIMEOUT_MS = int(settings.pop("session_ms", SESSION_TIMEOUT_MS))
     worker.HEARTBEAT_INTERVAL_MS = worker.SESSION_TIMEOUT_MS // 7
-    time_marks.UNMARKED_CALM_MS = CALM_MS
+    input_ends.UNMARKED_CALM_MS = CALM_MS
     worker.POLL_RECORDS_MAX = int(settings.pop("records_max", "7"))
     programs.pace_ms = float(settings.pop("pace_ms", "0"))
     die_at, instance_id = settings.pop("die_at", None), settings.pop("instance_id", None)

@@ -15,7 +15,7 @@ from msgspec.json import encode
 
 from streamlog import App, Emit, JoinWindow, Windowed, agg, tumbling
 from streamlog.worker import worker
-from streamlog.worker.inputs import time_marks
+from streamlog.worker.inputs import input_ends
 
 PACE_S = float(os.environ.get("PACE_S", "0"))
 """How long an order takes, so that there is something to interrupt."""
@@ -27,7 +27,7 @@ Fed = tuple[str, int, str, bytes, int]
 
 worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Noticed sooner.
 # Brokers of Kafka take no `mark.quiet.ms`: time stands still there, too, as the test driver's does.
-time_marks.UNMARKED_CALM_MS = int(os.environ.get("CALM_MS", "3600000"))
+input_ends.UNMARKED_CALM_MS = int(os.environ.get("CALM_MS", "3600000"))
 
 
 @dataclass

@@ -316,7 +316,7 @@ def _no_json(value: object) -> object:
     raise SerdeError(f"{type_name(type(value))} has no form in JSON: map the table's values first")
 
 
-def _key(rows: TableRows, request: Request) -> Any:  # noqa: ANN401 - of the table's type
+def _key(rows: TableRows, request: Request) -> object:
     serde: Serde[Any] = rows.key_serde
     text = request.path_params["key"]
     # A key of which no type is known is most likely text.

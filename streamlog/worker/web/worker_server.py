@@ -1,17 +1,15 @@
-"""Reaching: how a worker is reached over HTTP, and how it reaches the rows of others.
+"""Door: the worker's HTTP server, which is bound first and opened when the worker can answer.
 
-The one place that imports `worker/web`, and only when it is asked for: the libraries come with an
-extra. Rule of the file: wiring, no decisions.
+It serves the worker's own pages, the questions of other workers, the tables, and the pages that the
+app declares, as routes. Imported only with the `web` extra, see `http_wiring`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     contextmanager,
-    nullcontext,
 )
 from typing import Any
 
@@ -21,15 +19,10 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from streamlog import repeated
-from streamlog.client.producer import Producer
-from streamlog.clock import Clock
 from streamlog.dsl.services import REQUEST, WebPage
-from streamlog.errors import ConfigError, StreamlogError
-from streamlog.processing.table_rows import tables_of
-from streamlog.topology import Topology
+from streamlog.errors import StreamlogError
 from streamlog.worker.access.questions import RowHolder
-from streamlog.worker.access.routed_tables import LocalRows, Reach, RoutedTables
-from streamlog.worker.assignment.streams_assignor import WorkerPeers
+from streamlog.worker.access.routed_tables import RoutedTables
 from streamlog.worker.health.worker_health import Figures, TaskHealth, WorkerState
 from streamlog.worker.web.metrics import WorkerExposition
 from streamlog.worker.web.table_pages import peer_routes, table_routes
@@ -44,78 +37,6 @@ from streamlog.worker.web.web_server import (
 from streamlog.worker.web.web_server import pages as site_of
 
 logger = repeated.logger(__name__)
-
-
-def door_at(address: str | None, pages: Sequence[WebPage]) -> AbstractContextManager[Door | None]:
-    """The worker's HTTP server, not open yet; none without an address.
-
-    `pages` are the app's own.
-
-    Raises:
-        ConfigError: its libraries are not installed, or the address is none.
-        ListenError: the address is taken.
-    """
-    if address is None:
-        if pages:
-            logger.warning(
-                "nobody can see the app's pages (%s): give it web= or --web",
-                ", ".join(page.path for page in pages),
-            )
-        return nullcontext()
-    try:
-        pass
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"web={address!r} needs an extra that is not installed ({error.name} is missing): "
-            "pip install 'streamlog[web]'"
-        ) from error
-    return bound(address, pages)
-
-
-def peer_at(endpoint: str) -> RowHolder:
-    """Another worker of the app.
-
-    Raises:
-        ConfigError: the library to ask it with is not installed.
-    """
-    try:
-        from streamlog.worker.web.table_pages import PeerRows  # noqa: PLC0415 - as above
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"rows of another worker are asked for over HTTP, which needs an extra that is not "
-            f"installed ({error.name} is missing): pip install 'streamlog[web]'"
-        ) from error
-    return PeerRows(endpoint)
-
-
-def tables_over(
-    topology: Topology,
-    counts: Mapping[str, int],
-    *,
-    peers: WorkerPeers,
-    local: LocalRows,
-    producer: Producer,
-    clock: Clock,
-) -> RoutedTables:
-    """The rows of all tables, wherever they are; `producer` writes those that are put."""
-
-    async def send(
-        topic: str, value: bytes | None, *, key: bytes | None
-    ) -> tuple[str, int, int, int]:
-        return await (await producer.send(topic, value, key=key))
-
-    return RoutedTables(
-        Reach(
-            app_id=topology.app_id,
-            tables=tables_of(topology),
-            counts=counts,
-            peers=peers,
-            local=local,
-            remote=peer_at,
-            send=send,
-            clock=clock,
-        )
-    )
 
 
 def app_routes(pages: Sequence[WebPage]) -> list[Route]:

@@ -1,0 +1,101 @@
+"""HTTP wiring: the worker's server, and its access to the rows of other workers.
+
+Only this module imports `worker.web`, inside the functions that need it, because the libraries come
+with an extra. Rule of the file: wiring, no decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from streamlog import repeated
+from streamlog.client.producer import Producer
+from streamlog.clock import Clock
+from streamlog.dsl.services import WebPage
+from streamlog.errors import ConfigError
+from streamlog.processing.table_rows import tables_of
+from streamlog.topology import Topology
+from streamlog.worker.access.questions import RowHolder
+from streamlog.worker.access.routed_tables import LocalRows, Reach, RoutedTables
+from streamlog.worker.assignment.streams_assignor import WorkerPeers
+
+if TYPE_CHECKING:
+    from streamlog.worker.web.worker_server import Door
+
+logger = repeated.logger(__name__)
+
+
+def door_at(address: str | None, pages: Sequence[WebPage]) -> AbstractContextManager[Door | None]:
+    """Bind the worker's HTTP server without opening it; yields None without an address.
+
+    Args:
+        address: `HOST:PORT`, or None for no server.
+        pages: the pages that the app declares.
+
+    Raises:
+        ConfigError: the server's libraries are missing, or the address is malformed.
+        ListenError: another process uses the address.
+    """
+    if address is None:
+        if pages:
+            logger.warning(
+                "the app's pages (%s) are not served: set web= or --web",
+                ", ".join(page.path for page in pages),
+            )
+        return nullcontext()
+    try:
+        from streamlog.worker.web import worker_server  # noqa: PLC0415 - an optional extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"web={address!r} needs an extra that is not installed ({error.name} is missing): "
+            "pip install 'streamlog[web]'"
+        ) from error
+    return worker_server.bound(address, pages)
+
+
+def peer_at(endpoint: str) -> RowHolder:
+    """Return access to the rows of another worker of the app.
+
+    Raises:
+        ConfigError: the HTTP client's libraries are not installed.
+    """
+    try:
+        from streamlog.worker.web.table_pages import PeerRows  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"reading rows of another worker over HTTP needs an extra that is not "
+            f"installed ({error.name} is missing): pip install 'streamlog[web]'"
+        ) from error
+    return PeerRows(endpoint)
+
+
+def tables_over(
+    topology: Topology,
+    counts: Mapping[str, int],
+    *,
+    peers: WorkerPeers,
+    local: LocalRows,
+    producer: Producer,
+    clock: Clock,
+) -> RoutedTables:
+    """Return access to the rows of all tables on all workers; `producer` writes what is put."""
+
+    async def send(
+        topic: str, value: bytes | None, *, key: bytes | None
+    ) -> tuple[str, int, int, int]:
+        return await (await producer.send(topic, value, key=key))
+
+    return RoutedTables(
+        Reach(
+            app_id=topology.app_id,
+            tables=tables_of(topology),
+            counts=counts,
+            peers=peers,
+            local=local,
+            remote=peer_at,
+            send=send,
+            clock=clock,
+        )
+    )
