@@ -65,6 +65,7 @@ def test_a_worker_without_the_extra_says_what_to_install(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     for module in ("worker_server", "web_server"):
         monkeypatch.delitem(sys.modules, f"streamlog.worker.web.{module}", raising=False)
+        monkeypatch.delattr(f"streamlog.worker.web.{module}", raising=False)
     app = App("bare", log=f"embedded:{tmp_path}/log", web=":0")
     worker = Worker(app.program(), log_url=app.log, announce=lambda _start: None)
     with pytest.raises(ConfigError, match=r"pip install 'streamlog\[web\]'"):
