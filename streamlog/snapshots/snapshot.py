@@ -47,7 +47,7 @@ class SnapshotStore:
             self._remote()
 
     def __repr__(self) -> str:
-        return f"SnapshotPlace({self.url!r})"
+        return f"SnapshotStore({self.url!r})"
 
     def __truediv__(self, name: str) -> SnapshotStore:
         return SnapshotStore(f"{self.url}/{name}")
