@@ -95,7 +95,7 @@ async def until(done: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CALM_MS", "UNMARKED_CALM_MS", "LOOK_MS"):
+    for name in ("CALM_MS", "UNMARKED_CALM_MS", "SAMPLE_INTERVAL_MS"):
         monkeypatch.setattr(module, name, 20)
 
 
