@@ -202,7 +202,7 @@ def by_history(path: str, start: int, end: int) -> Rows:
 
 
 def by_spark(path: str, start: int, end: int) -> Rows:
-    places = pytest.importorskip("spark_bridge.log_sources")
+    log_sources = pytest.importorskip("spark_bridge.log_sources")
     options = pytest.importorskip("spark_bridge.source_options")
     asked = {
         "path": path,
@@ -210,11 +210,11 @@ def by_spark(path: str, start: int, end: int) -> Rows:
         "startingOffsets": f'{{"{TOPIC}": {{"0": {start}}}}}',
         "endingOffsets": f'{{"{TOPIC}": {{"0": {end}}}}}',
     }
-    place = places.place_of(options.parse_options(asked))
+    source = log_sources.log_source(options.parse_options(asked))
     return [
         (offset, value)
-        for wanted in place.plan()
-        for batch in place.read(wanted, None)
+        for wanted in source.plan()
+        for batch in source.read(wanted, None)
         for offset, value in zip(
             batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True
         )

@@ -301,7 +301,7 @@ def test_a_function_for_late_records_may_fail_too() -> None:
 
 @pytest.mark.parametrize("times", [0, -1])
 def test_a_retry_tries_again(times: int) -> None:
-    with pytest.raises(ConfigError, match="1 attempt or more"):
+    with pytest.raises(ConfigError, match="times=1 or more"):
         on_error.retry(times)
 
 
