@@ -128,7 +128,7 @@ def test_what_can_t_be_mended_is_said_with_what_to_do(here: Path) -> None:
     done = streamlog("repair", "log", "--yes", cwd=here)
     assert done.returncode == 1
     assert "sequence 5, 1 is due" in " ".join(done.stdout.split())
-    assert "order: batches of a producer that are not in its order can't be mended" in done.stdout
+    assert "order: batches of a producer that are not in its order can't be repaired" in done.stdout
     assert "streamlog log dump" in done.stdout
     assert "Traceback" not in done.stderr
 

@@ -37,7 +37,7 @@ words.amap_values(length, timeout=2.5)
 # R: 7.*has no unit
 kv_store(str, int, ttl=7)
 
-# E: Argument 1 to "timer" of "Duties" has incompatible type "int"
+# E: Argument 1 to "timer" of "AppServices" has incompatible type "int"
 # R: 15.*has no unit
 app.timer(15)
 
