@@ -19,37 +19,26 @@ if TYPE_CHECKING:
     from simulation.life import Level
 
 MACHINES: Final[Mapping[str, Sequence[str]]] = {
-    "streamlog.broker.quorum": (
-        "raft",
-        "raft_state",
-        "leadership",
-        "epoch_chain",
-        "controller",
+    "streamlog.broker.quorum.raft": ("raft_machine", "raft_state"),
+    "streamlog.broker.quorum.controller": (
         "broker_control",
-        "broker_lifecycle",
-        "partition_control",
-        "topic_control",
+        "cluster_controller",
         "config_control",
-        "quota_control",
+        "leader_elections",
+        "partition_control",
         "security_control",
-        "elections",
-        "reassignments",
-        "placement",
-        "metadata",
-        "registrations",
+        "topic_control",
     ),
-    "streamlog.broker.replication": ("leader", "follower", "replica", "replica_log"),
-    "streamlog.broker.coordinator": (
+    "streamlog.broker.quorum.metadata": ("cluster_metadata", "registrations"),
+    "streamlog.broker.quorum": ("broker_lifecycle",),
+    "streamlog.broker.replication": ("leader_replica", "replica_state", "replica"),
+    "streamlog.broker.coordinator.group": (
         "classic_group",
-        "classic_member",
         "consumer_group",
-        "consumer_heartbeat",
-        "consumer_member",
-        "offsets",
-        "staged_offsets",
-        "producer_ids",
-        "transaction",
+        "committed_offsets",
+        "group_member",
     ),
+    "streamlog.broker.coordinator.transaction": ("producer_ids", "transaction_coordinator"),
 }
 """State machines, by the room that they are in: what decides, and does no I/O."""
 LEAST_PERCENT: Final = 90.0

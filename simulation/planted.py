@@ -52,7 +52,7 @@ SWITCHES: Final = (
     _isr(
         None,
         "joins_before_epoch_start",
-        test="test_leader.py::test_nobody_joins_below_the_beginning_of_the_epoch",
+        test="test_leader_replica.py::test_nobody_joins_below_the_beginning_of_the_epoch",
     ),
     _isr(63, "repeats_fetch_ids"),
     _isr(
@@ -64,17 +64,17 @@ SWITCHES: Final = (
     _isr(
         None,
         "ignores_min_insync_in_commits",
-        test="test_leader.py::test_too_few_in_sync_commit_nothing",
+        test="test_leader_replica.py::test_too_few_in_sync_commit_nothing",
     ),
     _isr(
         None,
         "ignores_min_insync_in_answers",
-        test="test_leader.py::test_too_few_in_sync_after_the_append_is_an_error",
+        test="test_leader_replica.py::test_too_few_in_sync_after_the_append_is_an_error",
     ),
     _isr(
         None,
         "ignores_leader_epochs",
-        test="test_leader.py::test_a_late_fetch_of_an_earlier_epoch_proves_nothing",
+        test="test_leader_replica.py::test_a_late_fetch_of_an_earlier_epoch_proves_nothing",
     ),
     _isr(
         None,
@@ -85,7 +85,7 @@ SWITCHES: Final = (
         None,
         "ignores_broker_epochs",
         "accepts_old_broker_epochs",
-        test="test_leader.py::test_an_earlier_life_of_a_broker_proves_nothing",
+        test="test_leader_replica.py::test_an_earlier_life_of_a_broker_proves_nothing",
     ),
     _isr(197, "ignores_broker_epochs", "accepts_old_broker_epochs", "strict"),
     _isr(197, "strict"),
@@ -185,8 +185,8 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a short write, or a full disk, and half a batch is built on",
         (
-            LOG + "test_short_writes_are_continued",
-            LOG + "test_a_disk_that_fills_up_anywhere_loses_nothing_acknowledged",
+            "tests/broker/storage/log/test_partition_log.py::test_short_writes_are_continued",
+            "tests/broker/storage/log/test_partition_log.py::test_a_disk_that_fills_up_anywhere_loses_nothing_acknowledged",
         ),
     ),
     (
@@ -204,7 +204,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "checksums that nobody compares",
         (
-            STORAGE + "test_admission.py::test_bytes_that_changed_on_the_way_are_refused",
+            "tests/broker/storage/test_validator.py::test_bytes_that_changed_on_the_way_are_refused",
             RECOVERY + "test_no_flipped_byte_makes_a_wrong_record",
         ),
     ),
@@ -223,15 +223,15 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a leader that leads on while nobody hears of it",
         (
-            QUORUM + "test_raft.py::test_a_leader_that_hears_of_no_majority_resigns",
+            "tests/broker/quorum/raft/test_raft_machine.py::test_a_leader_that_hears_of_no_majority_resigns",
             REPLICAS + "test_a_new_leader_has_it_all_and_the_old_one_cuts_what_it_had_alone",
         ),
     ),
     (
         "no leader epochs, or such that begin anew",
         (
-            BROKER + "test_data.py::test_who_asks_is_told_where_an_epoch_ended",
-            STORAGE + "test_epochs.py::test_every_other_start_begins_an_epoch_with_its_first_batch",
+            "tests/broker/apis/test_data.py::test_who_asks_is_told_where_an_epoch_ended",
+            "tests/broker/storage/log/test_leader_epochs.py::test_every_other_start_begins_an_epoch_with_its_first_batch",
         ),
     ),
     (
@@ -245,13 +245,16 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "producers that are known in memory",
         (
             WHOLE + "test_a_broker_that_does_not_know_duplicates_is_found",
-            LOG + "test_a_producer_is_remembered_through_a_restart",
-            PRODUCERS + "test_a_snapshot_restores_the_state",
+            "tests/broker/storage/log/test_partition_log.py::test_a_producer_is_remembered_through_a_restart",
+            "tests/broker/storage/log/test_producer_states.py::test_a_snapshot_restores_the_state",
         ),
     ),
     (
         "any sequence number is as good as the next",
-        (PRODUCERS + "test_a_gap_is_refused", PRODUCERS + "test_sequences_wrap_to_zero"),
+        (
+            "tests/broker/storage/log/test_producer_states.py::test_a_gap_is_refused",
+            "tests/broker/storage/log/test_producer_states.py::test_sequences_wrap_to_zero",
+        ),
     ),
     (
         "transactions in memory",
@@ -260,7 +263,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "markers as far as they get",
         (
-            GROUPS + "test_markers.py::test_every_marker_arrives_and_never_two_at_once",
+            "tests/broker/coordinator/transaction/test_transaction_coordinator.py::test_every_marker_arrives_and_never_two_at_once",
             BROKER + "test_transactions.py::test_what_was_decided_is_done_after_a_restart",
         ),
     ),
@@ -285,14 +288,14 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a member that is none any more commits",
         (
-            GROUPS + "test_classic_group.py::test_another_generation_is_fenced",
-            GROUPS + "test_consumer_group.py::test_another_epoch_is_fenced",
+            "tests/broker/coordinator/group/test_classic_group.py::test_another_generation_is_fenced",
+            "tests/broker/coordinator/group/test_consumer_group.py::test_another_epoch_is_fenced",
         ),
     ),
     (
         "a worker that opens a task late takes it from its owner",
         (
-            WORKERS + "test_exactly_once.py"
+            WORKERS + "commit/test_exactly_once.py"
             "::test_a_worker_that_opens_a_task_late_takes_it_from_nobody",
             WORKERS + "test_late_records.py"
             "::test_a_worker_that_opens_late_changes_nothing_exactly_once",
@@ -305,9 +308,9 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "compaction by time, of tombstones at once, of open transactions",
         (
-            CLEANING + "test_a_reader_sees_the_last_value_of_every_key",
-            CLEANING + "test_a_tombstone_stays_for_its_time_after_it_was_met",
-            CLEANING + "test_an_open_transaction_is_not_passed",
+            "tests/broker/storage/compaction/test_cleaning.py::test_a_reader_sees_the_last_value_of_every_key",
+            "tests/broker/storage/compaction/test_cleaning.py::test_a_tombstone_stays_for_its_time_after_it_was_met",
+            "tests/broker/storage/compaction/test_cleaning.py::test_an_open_transaction_is_not_passed",
         ),
     ),
     (
@@ -332,19 +335,21 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     (
         "memory without a bound",
-        (BROKER + "test_request_memory.py::test_many_slow_writers_hold_no_more_than_the_bound",),
+        (
+            "tests/broker/server/test_request_memory.py::test_many_slow_writers_hold_no_more_than_the_bound",
+        ),
     ),
     (
         "an unclean election that nobody has asked for",
         (
-            QUORUM + "test_elections.py"
+            QUORUM + "controller/test_leader_elections.py"
             "::test_one_that_may_lack_records_leads_only_where_that_is_allowed",
         ),
     ),
     (
         "leaders that never come back to their preferred place",
         (
-            QUORUM + "test_partition_control.py"
+            QUORUM + "controller/test_partition_control.py"
             "::test_preferred_leaders_come_back_by_themselves_after_a_while",
         ),
     ),
@@ -354,7 +359,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
             "tests/client/admin/test_cluster_descriptions.py::test_each_gap_in_the_proof_is_a_doubt",
             "tests/chaos/test_procedures.py::test_nothing_that_was_acknowledged_is_lost",
             QUORUM
-            + "test_broker_control.py"
+            + "controller/test_broker_control.py"
             + "::test_a_replica_on_another_directory_counts_once_its_leader_says_so",
         ),
     ),
@@ -362,7 +367,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "a backup that is put back and counts like the disk it was made of",
         (
             QUORUM
-            + "test_broker_control.py"
+            + "controller/test_broker_control.py"
             + "::test_a_directory_from_before_its_last_registration_has_lost_records",
         ),
     ),
@@ -370,8 +375,8 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "a data directory of another node or cluster",
         (
             DIRECTORY + "test_another_node_s_directory_is_refused_and_left_unlocked",
-            QUORUM + "test_broker_control.py::test_a_broker_of_another_cluster_is_refused",
-            QUORUM + "test_broker_control.py"
+            "tests/broker/quorum/controller/test_broker_control.py::test_a_broker_of_another_cluster_is_refused",
+            QUORUM + "controller/test_broker_control.py"
             "::test_an_id_that_is_taken_is_refused_until_its_owner_has_been_silent",
         ),
     ),
