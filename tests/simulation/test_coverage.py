@@ -35,7 +35,7 @@ def test_lives_run_the_shipped_machines() -> None:
 
 
 def test_every_room_with_machines_is_measured() -> None:
-    assert {room.rpartition(".")[2] for room in MACHINES} == {
+    assert {room.split(".")[2] for room in MACHINES} == {
         "quorum",
         "replication",
         "coordinator",
