@@ -63,7 +63,7 @@ def test_topics_are_declared_once_with_types_that_can_be_written() -> None:
     words = app.topic("words", key=str, value=int, partitions=3, compact=True)
     assert app.topics["words"] is words.spec
     assert (words.spec.partitions, words.spec.compact) == (3, True)
-    with pytest.raises(TopologyError, match="declared already"):
+    with pytest.raises(TopologyError, match="already declared"):
         app.topic("words", key=str, value=int)
     with pytest.raises(TopologyError, match="1 partition or more"):
         app.topic("none", key=str, value=int, partitions=0)
@@ -84,7 +84,9 @@ def test_the_name_of_a_topic_is_no_topic() -> None:
     app = App("a")
     words = app.topic("words", key=str, value=int)
     for use in (app.stream, app.agent, app.stream(words).to):
-        with pytest.raises(TopologyError, match=r"'words' is no topic: declare it .* app\.topic\("):
+        with pytest.raises(
+            TopologyError, match=r"'words' is not a topic: declare it .* app\.topic\("
+        ):
             use("words")
 
 
@@ -135,13 +137,13 @@ def test_agents_have_names_of_their_own() -> None:
     app.agent(words)(greet)
     app.agent(words, name="again")(greet)
     assert [agent.name for agent in app.agents] == ["greet", "again"]
-    with pytest.raises(TopologyError, match="agent 'greet' already"):
+    with pytest.raises(TopologyError, match="agent 'greet' is already declared"):
         app.agent(words)(greet)
 
 
 def test_sending_needs_somebody_who_runs_the_app() -> None:
     words = App("a").topic("words", key=str, value=str)
-    with pytest.raises(UsageError, match="nobody runs the app"):
+    with pytest.raises(UsageError, match="the app does not run"):
         asyncio.run(words.send("hello"))
 
 

@@ -1,11 +1,10 @@
-"""Agent: an async function over the records of a topic.
+"""Agent: an async function over the records of a topic, for work with the outside world.
 
-For work that talks to the outside world. The function gets a stream to iterate over; asking
-for the next record says that the one before is done, and its offset may be committed. What it
-yields goes to its sink. Rule of the file: an agent is declared here and run elsewhere
-(`agents`); it awaits what it is given and creates no tasks. Records come in ahead, by the
-slice, so that the loop costs little. What an agent does is outside of the promise that the
-same log gives the same results.
+The function iterates over a stream. When it asks for the next record, the one before is handled,
+and its offset may be committed. Values that it yields go to its sink. Rule of the file: this room
+declares agents and `agents` runs them; an agent awaits its feed and creates no tasks. Records
+arrive in slices, ahead of the loop, so that the loop costs little. The guarantee that a log always
+produces equal results does not cover effects of agents.
 """
 
 from __future__ import annotations
@@ -37,47 +36,47 @@ V = TypeVar("V")
 
 
 class AgentSlice(Protocol):
-    """Records that have been decoded ahead. Whoever hands one out counts it in `given`."""
+    """Records that are decoded ahead; the stream counts those that it has delivered in `given`."""
 
     given: int
     values: list[Any]
 
     def keys(self) -> Sequence[Any]:
-        """The keys, as far as they can be read."""
+        """Return the keys, up to the first that can't be read."""
 
     def record(self, row: int) -> Record[Any, Any]:
-        """One of them with its coordinates."""
+        """Return the record of this row with its coordinates."""
 
 
 class AgentFeed(Protocol):
-    """Port: what a stream inside an agent iterates over."""
+    """Port: the source of the records that a stream inside an agent iterates over."""
 
     def ahead(self) -> Awaitable[AgentSlice | None]:
-        """Records that have not been given yet, at least one; all that were given are done.
+        """Return a slice with at least one undelivered record; all delivered ones are handled.
 
-        None: the stream has ended.
+        None means that the stream has ended.
         """
 
     def gather(self, n: int, within_ms: int) -> Awaitable[list[Record[Any, Any]] | None]:
-        """The next records as a list; all that were given before are done."""
+        """Return the next records as a list; all records delivered before are handled."""
 
 
 class AgentStream(Stream[K, V]):
-    """The records of an agent's topic, to be iterated over."""
+    """The stream inside an agent: an async iterator over the records of the agent's topic."""
 
     def __init__(self, feed: AgentFeed) -> None:
         self._feed = feed
 
     async def __aiter__(self) -> AsyncIterator[V]:
-        """The values."""
+        """Iterate over the values."""
         while (ahead := await self._feed.ahead()) is not None:
-            # A list that gets shorter, as a rebalance does it, ends the loop over it.
+            # A rebalance shortens the list, which ends the loop over it.
             for value in islice(ahead.values, ahead.given, None):
                 ahead.given += 1
                 yield value
 
     async def items(self) -> AsyncIterator[tuple[K, V]]:
-        """Keys and values."""
+        """Iterate over keys and values."""
         while (ahead := await self._feed.ahead()) is not None:
             first = ahead.given
             keys = ahead.keys()
@@ -88,7 +87,7 @@ class AgentStream(Stream[K, V]):
                 yield item
 
     async def records(self) -> AsyncIterator[Record[K, V]]:
-        """The records with their coordinates."""
+        """Iterate over the records with their coordinates."""
         while (ahead := await self._feed.ahead()) is not None:
             ahead.keys()
             while ahead.given < len(ahead.values):
@@ -97,23 +96,27 @@ class AgentStream(Stream[K, V]):
                 yield record
 
     async def take(self, n: int, within: Dur) -> AsyncIterator[list[Record[K, V]]]:
-        """Lists of `n` records; fewer if they have not come `within` that time of the first."""
+        """Iterate over lists of `n` records, or fewer if `within` has passed since the first.
+
+        Raises:
+            UsageError: `n` is below 1.
+        """
         within_ms = duration_ms(within)
         if n < 1:
-            raise UsageError(f"take needs room for 1 record or more, not {n}")
+            raise UsageError(f"take needs n=1 or more, not {n}")
         while (records := await self._feed.gather(n, within_ms)) is not None:
             yield records
 
     @property
     def _place(self) -> StreamPosition:
         raise TopologyError(
-            "operators such as map, filter and to belong to app.stream(topic), not to the "
-            "stream inside an agent: iterate over it with `async for`"
+            "the stream inside an agent has no operators such as map, filter and to: iterate over "
+            "it with `async for`, or use app.stream(topic)"
         )
 
 
 class Agent(Generic[K, V]):
-    """A function under `@app.agent(topic)`, and how it is to be run."""
+    """A function under `@app.agent(topic)` and its settings."""
 
     def __init__(
         self,
@@ -127,51 +130,52 @@ class Agent(Generic[K, V]):
         on_error: ErrorPolicy = on_error.FAIL,
         tables: Sequence[Table[Any, Any]] | None = None,
     ) -> None:
-        """Checks that the function can be run.
+        """Check the function and its settings.
 
         Raises:
-            TopologyError: it is not `async def`, or a setting is out of range.
+            TopologyError: the function is not `async def`, or a setting is out of range.
         """
         self.name = check_name("an agent", name)
         self.yields = inspect.isasyncgenfunction(fn)
-        """It yields results, which go to the sink."""
+        """Whether the function yields results, which go to the sink."""
         if not self.yields and not inspect.iscoroutinefunction(fn):
             raise TopologyError(
                 f"agent {name!r} must be `async def` and iterate over its stream with `async for`"
             )
         if sink is not None and not self.yields:
             raise TopologyError(
-                f"agent {name!r} has a sink but does not `yield`: nothing would go there"
+                f"agent {name!r} has a sink= but does not `yield`, so the sink would stay empty: "
+                "yield the results, or leave sink= out"
             )
         if concurrency < 1:
-            raise TopologyError(f"agent {name!r}: concurrency is 1 or more, not {concurrency}")
+            raise TopologyError(f"agent {name!r}: concurrency must be 1 or more, not {concurrency}")
         if ordered not in ORDERS:
             raise TopologyError(
-                f"agent {name!r}: ordered is 'key', 'partition' or 'none', not {ordered!r}"
+                f"agent {name!r}: ordered must be 'key', 'partition' or 'none', not {ordered!r}"
             )
         self.topic = topic
         self.fn = fn
         self.concurrency = concurrency
-        """So many calls of the function are at work in each worker."""
+        """The number of calls of the function that run at one time in each worker."""
         self.ordered = ordered
         self.sink = sink
         self.on_error = on_error
         self.tables = tables
-        """Those whose rows it works on, if that is said; else it is read from its code."""
+        """The tables whose rows the agent reads and writes; None derives them from its code."""
         self.answers: Serde[Any] = _yield_shape(fn).serde if sink is None else sink.spec.value
-        """How what it yields is written for those who ask."""
+        """The serde of yielded values in answers to `ask`."""
 
     def called(self, feed: AgentFeed) -> Any:  # noqa: ANN401 - a coroutine, or what yields
-        """Call the function with a stream of these records."""
+        """Call the function with a stream over this feed."""
         return self.fn(AgentStream(feed))
 
 
 class AgentRef(Generic[K, V]):
-    """What `@app.agent(topic)` makes of a function: the name by which others reach the agent."""
+    """The reference to an agent that `@app.agent(topic)` returns; it sends records to the agent."""
 
     def __init__(self, agent: Agent[K, V], outlet: AppRuntime) -> None:
         self.agent = agent
-        """How it is run."""
+        """The function and its settings."""
         self._outlet = outlet
 
     @property
@@ -180,51 +184,65 @@ class AgentRef(Generic[K, V]):
         return self.agent.name
 
     async def cast(self, value: V, *, key: K | None = None) -> Sent:
-        """Send a record to the agent's topic.
+        """Send a record to the agent's topic and wait until the log has acknowledged it.
+
+        Args:
+            value: the value.
+            key: the key, which decides the partition.
+
+        Returns:
+            The coordinates of the record.
 
         Raises:
-            UsageError: nobody runs the app: neither a worker nor a test.
-            SerdeError: key or value are not of the topic's types.
+            UsageError: the app does not run, neither in a worker nor in a test.
+            SerdeError: key or value does not have the topic's type.
         """
         return await self.agent.topic.send(value, key=key)
 
     async def ask(self, value: V, *, key: K | None = None, timeout: Dur = "30s") -> Any:  # noqa: ASYNC109, ANN401 - the public names; an answer is what the function yields
         """Send a record to the agent's topic and wait for the answer, wherever the agent runs.
 
-        The answer is the first thing that the agent yields for the record, None if it yields
-        nothing for it. An agent that asks itself waits for ever, unless another call is free.
+        An agent that asks itself waits until another of its calls (`concurrency`) is free, and
+        times out if there is none.
 
         Args:
-            value: as for `cast`.
-            key: decides the partition.
-            timeout: how long to wait.
+            value: the value.
+            key: the key, which decides the partition.
+            timeout: how long to wait for the answer.
+
+        Returns:
+            The first value that the agent yields for the record; None if it yields nothing.
 
         Raises:
-            UsageError: nobody runs the app: neither a worker nor a test; or the agent never yields.
-            SerdeError: key or value are not of the topic's types.
-            RequestTimedOut: the answer has not come in time; the record may still be handled.
+            UsageError: the app does not run, neither in a worker nor in a test, or the agent never
+                yields.
+            SerdeError: key or value does not have the topic's type.
+            RequestTimedOut: the answer did not arrive in time; the agent may still handle the
+                record.
         """
         agent = self.agent
         if not agent.yields:
             raise UsageError(
-                f"agent {agent.name!r} never yields, so it answers nothing: use cast, or let it "
-                "yield the answer"
+                f"agent {agent.name!r} never yields, so it can't answer: use cast, or yield the "
+                "answer in the agent"
             )
         asker = self._outlet.asker
         if asker is None:
             raise UsageError(
-                f"nobody runs the app, so agent {agent.name!r} answers nothing: ask from an "
-                "agent, timer or crontab of a running worker, or in `with app.test()`"
+                f"the app does not run, so agent {agent.name!r} can't answer: ask from an agent, "
+                "timer or crontab of a running worker, or in `with app.test()`"
             )
         topic, timeout_ms = agent.topic, duration_ms(timeout)
         raw_key, raw_value = topic.encoded(key, value)
         try:
             data = await asker.ask(topic.name, raw_value, key=raw_key, timeout_ms=timeout_ms)
         except RequestTimedOut as error:
-            raise RequestTimedOut(f"agent {agent.name!r} was asked: {error}") from error
+            raise RequestTimedOut(
+                f"a request to agent {agent.name!r} timed out: {error}"
+            ) from error
         return None if data is None else agent.answers.loads(data)
 
 
 def _yield_shape(fn: Callable[..., Any]) -> Shape:
-    """What an async generator is annotated to yield."""
+    """Return the type that an async generator is annotated to yield."""
     return return_shape(fn, of=lambda declared: next(iter(typing.get_args(declared)), None))

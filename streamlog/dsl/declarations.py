@@ -37,7 +37,7 @@ from streamlog.windows.definitions import Windows
 def topic_table(
     builder: AppBuilder, spec: TopicSpec, *, name: str | None, history: Dur | None
 ) -> Table[Any, Any]:
-    """Declare one; see `App.table`."""
+    """Declare the table of a topic; see `App.table`."""
     node = check_name("a table", name or spec.name)
     if history is None:
         builder.add(TableSource(name=node, topic=spec, store=StoreSpec(node)))
@@ -65,11 +65,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 """A value."""
 AgentFunction = Callable[[Stream[K, V]], Any]
-"""`async def`, which may yield."""
+"""An `async def` function, which may yield."""
 
 
 class Declarations(AppServices):
-    """What a program declares."""
+    """The declarations of a program: topics, streams, tables and agents."""
 
     def __init__(
         self,
@@ -79,16 +79,17 @@ class Declarations(AppServices):
         on_error: ErrorPolicy,
         timestamp_ahead_max: Dur | None = None,
     ) -> None:
-        """Nothing is declared yet.
+        """Create an empty set of declarations.
 
         Args:
             app_id: names the consumer group and the internal topics.
-            timezone: of crontabs.
-            on_error: what becomes of records on which something fails, where nobody says it.
-            timestamp_ahead_max: that of topics that say nothing of their own.
+            timezone: the time zone of crontabs.
+            on_error: the policy for records on which a node fails, unless a topic, an operator or
+                an agent has its own.
+            timestamp_ahead_max: the limit for topics that set none of their own.
 
         Raises:
-            ConfigError: `timestamp_ahead_max` is no duration.
+            ConfigError: `timestamp_ahead_max` is not a duration.
             TopologyError: the id can't be a part of a topic's name.
         """
         super().__init__(timezone)
@@ -98,7 +99,7 @@ class Declarations(AppServices):
         if timestamp_ahead_max is not None:
             duration_ms(timestamp_ahead_max)
         self.outlet = AppRuntime()
-        """What `Topic.send` goes through while the app runs."""
+        """The access to the running app, through which `Topic.send` sends."""
         self._builder = AppBuilder(app_id, self.outlet, on_error=on_error)
         self._topics: dict[str, TopicSpec] = {}
         self._agents: dict[str, Agent[Any, Any]] = {}
@@ -131,48 +132,55 @@ class Declarations(AppServices):
         windows: Windows | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Topic[K, V]:
-        """Declare a topic.
+        """Declare a topic with the types of its keys and values.
+
+        A worker creates the topic if the log does not have it. `partitions`, `retention` and
+        `compact` apply only then.
 
         Args:
-            name: in the log.
-            key: type of the keys.
-            value: type of the values: str, bytes, int, float, a dataclass, ...
-            partitions: if it has to be created; the log's default if not given.
-            retention: if it has to be created: how long records are kept, counted from the
-                newest timestamp around them; by default as the log is set (ours: for ever).
-            compact: if it has to be created: keep the latest record per key only.
-            partitioner: where the producers of the topic put a key: "murmur2" (Java, streamlog),
-                "crc32" (the default of librdkafka, hence of kcat and confluent-kafka), "fnv1a"
-                (sarama), or a function of the key's bytes and the number of partitions.
-            timestamp: event time from the value, instead of the record's own timestamp.
-            timestamp_ahead_max: records whose event time is further ahead of the clock are refused
-                by `on_error`, and move no time; by default the app's.
-            source_lost: what a worker that reads the topic does if it was deleted and created
-                again, or its log truncated: "fail", "earliest" or "latest"; by default the app's.
-            key_serde: instead of the one that belongs to the type.
-            value_serde: instead of the one that belongs to the type.
-            windows: those in keys of type Windowed, if the app does not write them itself: their
-                bytes are as Kafka Streams has them, and don't say where a window ends.
-            on_error: what becomes of its records that can't be read, and of those that can't be
-                written to it, where operator or agent say nothing of their own; the app's policy
-                by default.
+            name: the topic's name in the log.
+            key: the type of the keys.
+            value: the type of the values, such as str, bytes, int, float or a dataclass.
+            partitions: the number of partitions, 1 or more; the log's default by default.
+            retention: how long the log keeps records, by the newest timestamp of their segment; by
+                default the log's setting (the embedded log keeps records for ever).
+            compact: keep only the latest record per key.
+            partitioner: how the topic's producers choose the partition of a key: "murmur2" (Java,
+                streamlog), "crc32" (the default of librdkafka, hence of kcat and confluent-kafka),
+                "fnv1a" (sarama), or a function of the key's bytes and the number of partitions.
+            timestamp: returns the event time of a value; by default the record's timestamp counts.
+            timestamp_ahead_max: how far a record's event time may be ahead of the clock; `on_error`
+                decides on records beyond it, and they do not advance stream time. By default the
+                app's limit.
+            source_lost: what a worker does if the topic was deleted and created again, or its log
+                was truncated: "fail", "earliest" or "latest"; by default the app's setting.
+            key_serde: the serde of the keys; by default the one of the type.
+            value_serde: the serde of the values; by default the one of the type.
+            windows: the windows of keys of type `Windowed`, for a topic that another program
+                writes. These keys have the bytes of Kafka Streams, which do not contain the end of
+                a window.
+            on_error: the policy for records that can't be read from the topic or written to it,
+                unless an operator or agent has its own; by default the app's policy.
 
         Raises:
-            TopologyError: the name is taken or can't be a topic's, partitions is below 1, there is
-                no such partitioner, or there are windows, and no key=Windowed[...].
-            ConfigError: the retention or `timestamp_ahead_max` is no duration, or there is no such
-                choice of `topic_spec`.
-            SerdeError: a type can't be written down.
+            TopologyError: the name is taken or is not a valid topic name, `partitions` is below 1,
+                the partitioner is unknown, or there are windows without key=Windowed[...].
+            ConfigError: `retention` or `timestamp_ahead_max` is not a duration, or `source_lost` is
+                unknown.
+            SerdeError: a type can't be serialized.
         """
         check_name("a topic", name)
         if name in self._topics:
-            raise TopologyError(f"topic {name!r} is declared already: keep what app.topic returned")
+            raise TopologyError(
+                f"topic {name!r} is already declared: use the object that app.topic returned"
+            )
         if partitions is not None and partitions < 1:
-            raise TopologyError(f"topic {name!r} must have 1 partition or more, not {partitions}")
+            raise TopologyError(f"topic {name!r}: partitions must be 1 or more, not {partitions}")
         if not callable(partitioner) and partitioner not in PARTITIONERS:
             raise TopologyError(
-                f"topic {name!r}: there is no partitioner {partitioner!r}: use one of "
-                f"{', '.join(PARTITIONERS)}, or a function of the key's bytes and the count"
+                f"topic {name!r}: unknown partitioner {partitioner!r}: use one of "
+                f"{', '.join(PARTITIONERS)}, or a function of the key's bytes and the number of "
+                "partitions"
             )
         ahead_max = self._ahead_max if timestamp_ahead_max is None else timestamp_ahead_max
         spec = TopicSpec(
@@ -193,13 +201,13 @@ class Declarations(AppServices):
         return Topic(spec, self.outlet)
 
     def stream(self, *topics: Topic[K, V]) -> Stream[K, V]:
-        """The records of these topics, those of several in the order of event time.
+        """Read the records of these topics; those of several topics in the order of event time.
 
         Raises:
-            TopologyError: none is given, or one belongs to another app.
+            TopologyError: no topic is given, or one belongs to another app.
         """
         if not topics:
-            raise TopologyError("app.stream needs a topic")
+            raise TopologyError("app.stream needs a topic: app.stream(orders)")
         streams = [Stream[K, V](self._source(topic)) for topic in topics]
         return streams[0].merge(*streams[1:]) if len(streams) > 1 else streams[0]
 
@@ -230,37 +238,39 @@ class Declarations(AppServices):
         ttl: Dur | None = None,
         partitions: int | None = None,
     ) -> Table[K, V]:
-        """The latest value per key of a topic; None deletes. Or one that the program writes.
+        """Declare a table of a topic, or a table that the program writes.
 
-        The latest is the last one in the topic. With a history it is the one with the latest
-        timestamp, and the rows before it are known as well, for joins with `as_of`: a row takes
-        effect at its timestamp, whenever it arrives.
+        The table of a topic has the latest value per key, which is the last one in the topic; a
+        value of None deletes the row. With a history, the latest value is the one with the largest
+        timestamp, and earlier rows stay known for joins with `as_of`: a row takes effect at its
+        timestamp, whenever it arrives (KIP-889).
 
-        Given a name instead of a topic, its rows are set by agents and processors that own the key
-        (`table[key] += 1`), and by `put` from anywhere.
+        A table with a name instead of a topic is written by the program: by agents and processors
+        that own the key (`table[key] += 1`), and by `put` from anywhere.
 
         Args:
-            source: the topic; or the name of a table that the program writes.
-            name: of the table, which is the identity of its state; the topic's by default.
-            history: how far back behind the table's stream time it is to be known what held.
-                A row that is older than that is late, and left out.
-            key: type of the keys, of one that the program writes.
-            value: type of its values.
-            default: gives the value of a key that has none.
-            ttl: a row is over when the table's time, that of the newest write, is so far beyond
-                the one at which the row was written.
-            partitions: as many as the topics of those who write have; the log's default if only
-                puts do.
+            source: the topic, or the name of a table that the program writes.
+            name: the name of a topic's table, which identifies its state; the topic's by default.
+            history: how long, before the table's stream time, earlier rows stay known. An older
+                row is late and left out.
+            key: the type of the keys, for a table that the program writes.
+            value: the type of the values, for a table that the program writes.
+            default: returns the value of a key without a row.
+            ttl: how far the table's time, which is that of its newest write, may pass the write of
+                a row before the row expires.
+            partitions: the number of partitions, equal to that of the writers' topics; the log's
+                default if only `put` writes.
 
         Raises:
-            TopologyError: the name is taken, or the topic belongs to another app.
-            SerdeError: a type can't be written down.
+            TopologyError: the name is taken, the topic belongs to another app, or an argument is
+                for the other kind of table.
+            SerdeError: a type can't be serialized.
         """
         if isinstance(source, str):
             if name is not None or history is not None:
                 raise TopologyError(
-                    f"table {source!r} has its name there, and name= and history= are for tables "
-                    "of topics"
+                    f"table {source!r} is written by the program, and name= and history= are for "
+                    "tables of topics: leave them out"
                 )
             return writable_table(
                 self._builder, source, key=key, value=value, default=default, ttl=ttl,
@@ -268,32 +278,33 @@ class Declarations(AppServices):
             )  # fmt: skip
         if any(each is not None for each in (key, value, default, ttl, partitions)):
             raise TopologyError(
-                f"the table of topic {source.name!r} has the topic's types and rows: key, value, "
-                "default, ttl and partitions are for tables that the program writes, declared by "
-                "a name"
+                f"the table of topic {source.name!r} has the topic's types and rows: leave key=, "
+                "value=, default=, ttl= and partitions= out, which are for tables that the program "
+                "writes, app.table('name', ...)"
             )
         return topic_table(self._builder, self._own(source), name=name, history=history)
 
     def global_table(
         self, source: Topic[K, V], *, name: str | None = None, backend: Backend = "memory"
     ) -> GlobalTable[K, V]:
-        """The latest value per key of a whole topic, in every worker; None deletes.
+        """Declare a table of a topic that every worker holds whole, for `Stream.lookup` and agents.
 
-        For `Stream.lookup`, by any key, and for agents. Every worker reads all of it before its
-        tasks start, and follows it from then on.
+        Every worker reads the topic to its end before its tasks start, and follows it from then on.
+        The table has the latest value per key; a value of None deletes the row (KIP-99).
 
         Args:
-            source: the topic, best a compacted one.
-            name: of the table; the topic's by default.
-            backend: "memory", or "rocksdb" for a table that is larger than that: it is kept in the
-                state directory, and a worker that comes back reads what it has missed.
+            source: the topic, preferably a compacted one.
+            name: the table's name; the topic's by default.
+            backend: "memory", or "rocksdb" for a table that does not fit into memory. The latter is
+                kept in the state directory, so a worker that restarts reads only what it has
+                missed.
 
         Raises:
-            TopologyError: the name is taken, the topic belongs to another app, or there is no such
-                backend.
+            TopologyError: the name is taken, the topic belongs to another app, or the backend is
+                unknown.
         """
         if backend not in BACKENDS:
-            raise TopologyError(f"backend is 'memory' or 'rocksdb', not {backend!r}")
+            raise TopologyError(f"backend must be 'memory' or 'rocksdb', not {backend!r}")
         spec = self._own(source)
         policy = self._builder.topic_policies.get(spec.name, self.on_error)
         name = check_name("a table", name or spec.name)
@@ -312,21 +323,28 @@ class Declarations(AppServices):
         name: str | None = None,
         tables: Sequence[Table[Any, Any]] | None = None,
     ) -> Callable[[AgentFunction[K, V]], AgentRef[K, V]]:
-        """Let an async function iterate over the records of a topic; a decorator.
+        """Declare an agent: an async function that iterates over the records of a topic.
+
+        This is a decorator. The function receives a `Stream`, and a record counts as handled when
+        the function asks for the next one.
 
         Args:
             source: the topic.
-            concurrency: how many calls of the function share the records of each worker.
-            ordered: whose records are handled one after the other by them: those of one "key"
-                (records without a key wait for nobody), of one "partition", or of "none".
-            sink: where what the function yields is written, with key and event time of the
-                record in hand; a `Record` is written as it says.
-            on_error: what becomes of records that can't be read, or that the function has in hand
-                when it raises; the topic's policy by default, else the app's. The function is
-                called anew.
-            name: the function's by default.
-            tables: whose rows it works on, `table[key] = value`; by default those that its code
-                names (see docs/tables.md).
+            concurrency: the number of calls of the function that share the records of each worker;
+                1 or more.
+            ordered: which records are handled one after the other: those of one "key" (records
+                without a key do not wait), those of one "partition", or "none".
+            sink: the topic of the values that the function yields, with key and event time of the
+                current record; a yielded `Record` has its own.
+            on_error: the policy for records that can't be read, and for records that the function
+                was handling when it raised; by default the topic's policy, else the app's. The
+                function is then called again.
+            name: the agent's name; the function's by default.
+            tables: tables whose rows the agent reads and writes directly, `table[key] = value`; by
+                default those that its code names (see docs/tables.md).
+
+        Returns:
+            A decorator that returns the agent's `AgentRef`.
 
         Raises:
             TopologyError: the name is taken, or the function can't be an agent.
@@ -348,14 +366,14 @@ class Declarations(AppServices):
                 tables=tables,
             )
             if agent.name in self._agents:
-                raise TopologyError(f"there is an agent {agent.name!r} already: give it a name=")
+                raise TopologyError(f"agent {agent.name!r} is already declared: pass another name=")
             self._agents[agent.name] = agent
             return AgentRef(agent, self.outlet)
 
         return declare
 
     def _topics_of(self, topology: Topology) -> dict[str, TopicSpec]:
-        """The declared topics, and those for dead letters."""
+        """Return the declared topics and the dead-letter topics, by name."""
         policies = [agent.on_error for agent in self._agents.values()]
         letters = dead_letter_topics(policy.dlq_topic(self.id) for policy in policies)
         return {**letters, **topology.dead_letters, **self._topics}

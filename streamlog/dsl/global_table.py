@@ -1,7 +1,7 @@
-"""GlobalTable: a topic that every worker has whole, to be looked into by any key.
+"""GlobalTable: a table that every worker holds whole, readable by any key.
 
-Rule of the file: what is asked for here is answered by the copy of the worker that asks, at once,
-as far as that has been read. Not done here: `Stream.lookup` (`joins`).
+Rule of the file: every read uses the copy of the calling worker, as far as that worker has read the
+topic. Not done here: `Stream.lookup` (`stream`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 class GlobalTable(Generic[K, V]):
-    """The latest value of type V per key of type K, of a whole topic, in every worker."""
+    """A table that every worker holds whole: the latest value of type V per key of type K."""
 
     def __init__(self, builder: AppBuilder, definition: Definition) -> None:
         self.builder = builder
@@ -29,27 +29,28 @@ class GlobalTable(Generic[K, V]):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The table's name."""
         return self.definition.name
 
     async def fetch(self, key: K) -> V | None:
-        """The row of a key as this worker has read it; None if there is none.
+        """Return the row of a key as this worker has read it; None if there is no row.
 
         Raises:
-            UsageError: nobody runs the app.
-            SerdeError: the key is not of the table's type.
+            UsageError: the app does not run.
+            SerdeError: the key does not have the table's type.
         """
         topic = self.definition.topic
         data = self._access().rows_of(self.name).get(topic.key.dumps(key))
         return None if data is None else topic.value.loads(data)
 
     async def scan(self) -> AsyncIterator[tuple[K, V]]:
-        """All rows as this worker has read them, in the order of keys' bytes.
+        """Yield all rows as this worker has read them, in the order of key bytes.
 
-        Of a table in memory it is as of the beginning; one on disk is read some rows at a time.
+        The scan of a table in memory shows the rows at its start. The scan of a table on disk reads
+        some rows at a time, so it may show later changes.
 
         Raises:
-            UsageError: nobody runs the app.
+            UsageError: the app does not run.
         """
         topic = self.definition.topic
         low: bytes | None = b""
@@ -62,7 +63,7 @@ class GlobalTable(Generic[K, V]):
         found = self.builder.outlet.global_tables
         if found is None:
             raise UsageError(
-                f"nobody runs the app, so there are no rows of {self.name!r} to be had: ask from "
-                "an agent, timer or crontab of a running worker, or in `with app.test()`"
+                f"the app does not run, so no rows of {self.name!r} can be read: read them in an "
+                "agent, timer or crontab of a running worker, or in `with app.test()`"
             )
         return found

@@ -1,8 +1,8 @@
-"""Grouped: the records of a stream by key, aggregated into a table; CoGrouped: of several streams.
+"""Grouped: a stream by key, aggregated into a table; CoGrouped: several streams into one table.
 
-Several streams are folded into one aggregate through a `Port` each, which tells the aggregation
-which function adds a value. Rule: only the aggregation sees these pairs; a late record leaves in
-the form in which it came. Not here: windows (`windowed`).
+A `Port` per stream numbers its values, so that the aggregation knows which function adds a value.
+Rule: only the aggregation sees these numbers; a late record leaves in the form in which it arrived.
+Not here: windows (`windowed`).
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from streamlog.windows.definitions import Counted, Hopping, Sessions, Sliding, T
 from streamlog.windows.emit import Emit
 
 INPUTS_MAX = 255
-"""Streams that go into one aggregate: their numbers are written in one byte."""
+"""The number of streams that one aggregate takes: a stream's number is stored in one byte."""
 
 Numbered = tuple[int, Any]
-"""The number of an input, and a value of it."""
+"""The number of an input and one of its values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Into:
-    """A stream, and how its values are added."""
+    """A stream and the function that adds its values to the aggregate."""
 
     place: StreamPosition
     add: Callable[[Any, Any], Any]
 
 
 class NumberedSerde:
-    """Values of several streams: a byte with the stream's number, then the value as it is there."""
+    """Serializes values of several streams: a byte with the stream's number, then the value."""
 
     def __init__(self, serdes: Sequence[Serde[Any]]) -> None:
         self._serdes = tuple(serdes)
@@ -70,51 +70,58 @@ class NumberedSerde:
         return {"cogrouped": [form_of(serde) for serde in self._serdes]}
 
     def dumps(self, obj: Numbered) -> bytes:
-        """The number and the value."""
+        """Serialize the stream's number and the value."""
         number, value = obj
         return bytes((number,)) + self._serdes[number].dumps(value)
 
     def loads(self, data: bytes) -> Numbered:
-        """What `dumps` was given.
+        """Return the number and the value of these bytes.
 
         Raises:
-            SerdeError: it was not written here.
+            SerdeError: the bytes do not begin with the number of a stream.
         """
         if not data or data[0] >= len(self._serdes):
-            raise SerdeError(f"not a value of one of {len(self._serdes)} streams: {data[:16]!r}")
+            raise SerdeError(
+                f"the bytes do not begin with the number of one of {len(self._serdes)} streams: "
+                f"{data[:16]!r}"
+            )
         return data[0], self._serdes[data[0]].loads(data[1:])
 
 
 class LateSerde:
-    """Late values without their numbers, for the topic that takes them."""
+    """Serializes late values without the number of their stream, for the topic of late records."""
 
     def __init__(self, inner: Serde[Any]) -> None:
         self._inner = inner
 
     @property
     def form(self) -> object:
-        """That of the topic."""
+        """The form of the topic's values."""
         return form_of(self._inner)
 
     def dumps(self, obj: Late[Any]) -> bytes:
-        """As the topic has it."""
+        """Serialize a late value as the topic does."""
         return self._inner.dumps(replace(obj, value=obj.value[1]))
 
     def loads(self, data: bytes) -> Late[Any]:
-        """As the topic has it."""
+        """Return the late value of these bytes, without a number."""
         late: Late[Any] = self._inner.loads(data)
         return late
 
 
 def merge_inputs(inputs: Sequence[Into], name: str) -> StreamPosition:
-    """All streams in one place, as the aggregation of this name takes them.
+    """Merge all streams into one position, as the aggregation of this name reads them.
 
     Raises:
-        TopologyError: their keys are not written alike, or they are of several apps.
+        TopologyError: the streams serialize keys differently or belong to several apps, or there
+            are more than `INPUTS_MAX`.
     """
     check_name("a table", name)
     if len(inputs) > INPUTS_MAX:
-        raise TopologyError(f"{name!r} has {len(inputs)} streams: there can be {INPUTS_MAX}")
+        raise TopologyError(
+            f"aggregate {name!r} has {len(inputs)} streams, and {INPUTS_MAX} are possible: merge "
+            "some of them before"
+        )
     first = inputs[0].place
     places: list[StreamPosition] = []
     for number, into in enumerate(inputs):
@@ -133,7 +140,10 @@ def merge_inputs(inputs: Sequence[Into], name: str) -> StreamPosition:
 
 
 def adder_of(inputs: Sequence[Into]) -> Callable[[Any, Numbered], Any]:
-    """Adds a value by the function of its stream; annotated as the first of them that is."""
+    """Return a function that adds a value with the function of its stream.
+
+    Its return annotation is the first one of these functions.
+    """
     adds = tuple(into.add for into in inputs)
 
     def add(state: Any, numbered: Numbered) -> Any:  # noqa: ANN401 - a state
@@ -148,7 +158,7 @@ def adder_of(inputs: Sequence[Into]) -> Callable[[Any, Numbered], Any]:
 def late_target(
     late: TopicSpec | Callable[[Any], object] | None,
 ) -> TopicSpec | Callable[[Any], object] | None:
-    """Where late records go, without the number of their stream."""
+    """Return the target of late records, which removes the number of their stream."""
     if late is None:
         return None
     if isinstance(late, TopicSpec):
@@ -171,36 +181,49 @@ A = TypeVar("A")
 
 
 class Grouped(Generic[K, V]):
-    """The records of a stream by key."""
+    """The records of a stream, grouped by key, for aggregations.
+
+    Records without a key are left out and counted. If an operator before has changed the key, the
+    records go through a repartition topic that is named after the table.
+    """
 
     def __init__(self, place: StreamPosition, emit: Emit = Emit.UPDATE) -> None:
         self._place = place
         self._emit = emit
 
     def emit(self, when: Emit) -> Grouped[K, V]:
-        """When changes go on, of what follows without windows.
+        """Choose when an aggregation without windows emits its changes.
 
-        `Emit.UPDATE` (default): every one. `Emit.COMMIT`: of each row the newest, at every commit.
-        Who looks into the table sees every change at once.
+        Reading the table shows every change immediately, whatever is chosen here.
+
+        Args:
+            when: `Emit.UPDATE` (default) emits every change, `Emit.COMMIT` the newest value of
+                each changed row at every commit.
 
         Raises:
-            TopologyError: it is another one, which only windows have.
+            TopologyError: `when` is for windows only.
         """
         if when not in (Emit.UPDATE, Emit.COMMIT):
             raise TopologyError(
-                "without windows, changes go on as they are made (Emit.UPDATE) or at commits "
-                f"(Emit.COMMIT), not by {when.name}: that is for .windowed(...).emit(...)"
+                f"emit takes Emit.UPDATE or Emit.COMMIT without windows, not {when.name}: use "
+                ".windowed(...).emit(...)"
             )
         return Grouped(self._place, when)
 
     def windowed(self, w: Windows) -> WindowedStream[K, V]:
-        """Aggregate per key and window.
+        """Group by window as well, for aggregations per key and window.
+
+        Args:
+            w: what `tumbling`, `hopping`, `sliding`, `session`, `calendar` or `count_window`
+                returned.
 
         Raises:
-            TopologyError: windows of this kind can't be run, or `emit` was said before.
+            TopologyError: `w` is something else, or `emit` was called before.
         """
         if self._emit != Emit.UPDATE:
-            raise TopologyError("say when windows emit behind them: .windowed(...).emit(...)")
+            raise TopologyError(
+                "emit of a windowed aggregation follows the windows: .windowed(...).emit(...)"
+            )
         return WindowedStream(self._place, windowing(w))
 
     def count(
@@ -210,7 +233,7 @@ class Grouped(Generic[K, V]):
         ttl: Dur | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, int]:
-        """How many records each key has had; `ttl` as for `aggregate`."""
+        """Count the records of each key; `name`, `ttl` and `on_error` are as for `aggregate`."""
         return self._table(name, count_aggregation(), Shape(int), on_error, ttl)
 
     def reduce(
@@ -221,9 +244,13 @@ class Grouped(Generic[K, V]):
         ttl: Dur | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, V]:
-        """The values of each key folded into one of the same type; the first is the start.
+        """Fold the values of each key into one value of type V, starting with the first value.
 
-        `ttl` as for `aggregate`.
+        Args:
+            fn: returns the result with one more value.
+            name: the table's name, which identifies its state.
+            ttl: as for `aggregate`.
+            on_error: the policy for records on which `fn` fails; the app's policy by default.
         """
         folding = reduce_aggregation(fn, self._place.value.serde)
         return self._table(name, folding, self._place.value, on_error, ttl)
@@ -237,18 +264,18 @@ class Grouped(Generic[K, V]):
         ttl: Dur | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, A]:
-        """The values of each key folded into a state that begins as `init()`.
+        """Fold the values of each key into a state that starts as `init()`.
 
-        `fn` may change the state in place, but has to return it. The state's type is what `fn`
-        is annotated to return, else what `init()` is.
+        `fn` may change the state in place, but must return it. The state has the type that `fn` is
+        annotated to return, else the type of `init()`.
 
         Args:
-            init: gives the state of a key without records.
-            fn: adds a value.
-            name: of the table, which is the identity of its state.
-            ttl: a row is deleted when stream time is so far beyond its newest record; a record that
-                is as old as that, and finds no row, is late.
-            on_error: what becomes of records on which a function fails.
+            init: returns the state of a key without records.
+            fn: returns the state with one more value.
+            name: the table's name, which identifies its state.
+            ttl: how far stream time may pass a row's newest record before the row is deleted. A
+                record that is older than this and finds no row is late. Rows stay by default.
+            on_error: the policy for records on which a function fails; the app's policy by default.
         """
         shape = state_shape(init, fn)
         return self._table(name, custom_aggregation(init, fn, shape.serde), shape, on_error, ttl)
@@ -262,15 +289,27 @@ class Grouped(Generic[K, V]):
         on_error: ErrorPolicy | None = None,
         **columns: Aggregator[V, Any],
     ) -> Table[K, A]:
-        """One row of type `into` per key, a column for each field; `ttl` as for `aggregate`."""
+        """Aggregate into one row of type `into` per key, with an aggregator for each field.
+
+        Args:
+            into: the type of the rows, such as a dataclass.
+            name: the table's name, which identifies its state.
+            ttl: as for `aggregate`.
+            on_error: the policy for records on which a column fails; the app's policy by default.
+            columns: an aggregator of `agg` for each field of `into`.
+
+        Raises:
+            TopologyError: a column names no field of `into`, or a field has no column.
+        """
         rows = row_aggregation(name, into, columns, self._place.value)
         return self._table(name, rows, Shape(into), on_error, ttl)
 
     def cogroup(self, fn: Callable[[A, V], A]) -> CoGrouped[K, A]:
-        """For folding this stream and others of the same keys into one aggregate.
+        """Begin an aggregate of several streams with equal keys (KIP-150).
 
         Args:
-            fn: adds a value of this stream; it may change the state in place, but has to return it.
+            fn: returns the state with one more value of this stream; it may change the state in
+                place.
         """
         return CoGrouped((Into(self._place, fn),))
 
@@ -302,14 +341,14 @@ class Grouped(Generic[K, V]):
 
 
 def with_ttl(node: Aggregate, ttl: Dur) -> ExpiringAggregate:
-    """The same with rows that are over some time.
+    """Return the aggregation with a time to live for its rows.
 
     Raises:
-        TopologyError: it is no time at all.
+        TopologyError: `ttl` is 0.
     """
     ttl_ms = duration_ms(ttl)
     if not ttl_ms:
-        raise TopologyError(f"table {node.name!r}: a time to live must be longer than 0 ms")
+        raise TopologyError(f"table {node.name!r}: ttl must be longer than 0 ms, such as '1h'")
     return ExpiringAggregate(
         name=node.name,
         parents=node.parents,
@@ -323,42 +362,50 @@ def with_ttl(node: Aggregate, ttl: Dur) -> ExpiringAggregate:
 
 
 class CoGrouped(Generic[K, A]):
-    """Several streams by the same key, to be folded into one aggregate."""
+    """Several streams with equal keys, for one aggregate (KIP-150)."""
 
     def __init__(self, inputs: tuple[Into, ...]) -> None:
         self._inputs = inputs
 
     def cogroup(self, other: Grouped[K, V2], fn: Callable[[A, V2], A]) -> CoGrouped[K, A]:
-        """One more stream, whose values `fn` adds.
+        """Add a stream to the aggregate.
 
-        Its topic has as many partitions as those of the others, as for a join.
+        Args:
+            other: a grouped stream whose topic has as many partitions as those of the others.
+            fn: returns the state with one more value of `other`.
         """
         return CoGrouped((*self._inputs, Into(other._place, fn)))  # noqa: SLF001 - its kin
 
     def windowed(self, w: Windows) -> WindowedCoGrouped[K, A]:
-        """Aggregate per key and window; see `Grouped.windowed`."""
+        """Group by window as well; see `Grouped.windowed`."""
         return WindowedCoGrouped(self._inputs, replace(windowing(w), united=True))
 
     def aggregate(
         self, init: Callable[[], A], *, name: str, on_error: ErrorPolicy | None = None
     ) -> Table[K, A]:
-        """The values of all streams folded into a state that begins as `init()`, per key.
+        """Fold the values of all streams into a state per key that starts as `init()`.
 
-        They are taken in the order of time, as the task has it. The state's type is what one of
-        the functions is annotated to return, else what `init()` is.
+        Values are added in the order in which the task processes the records, by event time. The
+        state has the type that one of the functions is annotated to return, else the type of
+        `init()`.
+
+        Args:
+            init: returns the state of a key without records.
+            name: the table's name, which identifies its state.
+            on_error: the policy for records on which a function fails; the app's policy by default.
 
         Raises:
-            TopologyError: the streams write their keys differently, or are of several apps.
+            TopologyError: the streams serialize keys differently or belong to several apps.
         """
         joined: Grouped[K, Any] = Grouped(merge_inputs(self._inputs, name))
         return joined.aggregate(init, adder_of(self._inputs), name=name, on_error=on_error)
 
 
 class WindowedCoGrouped(Generic[K, A]):
-    """Several streams by the same key and window; methods as of `WindowedStream`.
+    """Several streams with equal keys, by window, for one aggregate.
 
-    The streams have one time, as in a join: the largest of any of them, those aside that are not
-    read to their end yet.
+    The streams share one stream time, as in a join: the largest of all of them. Streams that are
+    not read to their end yet hold it back.
     """
 
     def __init__(self, inputs: tuple[Into, ...], how: Windowing) -> None:
@@ -366,11 +413,11 @@ class WindowedCoGrouped(Generic[K, A]):
         self._how: WindowedStream[K, Any] = WindowedStream(inputs[0].place, how)
 
     def late(self, to: Topic[K, Late[Any]] | Callable[[Record[K, Any]], object]) -> Self:
-        """Where records of any of the streams go whose window has closed."""
+        """Choose the target of late records of all streams; see `WindowedStream.late`."""
         return self._with(self._how.late(to))
 
     def emit(self, when: Emit) -> Self:
-        """When results are emitted."""
+        """Choose when results are emitted; see `WindowedStream.emit`."""
         return self._with(self._how.emit(when))
 
     def aggregate(
@@ -381,9 +428,9 @@ class WindowedCoGrouped(Generic[K, A]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[Windowed[K], A]:
-        """The values of all streams folded into a state that begins as `init()`.
+        """Fold the values of all streams into a state per key and window that starts as `init()`.
 
-        See `CoGrouped.aggregate`, and `WindowedStream.aggregate` for `merge`.
+        Arguments are those of `CoGrouped.aggregate`; for `merge` see `WindowedStream.aggregate`.
         """
         how = self._how._windowing  # noqa: SLF001 - its kin
         joined: WindowedStream[K, Any] = WindowedStream(
@@ -397,10 +444,10 @@ class WindowedCoGrouped(Generic[K, A]):
 
 
 def windowing(windows: Windows) -> Windowing:
-    """With these windows, and nothing else said.
+    """Return the options of a windowed aggregation with these windows and defaults otherwise.
 
     Raises:
-        TopologyError: windows of this kind can't be run.
+        TopologyError: `windows` is none of the window definitions.
     """
     if not isinstance(windows, Tumbling | Hopping | Calendar | Counted | Sessions | Sliding):
         raise TopologyError(

@@ -112,24 +112,26 @@ def add_async_map(
     timeout: Dur | None,
     on_error: ErrorPolicy | None,
 ) -> StreamPosition:
-    """The place behind a node that awaits the function.
+    """Add a node that awaits the function, and return the position behind it.
 
     Raises:
-        TopologyError: it has no name, or a setting is out of range.
+        TopologyError: the node has no name, or a setting is out of range.
     """
     found = name or str(getattr(fn, "__name__", "<lambda>"))
     if found == "<lambda>":
         raise TopologyError(
-            "amap_values keeps the records whose calls are open, and its name is the identity of "
-            "that state: give it a name=, or an `async def` with a name"
+            "amap_values stores the records whose calls are open under its name: pass name=, or "
+            "an `async def` function, whose name it takes"
         )
     check_name("amap_values", found)
     if inspect.isasyncgenfunction(fn):
         raise TopologyError(f"{found!r} yields, but amap_values needs a function that returns")
     if in_flight_max < 1:
-        raise TopologyError(f"{found!r}: max_in_flight is 1 or more, not {in_flight_max}")
+        raise TopologyError(f"{found!r}: max_in_flight must be 1 or more, not {in_flight_max}")
     if ordered not in ORDERS:
-        raise TopologyError(f"{found!r}: ordered is 'key', 'partition' or 'none', not {ordered!r}")
+        raise TopologyError(
+            f"{found!r}: ordered must be 'key', 'partition' or 'none', not {ordered!r}"
+        )
     timeout_ms = None if timeout is None else duration_ms(timeout)
     if timeout_ms == 0:
         raise TopologyError(f"{found!r}: timeout must be longer than 0 ms, such as '5s'")
@@ -151,7 +153,7 @@ def add_async_map(
 
 
 def _awaited_type(declared: object) -> object:
-    """Picks R out of Awaitable[R]; an `async def` is annotated with R itself."""
+    """Return R of Awaitable[R]; an `async def` is annotated with R itself."""
     if typing.get_origin(declared) in _AWAITABLES:
         return typing.get_args(declared)[-1]
     return declared
@@ -162,13 +164,13 @@ S = TypeVar("S")
 
 
 class Branches(dict[str, S]):
-    """Streams by name."""
+    """The streams of a split, by branch name."""
 
     def __missing__(self, name: str) -> Any:  # noqa: ANN401 - never returns
-        """No such branch.
+        """Report an unknown branch.
 
         Raises:
-            TopologyError: always, with those that there are.
+            TopologyError: always, with the names of all branches.
         """
         raise TopologyError(
             f"there is no branch {name!r}, only {', '.join(self)}{nearest(name, self)}"
@@ -183,7 +185,7 @@ def add_dedupe(
     name: str,
     on_error: ErrorPolicy | None,
 ) -> StreamPosition:
-    """The place behind a node that leaves out what has a twin before it.
+    """Add a node that drops duplicates, and return the position behind it.
 
     Raises:
         TopologyError: see `Stream.dedupe`.
@@ -219,9 +221,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 """A value."""
 K2 = TypeVar("K2")
-"""The key of a row that a record points to."""
+"""A new key, or the key of a row that a record refers to."""
 V2 = TypeVar("V2")
-"""The value of a table or of another stream."""
+"""A new value, or the value of a table or of another stream."""
 R = TypeVar("R")
 """What a joiner returns."""
 
@@ -268,28 +270,34 @@ class StreamJoins(Generic[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, R]:
-        """Each record with what has its key in a table or in another stream; without, it goes.
+        """Join each record with a table row or with another stream's records of equal key.
 
-        With a table, the row is the one at the moment when the record is processed, or with
-        `as_of` the one that held at the record's timestamp. Only the stream triggers.
+        With a table, a record meets the row at the moment of processing, or with `as_of` the row
+        that was valid at the record's timestamp. Only records of the stream produce results.
 
-        With a stream, a record is joined with each one of the other whose timestamp is near
-        enough, whichever comes first; the result has the later timestamp of both.
+        With a stream, a record meets each record of the other stream whose timestamp lies within
+        the window, whichever arrives first. A result has the later of both timestamps.
+
+        A record without a partner produces no result.
 
         Args:
-            other: a table, or a stream.
-            fn: gives the value of the result from both values.
-            within: with a stream: how far timestamps may lie apart; see `JoinWindow.of`.
-            as_of: with a table that has a history: look at the row of the record's own time.
-            grace: with `as_of`: let each record wait until one of the stream comes that is so
-                much later, for rows of the table that come late.
-            name: with a stream or grace, the identity of the join's state; else it names the
-                repartition topic if the key was changed by an unnamed operator.
-            on_error: what becomes of a record on which the function fails; the app's policy by
-                default.
+            other: a table or a stream with keys of type K.
+            fn: returns the value of the result from both values.
+            within: with a stream: how far the timestamps may lie apart; see `JoinWindow.of`.
+            as_of: with a table that has a history: use the row that was valid at the record's
+                timestamp.
+            grace: with `as_of`: how long, in stream time, each record waits for late rows of the
+                table; at most the table's history.
+            name: with a stream or with `grace`, the identity of the join's state. Otherwise it
+                names the repartition topic, if an operator without a name has changed the key.
+            on_error: the policy for records on which `fn` fails; the app's policy by default.
+
+        Returns:
+            The stream of results, with the key of the record.
 
         Raises:
-            TopologyError: keys of both are written differently, or `other` can't be joined so.
+            TopologyError: the two sides serialize keys differently, or `other` can't be joined in
+                this way.
         """
         said = _JoinOptions(
             "inner", fn, within, as_of=as_of, grace=grace, name=name, on_error=on_error
@@ -328,10 +336,11 @@ class StreamJoins(Generic[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, R]:
-        """As `join`, but a record that finds nothing is joined with None.
+        """Join as `join` does, and join a record without a partner with None.
 
-        With a table that is at once; with a stream once, when stream time is beyond its window
-        and grace, so that there will be no partner any more.
+        With a table, the result with None comes immediately. With a stream, it comes once, when
+        stream time has passed the record's window and grace, so that no partner can follow
+        (KIP-633). Arguments and errors are those of `join`.
         """
         said = _JoinOptions(
             "left", fn, within, as_of=as_of, grace=grace, name=name, on_error=on_error
@@ -347,7 +356,11 @@ class StreamJoins(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, R]:
-        """As `left_join` with a stream, and the other one's records without a partner as well."""
+        """Join two streams as `left_join` does, including unmatched records of `other`.
+
+        A record without a partner is joined with None in place of the missing side. Arguments and
+        errors are those of `join`.
+        """
         said = _JoinOptions("outer", fn, within, name=name, on_error=on_error)
         return _join(self._place, other, said)
 
@@ -383,23 +396,26 @@ class StreamJoins(Generic[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, R]:
-        """Each record with a row of a global table, whatever its own key is, or with None.
+        """Join each record with the row of a global table whose key `on` returns.
 
-        The row is the one that this worker has read when the record has its turn. Only the
-        stream triggers. A record for which `on` gives None is joined with None (KIP-962); if a row
-        is required, it is left out and counted.
+        The row is the one that this worker has read when it processes the record. Only records of
+        the stream produce results. A record for which `on` returns None has no row (KIP-962).
 
         Args:
-            other: the table.
-            on: gives the key of the row, from key and value of the record.
-            fn: gives the value of the result, from the record's value and the row's.
-            required: leave out records that find no row.
-            name: of the operator.
-            on_error: what becomes of a record on which a function fails; the app's policy by
-                default.
+            other: the global table.
+            on: returns the key of the row, from the record's key and value.
+            fn: returns the value of the result, from the record's value and the row, which is None
+                if there is no row.
+            required: leave out records without a row; those for which `on` returns None are
+                counted.
+            name: the operator's name.
+            on_error: the policy for records on which a function fails; the app's policy by default.
+
+        Returns:
+            The stream of results, with the key of the record.
 
         Raises:
-            TopologyError: the table belongs to another app.
+            TopologyError: the table belongs to another app, or `fn` does not take None for the row.
         """
         place, builder = self._place, other.builder
         if builder is not place.builder:
@@ -426,7 +442,7 @@ class StreamJoins(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class _JoinOptions:
-    """What was said about a join."""
+    """The arguments of a join."""
 
     how: How
     fn: Callable[..., Any]
@@ -453,18 +469,18 @@ def _join_table(place: StreamPosition, side: TableView, said: _JoinOptions) -> S
     check_same_app(place, side.place, "join")
     if said.within is not None:
         raise TopologyError(
-            f"within= is for joins of streams: table {side.owner!r} has one row per key; "
-            "look at the row of the record's own time with as_of=True"
+            f"within= is for joins of two streams, and table {side.owner!r} has one row per key: "
+            "use as_of=True for the row that was valid at the record's timestamp"
         )
     if place.builder.nodes[side.owner].table_key is None:
         raise TopologyError(
-            f"{side.owner!r} keeps no rows that a stream could be joined with: join with the table "
-            "before it, or with .changes().to_table(name=...)"
+            f"a stream can't be joined with {side.owner!r}, which keeps no rows: join with the "
+            "table before it, or with .changes().to_table(name=...)"
         )
     if side.is_windowed:
         raise TopologyError(
-            f"table {side.owner!r} is windowed, and a stream can't be joined with it: "
-            "send .changes() to a topic keyed as the stream is, and join with its table"
+            f"a stream can't be joined with table {side.owner!r}, which is windowed: write "
+            "its .changes() to a topic with the stream's keys, and join with that topic's table"
         )
     grace_ms = _join_grace_ms(side, said)
     name = said.name
@@ -496,21 +512,24 @@ def _join_grace_ms(side: TableView, said: _JoinOptions) -> int:
     table = side.place.builder.nodes[side.owner]
     if said.as_of and not isinstance(table, VersionedTable):
         raise TopologyError(
-            f"table {side.owner!r} has no history, so what held as of a record is not known: "
-            "declare it with app.table(topic, history='1d'), or leave as_of out"
+            f"as_of= needs a table with a history, and table {side.owner!r} has none: declare it "
+            "with app.table(topic, history='1d'), or leave as_of= out"
         )
     if said.grace is None:
         return 0
     if not isinstance(table, VersionedTable) or not said.as_of:
-        raise TopologyError("grace= of a join with a table needs as_of=True, and a history")
+        raise TopologyError(
+            "grace= of a join with a table needs as_of=True and a table with a history"
+        )
     grace_ms = duration_ms(said.grace)
     if grace_ms > table.history_ms:
         raise TopologyError(
-            f"a grace of {grace_ms} ms is longer than the history of table {side.owner!r}, "
-            f"{table.history_ms} ms: rows would be gone before they are looked up"
+            f"a grace of {grace_ms} ms is longer than the history of table {side.owner!r} "
+            f"({table.history_ms} ms), so rows would expire before the join reads them: "
+            "lower grace= or raise history="
         )
     if grace_ms and said.name is None:
-        raise TopologyError("a join with grace= has state: give it a name=")
+        raise TopologyError("a join with grace= has state: pass name=, which identifies the state")
     return grace_ms
 
 
@@ -518,13 +537,13 @@ def _join_stream(here: StreamPosition, there: StreamPosition, said: _JoinOptions
     name, within = said.name, said.within
     if within is None or name is None:
         raise TopologyError(
-            "a join of streams needs within=, how far timestamps may lie apart, and name=, the "
-            "identity of its state: .join(other, fn, within='5m', name='orders-payments')"
+            "a join of two streams needs within=, how far timestamps may lie apart, and name=, "
+            "which identifies its state: .join(other, fn, within='5m', name='orders-payments')"
         )
     if said.as_of or said.grace is not None:
         raise TopologyError(
-            "as_of= and grace= are for joins with a table; the grace of a join of streams is a "
-            "part of its window: within=JoinWindow.of('5m', grace='1m')"
+            "as_of= and grace= are for joins with a table: set the grace of a join of two streams "
+            "in its window, within=JoinWindow.of('5m', grace='1m')"
         )
     window = within if isinstance(within, JoinWindow) else JoinWindow.of(within)
     check_name("a join", name)
@@ -562,21 +581,18 @@ def _join_stream(here: StreamPosition, there: StreamPosition, said: _JoinOptions
     )
 
 
-"""A key."""
-"""A value."""
-"""A new key."""
-"""A new value, or the value of a table."""
 KO = TypeVar("KO")
 """A key that a processor forwards."""
 VO = TypeVar("VO")
 """A value that a processor forwards."""
-"""What a joiner returns."""
-A = TypeVar("A")
-"""The state and result of an aggregation."""
 
 
 class Stream(StreamJoins[K, V]):
-    """Records with keys of type K and values of type V."""
+    """A stream of records with keys of type K and values of type V.
+
+    Each operator adds a node to the topology and returns the stream behind it. Every `on_error` is
+    the policy for records on which the operator's function fails; the app's policy by default.
+    """
 
     def map(
         self,
@@ -585,7 +601,13 @@ class Stream(StreamJoins[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K2, V2]:
-        """A new key and value for each record. Prefer `map_values` if the key stays."""
+        """Replace key and value of each record; prefer `map_values` if the key stays.
+
+        Args:
+            fn: returns the new key and value.
+            name: the operator's name, also of a repartition topic that the new key requires.
+            on_error: the policy for records on which `fn` fails; the app's policy by default.
+        """
         place = self._add(Map, name, fn=fn, on_error=on_error)
         key, value = (return_shape(fn, place.key, place.value, of=element(at)) for at in (0, 1))
         return Stream(StreamPosition(place.builder, place.node, key, value, name or ""))
@@ -597,7 +619,7 @@ class Stream(StreamJoins[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V2]:
-        """A new value for each record."""
+        """Replace the value of each record by what `fn` returns."""
         place = self._add(MapValues, name, fn=fn, on_error=on_error)
         return Stream(replace(place, value=return_shape(fn, place.value)))
 
@@ -611,22 +633,23 @@ class Stream(StreamJoins[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V2]:
-        """A new value for each record, by an async function; several are awaited at a time.
+        """Replace the value of each record by the result of an async function.
 
-        A commit does not wait for them: records whose calls are open are state, and are given
-        to the function again after a restart or a move to another worker.
+        Several calls are open at a time, and a commit does not wait for them. Records whose calls
+        are open belong to the task's state; after a restart or a move to another worker the
+        function is called again for them.
 
         Args:
-            fn: gives the value; what it does outside, it does at least once.
-            max_in_flight: how many calls of it each task awaits at a time.
+            fn: returns the new value. Its effects outside the app happen at least once.
+            max_in_flight: the number of calls that each task awaits at a time; 1 or more.
             ordered: which results keep the order of their records: those of one "key" (records
-                without a key wait for nobody), of one "partition", or "none".
-            timeout: a call that takes longer fails.
-            name: the identity of the open calls; the function's own by default.
-            on_error: what becomes of a record whose call fails; the app's policy by default.
+                without a key do not wait), those of one "partition", or "none".
+            timeout: how long a call may take before it fails; no limit by default.
+            name: the identity of the state; by default the function's name.
+            on_error: the policy for records whose call fails; the app's policy by default.
 
         Raises:
-            TopologyError: it is a lambda and has no name, or a setting is out of range.
+            TopologyError: `fn` is a lambda and there is no name, or a setting is out of range.
         """
         return Stream(
             add_async_map(
@@ -647,7 +670,7 @@ class Stream(StreamJoins[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K2, V2]:
-        """Any number of new keys and values for each record, in the order they are given.
+        """Replace each record by any number of keys and values, in the order that `fn` returns.
 
         Prefer `flat_map_values` if the key stays.
         """
@@ -664,7 +687,7 @@ class Stream(StreamJoins[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V2]:
-        """Any number of new values for each record, in the order they are given."""
+        """Replace each record by any number of values, in the order that `fn` returns."""
         place = self._add(FlatMapValues, name, fn=fn, on_error=on_error)
         value = return_shape(fn, place.value, of=item)
         return Stream(StreamPosition(place.builder, place.node, place.key, value, place.rekeyed))
@@ -676,7 +699,7 @@ class Stream(StreamJoins[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V]:
-        """The records for which the function is true."""
+        """Keep the records for which `fn` returns a true value."""
         return Stream(self._add(Filter, name, fn=fn, on_error=on_error))
 
     def filter_not(
@@ -686,20 +709,26 @@ class Stream(StreamJoins[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V]:
-        """The records for which the function is not true."""
+        """Drop the records for which `fn` returns a true value."""
         return Stream(self._add(FilterNot, name, fn=fn, on_error=on_error))
 
     def split(self, **branches: Callable[[K, V], bool]) -> Mapping[str, Stream[K, V]]:
-        """Streams by name, each record in the first one whose function is true for it.
+        """Split into branches; a record takes the first one whose function returns a true value.
 
-        A record that no function is true for goes nowhere; with `rest=lambda key, value: True`
-        as the last one there is a stream for those.
+        A record that no branch takes is dropped. A last branch `rest=lambda key, value: True` takes
+        all of these.
+
+        Args:
+            branches: a function per branch name, tried in the order given.
+
+        Returns:
+            The streams by branch name. An unknown name raises TopologyError.
 
         Raises:
-            TopologyError: there are no branches; or one is asked for that is not there.
+            TopologyError: there are no branches.
         """
         if not branches:
-            raise TopologyError("split needs a name and a function for each branch")
+            raise TopologyError("split needs a branch: .split(large=lambda key, value: value > 10)")
         split = self._add(Split, None, branches=branches)
         found: Branches[Stream[K, V]] = Branches()
         for branch in branches:
@@ -715,16 +744,16 @@ class Stream(StreamJoins[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V]:
-        """A new timestamp for each record: an aware datetime, ISO-8601 text, or milliseconds.
+        """Replace the timestamp of each record.
 
-        Everything behind it is judged by the new timestamps, stream time included; a time that
-        is missing, without a zone or before 1970 is an error of the record. Where a topic has its
-        time in its values from the start, say so at `app.topic(timestamp=)` instead.
+        All operators behind this one use the new timestamps, also for stream time. If the values of
+        a topic contain the event time, prefer `app.topic(timestamp=)`.
 
         Args:
-            fn: the timestamp, of a value.
-            name: of how far the new timestamps have come, which is kept.
-            on_error: what becomes of a record whose timestamp can't be had.
+            fn: returns the timestamp of a value: an aware datetime, ISO-8601 text, or milliseconds
+                since 1970. A missing time, a time without a zone or one before 1970 is an error.
+            name: the identity of the operator's stream time, which is state.
+            on_error: the policy for records without a valid timestamp; the app's policy by default.
         """
         return Stream(self._add(SetTimestamp, name, fn=fn, on_error=on_error))
 
@@ -734,7 +763,7 @@ class Stream(StreamJoins[K, V]):
         *,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V]:
-        """Call the function with each record; the records go on unchanged."""
+        """Call `fn` with each record and pass the record on unchanged."""
         return Stream(self._add(Peek, None, fn=fn, on_error=on_error))
 
     def rekey(
@@ -744,9 +773,12 @@ class Stream(StreamJoins[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K2, V]:
-        """A new key for each record.
+        """Replace the key of each record by what `fn` returns.
 
-        `name` names the repartition topic, should an operator follow that needs one.
+        Args:
+            fn: returns the new key.
+            name: the operator's name, also of the repartition topic if a later operator needs one.
+            on_error: the policy for records on which `fn` fails; the app's policy by default.
         """
         place = self._add(Rekey, name, fn=fn, on_error=on_error)
         return Stream(
@@ -754,17 +786,22 @@ class Stream(StreamJoins[K, V]):
         )
 
     def repartition(self, *, name: str, partitions: int | None = None) -> Stream[K, V]:
-        """Through a topic of the app's own, so that equal keys lie in one partition.
+        """Send the records through a repartition topic, which puts equal keys in one partition.
 
         Args:
-            name: of the topic, `<app>-<name>-repartition`.
-            partitions: by default as many as the largest topic upstream.
+            name: names the topic `<app>-<name>-repartition`.
+            partitions: the topic's number of partitions, 1 or more; by default that of the largest
+                topic upstream.
         """
         place = self._place
         return Stream(repartition(place, name, place.key, partitions=partitions))
 
     def merge(self, *others: Stream[K, V]) -> Stream[K, V]:
-        """The records of all these streams, in the order of the task."""
+        """Merge the records of these streams, in the order in which the task processes them.
+
+        Raises:
+            TopologyError: the streams belong to several apps or have records of different types.
+        """
         place = self._place
         for other in others:
             check_same_app(place, other._place, "merge")  # noqa: SLF001 - its own class
@@ -778,7 +815,7 @@ class Stream(StreamJoins[K, V]):
         return Stream(StreamPosition(place.builder, name, key, place.value, shaken))
 
     def group_by_key(self) -> Grouped[K, V]:
-        """For aggregating the records of each key."""
+        """Group the records by their key, for aggregations."""
         return Grouped(self._place)
 
     def group_by(
@@ -788,9 +825,12 @@ class Stream(StreamJoins[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Grouped[K2, V]:
-        """For aggregating by a new key; `name` names the repartition topic.
+        """Group the records by a new key, for aggregations.
 
-        Records for which the function gives None are left out, and counted.
+        Args:
+            fn: returns the new key. Records for which it returns None are left out and counted.
+            name: names the repartition topic `<app>-<name>-repartition`.
+            on_error: the policy for records on which `fn` fails; the app's policy by default.
         """
         return self.rekey(fn, name=name, on_error=on_error).group_by_key()
 
@@ -802,19 +842,20 @@ class Stream(StreamJoins[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V]:
-        """Only the first of several records with equal keys and equal identities.
+        """Drop duplicates: records whose key and identity equal those of an earlier record.
 
-        A record goes on if no twin of it has gone on while stream time moved by `within`, so one
-        that comes again later than that is taken for new. Records without a key are held against
-        each other, in their partition. If the key was changed before, they go through a
+        A record passes unless a duplicate of it has passed while stream time advanced by `within`;
+        a duplicate that arrives later counts as new. Records without a key are compared with each
+        other, per partition. If an operator before has changed the key, the records go through a
         repartition topic.
 
         Args:
-            by: what identifies a record beside its key: a function of the value, or the name of
-                a field.
-            within: for how long it is remembered; what is kept grows with it.
-            name: of what is remembered, which is state.
-            on_error: what becomes of a record whose identity can't be had.
+            by: the identity of a record beside its key: a function of the value, or the name of a
+                field.
+            within: how long, in stream time, the operator remembers a record. State grows with it.
+            name: the identity of the operator's state.
+            on_error: the policy for records whose identity can't be determined; the app's policy by
+                default.
 
         Raises:
             TopologyError: the name is taken, `within` is 0, or there is no such field.
@@ -831,25 +872,26 @@ class Stream(StreamJoins[K, V]):
         on_error: ErrorPolicy | None = None,
         tables: Sequence[Table[Any, Any]] | None = None,
     ) -> Stream[KO, VO]:
-        """Each record to an object of a class of your own, which has state; see `Processor`.
+        """Pass each record to a `Processor`, a class of your own that may have state.
 
-        A processor with stores or timers gets equal keys in one partition: if the key was
-        changed before, the records go through a repartition topic. What it forwards may have
-        any key.
+        A processor with stores or timers receives equal keys in one partition: if an operator
+        before has changed the key, the records go through a repartition topic. The processor may
+        forward any key.
 
         Args:
-            p: the class; each task makes an object of it.
-            name: of the processor, which is the identity of its state.
-            idle_after: do not wait for sources that are read to their end and quiet for this
-                long. Without this, one that is quiet or empty holds stream time back until
-                time marks of the log bring it on.
-            on_error: what becomes of a record on which `process` fails, and of which nothing
-                stays then; the app's policy by default. A timer that fails ends the task.
-            tables: those whose rows it has at hand, of the same keys; by default those that the
-                program writes and its code names (see docs/tables.md). They are declared before.
+            p: the class; each task creates one object of it.
+            name: the identity of the processor's state.
+            idle_after: how long a source that is read to its end may be quiet, by the wall clock,
+                before stream time stops waiting for it. By default a quiet or empty source holds
+                stream time back until time marks in the log advance it.
+            on_error: the policy for records on which `process` fails, and which leave no effect
+                then; the app's policy by default. A timer that fails ends the task.
+            tables: tables with the same keys whose rows the processor reads and writes directly; by
+                default those tables of the program that its code names (see docs/tables.md).
+                Declare them before the processor.
 
         Raises:
-            TopologyError: the name is taken, or the class has methods that can't be run.
+            TopologyError: the name is taken, or the class has a method that can't be run.
         """
         check_processor(p)
         check_name("a processor", name)
@@ -876,17 +918,17 @@ class Stream(StreamJoins[K, V]):
         return Stream(StreamPosition(place.builder, name, out_key, out_value, rekeyed=name))
 
     def to_table(self, *, name: str, on_error: ErrorPolicy | None = None) -> Table[K, V]:
-        """A table of the latest value per key; a record with None deletes the row.
+        """Keep the latest value per key as a table; a value of None deletes the row (KIP-523).
 
-        Records without a key are left out, and counted. If the key was changed before, they go
-        through a repartition topic.
+        Records without a key are left out and counted. If an operator before has changed the key,
+        the records go through a repartition topic.
 
         Args:
-            name: of the table, which is the identity of its state.
-            on_error: what becomes of a record that can't be written down.
+            name: the table's name, which identifies its state.
+            on_error: the policy for records that can't be serialized; the app's policy by default.
 
         Raises:
-            TopologyError: the name is taken, or keys are those of windows.
+            TopologyError: the name is taken, or the keys are `Windowed`.
         """
         return Table(table_of(self._place, name, on_error))
 
@@ -898,23 +940,28 @@ class Stream(StreamJoins[K, V]):
     ) -> None:
         """Write the records to a topic.
 
+        Args:
+            topic: what `app.topic` returned.
+            on_error: the policy for records that can't be written; by default the topic's policy,
+                else the app's.
+
         Raises:
-            TopologyError: it is declared for other types than those that are known here.
+            TopologyError: the topic's declared types differ from the known types of the stream.
         """
         check_topic(self._place, topic)
         share_layout(self._place.key, topic.spec)
         self._add(Sink, None, topic=topic.spec, on_error=on_error)
 
     def __aiter__(self) -> AsyncIterator[V]:
-        """The values, inside an agent."""
+        """Iterate over the values, inside an agent; elsewhere it raises UsageError."""
         raise self._outside()
 
     def items(self) -> AsyncIterator[tuple[K, V]]:
-        """Keys and values, inside an agent."""
+        """Iterate over keys and values, inside an agent; elsewhere it raises UsageError."""
         raise self._outside()
 
     def records(self) -> AsyncIterator[Record[K, V]]:
-        """The records with their coordinates, inside an agent."""
+        """Iterate over records with coordinates, inside an agent; elsewhere raises UsageError."""
         raise self._outside()
 
     def take(
@@ -922,20 +969,21 @@ class Stream(StreamJoins[K, V]):
         n: int,  # noqa: ARG002 - used inside an agent
         within: Dur,  # noqa: ARG002 - used inside an agent
     ) -> AsyncIterator[list[Record[K, V]]]:
-        """Lists of `n` records, inside an agent.
+        """Iterate over lists of `n` records, inside an agent; elsewhere it raises UsageError.
+
+        A list counts as handled when the agent asks for the next one.
 
         Args:
-            n: the length of the lists.
-            within: of the first record; a list goes out shorter when this time is over.
-
-        A list counts as handled when the next one is asked for.
+            n: the length of a list; 1 or more.
+            within: the longest time from a list's first record until the agent receives the list,
+                which is shorter then.
         """
         raise self._outside()
 
     def _outside(self) -> UsageError:
         return UsageError(
-            "this stream is a part of the topology and can't be iterated over: `async for` "
-            "belongs into a function under @app.agent(topic), which is given a stream"
+            "this stream is part of the topology, and a program can't iterate over it: use "
+            "`async for` in a function under @app.agent(topic), which receives a stream"
         )
 
     def _add(self, kind: type[Any], name: str | None, **fields: object) -> StreamPosition:

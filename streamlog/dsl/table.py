@@ -1,6 +1,6 @@
-"""Table: the latest value per key, kept by a source or aggregation; GroupedTable: by another key.
+"""Table: the latest value per key, from a source or aggregation; GroupedTable: by another key.
 
-A view stores nothing: rows are mapped when they are read. A row of a grouped table counts once, in
+A view stores nothing: it maps rows when they are read. A row of a grouped table counts once, in
 its present group: when it changes or is deleted, its old value is subtracted, so each aggregation
 has a function that adds and one that subtracts.
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def suppress_until_closed(side: TableView, name: str) -> TableView:
-    """Each row of a windowed table once, when it is final.
+    """Pass each row of a windowed table once, when it is final.
 
     Raises:
         TopologyError: the table is not windowed, or the name is taken.
@@ -57,8 +57,8 @@ def suppress_until_closed(side: TableView, name: str) -> TableView:
     owner = place.builder.nodes[side.owner]
     if not side.is_windowed:
         raise TopologyError(
-            f"{side.owner!r} has no windows that could close: give suppress within= or "
-            "max_records=, or window the stream before it is aggregated"
+            f'suppress(until="closed") needs windows, and {side.owner!r} has none: pass within= or '
+            "max_records=, or window the stream before the aggregation"
         )
     closes_after_ms, size_ms, idle_after_ms = _closing(owner)
     place.builder.add(
@@ -81,14 +81,14 @@ def suppress_until_closed(side: TableView, name: str) -> TableView:
 def suppress_within(
     side: TableView, name: str, *, within: Dur | None, max_records: int | None
 ) -> TableView:
-    """The last change of each row, later.
+    """Hold changes back, and pass the last change of each row.
 
     Raises:
         TopologyError: there is no limit, one is out of range, or the name is taken.
     """
     if within is None and max_records is None:
         raise TopologyError(
-            f'{name!r} would hold changes back for ever: give suppress until="closed", within= '
+            f'suppress {name!r} would hold changes back for ever: pass until="closed", within= '
             "or max_records="
         )
     if max_records is not None and max_records < 1:
@@ -118,15 +118,16 @@ def _view_below(side: TableView, name: str) -> TableView:
 
 
 def _closing(owner: Node) -> tuple[int, int, int | None]:
-    """How far behind its end a window is final, and how long it is; 0 if that is not known.
+    """Return when windows are final, in ms after their end, their size in ms, and `idle_after`.
 
-    And after how long a quiet its sources are not waited for.
+    The size is 0 if it is not known. The last is None if the table always waits for quiet sources.
     """
     if isinstance(owner, TableTableJoin):
         return owner.kept_ms or 0, 0, None
     if not isinstance(owner, WindowedAggregate | RecordWindowsAggregate):
         raise TopologyError(
-            f"it is not known when windows of {owner.name!r}, a {type(owner).__name__}, close"
+            f"suppress can't tell when the windows of {owner.name!r}, a {type(owner).__name__}, "
+            "close: suppress the windowed table before it"
         )
     windows = owner.windows
     if isinstance(windows, Sessions):
@@ -147,21 +148,29 @@ R = TypeVar("R")
 
 
 class Table(Generic[K, V]):
-    """The latest value of type V per key of type K."""
+    """The latest value of type V per key of type K.
+
+    Operators return a new table. Agents and processors that own a key read and write its row with
+    `table[key]`; everything else reads rows with `fetch` and `scan`, from whichever worker has them
+    (KIP-67, KIP-535).
+    """
 
     def __init__(self, side: TableView, *, default: Callable[[], V] | None = None) -> None:
-        """`default` makes the value of keys that have none."""
+        """Create a table over a view; `default` returns the value of keys without a row."""
         self.side = side
         self._default = default
 
     @property
     def name(self) -> str:
-        """The name of what keeps the rows."""
+        """The name of the node that keeps the rows."""
         return self.side.owner
 
     def changes(self) -> Stream[K, V]:
-        """Every change as a record; of a windowed table that emits on close, the final rows."""
-        # Each is made of the other, and a module has to come first.
+        """Return the changes as a stream; a windowed table that emits on close has final rows only.
+
+        A deleted row is a record with the value None.
+        """
+        # Stream and Table refer to each other, so one of the imports has to wait.
         from streamlog.dsl.stream import Stream  # noqa: PLC0415
 
         return Stream(self.side.place)
@@ -173,10 +182,14 @@ class Table(Generic[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, V2]:
-        """The same table with mapped values; a row whose value is None is not there.
+        """Map the values of the table; a row for which `fn` returns None does not exist.
 
-        Unless it is annotated to return something else, the function is called with the value
-        before, too: a row that was not there is not deleted. So it has to be deterministic.
+        Args:
+            fn: returns the new value. It must be deterministic: unless its annotation rules None
+                out, it is also called with the previous value, so that only existing rows are
+                deleted.
+            name: the operator's name.
+            on_error: the policy for rows on which `fn` fails; the app's policy by default.
         """
         builder, place = self.side.place.builder, self.side.place
         value = return_shape(fn, place.value)
@@ -200,11 +213,16 @@ class Table(Generic[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, V]:
-        """The rows for which the function is true; the others are not there.
+        """Keep the rows for which `fn` returns a true value.
 
-        A row that passed before and does not pass any more is deleted. Changes of rows that pass
-        neither before nor after are not handed on; the function is called with the value before,
-        too, so it has to be deterministic.
+        A row that passed and no longer passes is deleted. A change of a row that passes neither
+        before nor after produces no change.
+
+        Args:
+            fn: decides on key and value. It must be deterministic: it is also called with the
+                previous value.
+            name: the operator's name.
+            on_error: the policy for rows on which `fn` fails; the app's policy by default.
         """
         builder = self.side.place.builder
         node = TableFilter(
@@ -228,19 +246,21 @@ class Table(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, R]:
-        """The rows that both tables have, by key: a change of either gives a new one.
+        """Join rows of equal key that both tables have; a change of either produces a new row.
 
-        It keeps what both tables have told it per key. Of windowed tables, rows of the same key
-        and window meet. A result has the larger timestamp of both rows.
+        The join stores the latest row of both tables per key. Rows of windowed tables join on key
+        and window. A result has the larger timestamp of both rows.
 
         Args:
-            other: a table with the same keys, of as many partitions.
-            fn: gives the row of both values; it has to be deterministic.
-            name: of the join, which is the identity of its state.
-            on_error: what becomes of a row on which `fn` fails: if it is left out, it is not there.
+            other: a table with keys of type K and as many partitions.
+            fn: returns the value of the result from both values; it must be deterministic.
+            name: the identity of the join's state.
+            on_error: the policy for rows on which `fn` fails; a row that is left out does not
+                exist in the result.
 
         Raises:
-            TopologyError: the keys of both tables can't meet, or the name is taken.
+            TopologyError: the tables serialize keys differently or only one is windowed, or the
+                name is taken.
         """
         return self._joined(other, fn, "inner", name, on_error)
 
@@ -252,7 +272,7 @@ class Table(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, R]:
-        """The rows of this table, each with that of the other one, or with None; see `join`."""
+        """Join each row of this table with the other table's row, or with None; see `join`."""
         return self._joined(other, fn, "left", name, on_error)
 
     def outer_join(
@@ -263,7 +283,7 @@ class Table(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, R]:
-        """The rows of either table, with None for the one that is not there; see `join`."""
+        """Join the rows of either table, with None for a missing one; see `join`."""
         return self._joined(other, fn, "outer", name, on_error)
 
     def join_on(
@@ -275,19 +295,21 @@ class Table(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, R]:
-        """Each row with that row of another table that it points to, by a foreign key (KIP-213).
+        """Join each row with the row of another table that it refers to by a foreign key (KIP-213).
 
-        A change of the other table's row reaches all rows that point to it. The rows lie by this
-        table's keys. Everything goes through two repartition topics, `<app>-<name>-references-...`
-        and `<app>-<name>-results-...`.
+        A change of a row of `other` updates all rows that refer to it. Results have this table's
+        keys. The join uses two repartition topics, `<app>-<name>-references-repartition` and
+        `<app>-<name>-results-repartition`.
 
         Args:
-            other: the table that is pointed to, with keys of any type.
-            on: the key that a row points to; None: to nothing, and the row is not there.
-            fn: gives the row of both values. Like `on` it has to be deterministic.
-            name: of the join, which is the identity of its state.
-            on_error: what becomes of a row on which a function fails: if it is left out, it is not
-                there.
+            other: the table that rows refer to, with keys of any type.
+            on: returns the foreign key of a value. A row for which it returns None refers to
+                nothing, and does not exist in the result.
+            fn: returns the value of the result from both values. Like `on`, it must be
+                deterministic.
+            name: the identity of the join's state.
+            on_error: the policy for rows on which a function fails; a row that is left out does not
+                exist in the result.
 
         Raises:
             TopologyError: a table is windowed, or the name is taken.
@@ -307,7 +329,7 @@ class Table(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, R]:
-        """As `join_on`; a row that points to nothing that is there comes with None."""
+        """Join as `join_on` does, and join a row that refers to no existing row with None."""
         said = Pointing(
             left=self.side, right=other.side, on=on, fn=fn, is_left=True, name=name,
             on_error=on_error,
@@ -339,27 +361,29 @@ class Table(Generic[K, V]):
         max_records: int | None = None,
         name: str,
     ) -> Table[K, V]:
-        """The same table with fewer changes: of each row the last one, later (KIP-328).
+        """Hold changes back, and pass only the last change of each row (KIP-328).
 
-        Whoever is joined with it sees what has gone on. Its rows can't be asked for.
+        A join with the suppressed table sees the changes that have passed. `fetch` and `scan` can't
+        read its rows.
 
         Args:
-            until: "closed": each row of a windowed table once, when it is final. Its deletion
-                before that is not seen.
-            within: for how long, by event time, a row is held back since its first change.
-            max_records: how many rows each task holds back; the oldest one goes on if there are
-                more.
-            name: the identity of what is held back.
+            until: "closed" passes each row of a windowed table once, when it is final; it hides a
+                deletion before that.
+            within: how long, in stream time, a row is held back after its first change.
+            max_records: the number of rows that each task holds back, 1 or more; beyond it the
+                oldest row passes.
+            name: the identity of the state.
 
         Raises:
-            TopologyError: no limit is given, or the table is not windowed.
+            TopologyError: there is no limit, `max_records` is below 1, or `until` is given for a
+                table without windows.
         """
         if until is None:
             return Table(suppress_within(self.side, name, within=within, max_records=max_records))
         if until != "closed" or within is not None or max_records is not None:
             raise TopologyError(
-                'suppress takes until="closed", or within= and max_records=; final rows have no '
-                "other limit, as some of them would be lost"
+                'suppress takes either until="closed", or within= and max_records=: with another '
+                "limit some final rows would be lost"
             )
         return Table(suppress_until_closed(self.side, name))
 
@@ -370,29 +394,30 @@ class Table(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> GroupedTable[K2, V2]:
-        """For aggregating rows by another key, each counted where it is now.
+        """Group the rows by another key, for aggregations; each row counts in its present group.
 
         Args:
-            fn: the group of a row and what it brings into it. It has to be deterministic: it is
-                called again with the old value when the row changes. None, or a None in the
-                pair: the row is in no group.
-            name: of the repartition topic, `<app>-<name>-repartition`.
-            on_error: what becomes of a row on which `fn` fails; if it is left out, it is in no
+            fn: returns the group of a row and the value that it adds to the group. A row is in no
+                group if `fn` returns None or a pair that contains None. It must be deterministic:
+                when a row changes, it is called again with the old value.
+            name: names the repartition topic `<app>-<name>-repartition`.
+            on_error: the policy for rows on which `fn` fails; a row that is left out is in no
                 group.
 
         Raises:
-            TopologyError: the name is taken, or what the table's changes replace is not known.
+            TopologyError: the name is taken, or the table's changes do not contain old values.
         """
         return group_table(self.side, fn, name, on_error)
 
     def __getitem__(self, key: K) -> V:
-        """The value of a key, or the table's default; for agents and processors that own the key.
+        """Return the value of a key, or the table's default, in an agent or processor that owns it.
 
-        It is the asker's own copy: what is changed in it is kept by `table[key] = value` only.
+        The value is a copy: only `table[key] = value` stores a change.
 
         Raises:
-            KeyError: there is none, and the table has no default.
-            UsageError: nobody that owns keys is at work, or the key is in another partition.
+            KeyError: the key has no row, and the table has no default.
+            UsageError: the caller is not an agent or processor of this table, or the key belongs to
+                another partition.
         """
         found = self.get(key)
         if found is None:
@@ -402,87 +427,90 @@ class Table(Generic[K, V]):
         return found
 
     def __setitem__(self, key: K, value: V) -> None:
-        """Set the value of a key; likewise.
+        """Set the value of a key, in an agent or processor that owns it.
 
-        It counts with the record in hand: both are committed, or neither.
+        The row and the current record are committed together or not at all.
 
         Raises:
-            UsageError: as for `table[key]`, or the rows are not for the program to set.
-            SerdeError: key or value are not of the table's types.
+            UsageError: as for `table[key]`, or the program does not write this table.
+            SerdeError: key or value does not have the table's type.
         """
         local_tables(self.name).put(self.side.rows, key, value)
 
     def __delitem__(self, key: K) -> None:
-        """Delete the row of a key; raises KeyError if there is none."""
+        """Delete the row of a key; raises KeyError if the key has no row."""
         if self.get(key) is None:
             raise KeyError(key)
         local_tables(self.name).put(self.side.rows, key, None)
 
     def __contains__(self, key: object) -> bool:
-        """Whether the key has a row: a default is none."""
+        """Return whether the key has a row; a default does not count."""
         return local_tables(self.name).get(self.side.rows, key) is not None
 
     __iter__ = None
-    """Not by chance: `for key in table` would be every row of one partition."""
+    """Deliberately not iterable: `for key in table` would see one partition only."""
 
     def get(self, key: K) -> V | None:
-        """The value of a key, or None; raises UsageError as `table[key]`."""
+        """Return the value of a key, or None without a row; raises UsageError as `table[key]`."""
         found: V | None = local_tables(self.name).get(self.side.rows, key)
         return found
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """All rows of the partition in hand, by the bytes of their keys; see `table[key]`."""
+        """Yield the rows of the current partition in the order of key bytes; see `table[key]`."""
         return local_tables(self.name).range(self.side.rows)
 
     async def fetch(self, key: K, *, stale_ok: bool = False) -> V | None:
-        """The row of a key, from whichever worker has it; None if there is none.
+        """Return the row of a key, from whichever worker has it; None if there is no row.
 
-        It is the row as of that worker's last commit: what is shown outlives a crash, and what
-        is not committed yet is not shown. While the key's task moves from one worker to another
-        this waits.
+        The row is that of the worker's last commit: it survives a crash, and uncommitted changes
+        are not visible. While the key's task moves between workers, the call waits.
 
         Args:
-            key: of a windowed table a `Windowed`.
-            stale_ok: take the row from a standby copy, which may be behind, rather than wait.
+            key: the key; for a windowed table a `Windowed`.
+            stale_ok: accept the row of a standby, which may lag, instead of waiting (KIP-535).
 
         Raises:
-            UsageError: nobody runs the app.
-            SerdeError: the key is not of the table's type.
-            RequestTimedOut: nobody had the row within the time that is waited.
-            ConfigError: another worker has it, which can't be asked as it has no `web=`.
+            UsageError: the app does not run.
+            SerdeError: the key does not have the table's type.
+            RequestTimedOut: no worker had the key's task within the time limit.
+            ConfigError: another worker has the row, and can't answer because it has no `web=`.
         """
         found: V | None = await self._access().fetch(self.side.rows, key, stale_ok=stale_ok)
         return found
 
     async def put(self, key: K, value: V | None) -> None:
-        """Write a row of a table that is kept from a topic, or that the program writes.
+        """Write a row of a topic's table, or of a table that the program writes.
 
-        It travels through that topic, or through one of the table's own. Returns when the worker
-        that has the row has taken it in and committed it: a `fetch` that follows shows it, or what
-        was written after it. None deletes the row.
+        The row travels through that topic, or through a topic of the table. The call returns when
+        the worker that has the row has committed it: a `fetch` that follows returns this row or a
+        newer one.
+
+        Args:
+            key: the key of the row.
+            value: the new value; None deletes the row.
 
         Raises:
-            UsageError: the rows of the table are computed; or nobody runs the app.
-            SerdeError: key or value are not of the topic's types.
-            RequestTimedOut: it is written, but was not committed within the time that is waited.
-            ConfigError: as with `fetch`.
+            UsageError: the table is computed from other topics, or the app does not run.
+            SerdeError: key or value does not have the table's type.
+            RequestTimedOut: the row is written, but was not committed within the time limit.
+            ConfigError: as for `fetch`.
         """
         await self._access().put(self.side.rows, key, value)
 
     def scan(self, *, prefix: object = None, at: When | None = None) -> AsyncIterator[tuple[K, V]]:
-        """All rows, from all workers, as of their last commits; see `fetch`.
+        """Yield all rows, from all workers, as of their last commits; see `fetch`.
 
-        The rows of one partition come in the order of their keys' bytes, those of a windowed
-        table by window (end, start, key). They are read as they are looped over, some at a
-        time: a row that changes meanwhile is seen as it was or as it is.
+        The rows of one partition come in the order of their key bytes, those of a windowed table in
+        the order of window end, window start and key. The scan reads some rows at a time: a row
+        that changes meanwhile appears with its old or its new value.
 
         Args:
-            prefix: only keys that begin with it, if they are str or bytes.
-            at: only rows of windows that have this time in them, of a windowed table. Rows that
-                the program writes have no history: they are as of the last commits.
+            prefix: yield only keys that begin with it; for keys that are str or bytes.
+            at: yield only rows of windows that contain this time; for windowed tables. A table that
+                the program writes ignores it, since it has no history.
 
         Raises:
-            UsageError: as `fetch`, or `at` is given for another table without windows.
+            UsageError: the app does not run, or `at` is given for another table without windows.
         """
         at_ms = None if at is None else when_ms(at)
         return self._access().scan(self.side.rows, prefix=prefix, at_ms=at_ms)
@@ -491,9 +519,9 @@ class Table(Generic[K, V]):
         found = self.side.place.builder.outlet.tables
         if found is None:
             raise UsageError(
-                f"nobody runs the app, so there are no rows of {self.name!r} to be had: ask from "
-                "an agent, timer or crontab of a running worker, in `with app.test()`, or over "
-                "HTTP (docs/web.md)"
+                f"the app does not run, so no rows of {self.name!r} can be read: read them in an "
+                "agent, timer or crontab of a running worker, in `with app.test()`, or over HTTP "
+                "(docs/web.md)"
             )
         return found
 
@@ -502,22 +530,20 @@ def _check_optional_name(name: str | None) -> str | None:
     return None if name is None else check_name("an operator", name)
 
 
-"""A group."""
-"""What a row brings into its group."""
 A = TypeVar("A")
 """The state and result of an aggregation."""
 
 
 class GroupedTable(Generic[K, V]):
-    """The rows of a table by another key."""
+    """The rows of a table, grouped by another key."""
 
     def __init__(self, place: StreamPosition, value: Shape) -> None:
-        """`place` is where revisions of values of this shape are, each group in one partition."""
+        """Group the revisions at `place`, whose values have this shape."""
         self._place = place
         self._value = value
 
     def count(self, *, name: str, on_error: ErrorPolicy | None = None) -> Table[K, int]:
-        """How many rows are in each group; 0 once the last one has left."""
+        """Count the rows of each group; the count is 0 after the last row has left."""
         aggregation = revision_aggregation(
             int, lambda n, _: n + 1, lambda n, _: n - 1, serde_for(int)
         )
@@ -531,15 +557,16 @@ class GroupedTable(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, V]:
-        """The values of each group folded into one of the same type; the first is the start.
+        """Fold the values of each group into one value of type V, starting with the first value.
 
         Args:
-            add: what comes of the result and a value that is there from now on.
-            subtract: what comes of the result and a value that is there no more; None: the
-                group is gone, and its row is deleted.
-            name: of the table, which is the identity of its state.
-            on_error: what becomes of a change on which a function fails; with anything but
-                `FAIL` the result may be wrong from there on, as what was left out is subtracted.
+            add: returns the result with a value that has entered the group.
+            subtract: returns the result without a value that has left the group. None deletes the
+                group's row.
+            name: the table's name, which identifies its state.
+            on_error: the policy for changes on which a function fails. With any policy but `FAIL`
+                the result may be wrong from then on, because a value that was left out is
+                subtracted later.
         """
         aggregation = revision_reduction(add, subtract, self._value.serde)
         return self._table(name, aggregation, self._value, on_error)
@@ -553,17 +580,18 @@ class GroupedTable(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, A]:
-        """The values of each group folded into a state that begins as `init()`.
+        """Fold the values of each group into a state that starts as `init()`.
 
-        The functions may change the state in place, but have to return it. Its type is what
-        `add` is annotated to return, else what `init()` is.
+        The functions may change the state in place, but must return it. The state has the type that
+        `add` is annotated to return, else the type of `init()`.
 
         Args:
-            init: the state of a group without rows.
-            add: the state with a value that is there from now on.
-            subtract: the state without a value that is there no more; None: the group is gone.
-            name: of the table, which is the identity of its state.
-            on_error: as with `reduce`.
+            init: returns the state of a group without rows.
+            add: returns the state with a value that has entered the group.
+            subtract: returns the state without a value that has left the group. None deletes the
+                group's row.
+            name: the table's name, which identifies its state.
+            on_error: as for `reduce`.
         """
         shape = state_shape(init, add)
         return self._table(
@@ -593,18 +621,18 @@ def group_table(
     name: str,
     on_error: ErrorPolicy | None,
 ) -> GroupedTable[Any, Any]:
-    """The rows of a table by what the function says.
+    """Group the rows of a table by the key that the function returns.
 
     Raises:
-        TopologyError: what the changes of the table replace is not known.
+        TopologyError: the table's changes do not contain old values.
     """
     place = side.place
     owner = place.builder.nodes[side.owner]
     if not _knows_old_values(place):
-        hint = "with Emit.UPDATE or Emit.CLOSE they do" if side.is_windowed else "group .changes()"
+        hint = "use Emit.UPDATE or Emit.CLOSE" if side.is_windowed else "group .changes() instead"
         raise TopologyError(
             f"the rows of {side.owner!r}, a {type(owner).__name__}, can't be grouped by another "
-            f"key, as its changes do not say what they replace: {hint}"
+            f"key, because its changes do not contain the value that they replace: {hint}"
         )
     key, value = (return_shape(fn, place.key, place.value, of=element(at)) for at in (0, 1))
     node = f"{check_name('a grouping', name)}-groups"

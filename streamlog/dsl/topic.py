@@ -1,8 +1,8 @@
 """Topic: a name in the log with the types of its keys and values.
 
-What an app reads from and writes to. A topic can be sent to from anywhere in the app, as
-long as somebody runs it: a worker and the test driver put their own `Sender` into the app's
-`Outlet`. Rule of the file: bytes are made and read here, with the topic's name in every error.
+An app reads from and writes to topics. Any part of the app can send to a topic while the app runs:
+a worker or the test driver puts its own `RecordSender` into the app's `AppRuntime`. Rule of the
+file: keys and values become bytes here, and every error names the topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class Sent(NamedTuple):
-    """Where a record that was sent has come to lie."""
+    """The coordinates of a record that the log has acknowledged; the timestamp is in ms."""
 
     topic: str
     partition: int
@@ -36,20 +36,20 @@ class Sent(NamedTuple):
 
 
 def refuse_other(given: object) -> None:
-    """Refuse what is no topic: its name, most often, as other libraries take one.
+    """Refuse anything but a `Topic`, such as the topic's name, which other libraries take.
 
     Raises:
-        TopologyError: it is something else.
+        TopologyError: the argument is not a `Topic`.
     """
     if not isinstance(given, Topic):
         raise TopologyError(
-            f"{given!r} is no topic: declare it with its types, "
-            "orders = app.topic('orders', key=str, value=Order), and pass that"
+            f"{given!r} is not a topic: declare it with its types, "
+            "orders = app.topic('orders', key=str, value=Order), and pass the result"
         )
 
 
 class Topic(Generic[K, V]):
-    """A topic with the types of its keys and values."""
+    """A topic with the types of its keys and values; `App.topic` declares it."""
 
     def __init__(self, spec: TopicSpec, outlet: AppRuntime) -> None:
         self.spec = spec
@@ -69,23 +69,26 @@ class Topic(Generic[K, V]):
         headers: Mapping[str, bytes] | None = None,
         partition: int | None = None,
     ) -> Sent:
-        """Write one record and wait until the log has it.
+        """Write one record and wait until the log has acknowledged it.
 
         Args:
-            value: None deletes the key from tables.
-            key: decides the partition.
-            timestamp: now, if it is not given.
-            headers: names to bytes.
-            partition: instead of the key's.
+            value: the value; None deletes the key from tables.
+            key: the key, which decides the partition.
+            timestamp: the event time; now by default.
+            headers: bytes by header name.
+            partition: a partition number that replaces the partitioner's choice.
+
+        Returns:
+            The coordinates of the record.
 
         Raises:
-            UsageError: nobody runs the app: neither a worker nor a test.
-            SerdeError: key or value are not of the topic's types.
+            UsageError: the app does not run, neither in a worker nor in a test.
+            SerdeError: key or value does not have the topic's type.
         """
         sender = self._outlet.sender
         if sender is None:
             raise UsageError(
-                f"nobody runs the app, so nothing can be sent to {self.name!r}: send from an "
+                f"the app does not run, so nothing can be sent to {self.name!r}: send from an "
                 "agent, timer or crontab of a running worker, or in `with app.test()`"
             )
         raw_key, raw_value = self.encoded(key, value)
@@ -100,10 +103,10 @@ class Topic(Generic[K, V]):
         return Sent._make(sent)
 
     def encoded(self, key: K | None, value: V | None) -> tuple[bytes | None, bytes | None]:
-        """Key and value as bytes.
+        """Serialize key and value.
 
         Raises:
-            SerdeError: they are not of the topic's types.
+            SerdeError: key or value does not have the topic's type.
         """
         return (
             _encode(self.spec.key, key, f"the key for {self.name!r}"),
@@ -111,10 +114,11 @@ class Topic(Generic[K, V]):
         )
 
     def decoded(self, record: RawRecord, partition: int) -> Record[K, V]:
-        """A record of this topic as its types.
+        """Decode a record of this topic.
 
         Raises:
-            ProcessingError: it is not of these types, or its event time can't be told.
+            ProcessingError: key or value does not have the topic's type, or the event time can't be
+                determined.
         """
         spec = self.spec
         try:

@@ -1,4 +1,4 @@
-"""WindowedStream: the records of a stream by key and window, to be aggregated into a table."""
+"""WindowedStream: the records of a stream by key and window, for aggregations into a table."""
 
 from __future__ import annotations
 
@@ -45,17 +45,20 @@ A = TypeVar("A")
 
 
 class WindowedStream(Generic[K, V]):
-    """The records of a stream by key and window."""
+    """The records of a stream, grouped by key and window, for aggregations."""
 
     def __init__(self, place: StreamPosition, windowing: Windowing) -> None:
         self._place = place
         self._windowing = windowing
 
     def late(self, to: Topic[K, Late[V]] | Callable[[Record[K, V]], object]) -> Self:
-        """Where records go whose window has closed: a topic, or a function.
+        """Choose the target of late records: records whose window has closed.
 
-        Without this they are counted, and the count is logged. A record that lies in several
-        windows goes there once for each that has closed to it, and counts in the others.
+        Without a target, late records are counted, and the count is logged. A record that lies in
+        several windows goes to the target once for each closed window, and counts in the others.
+
+        Args:
+            to: a topic with values of type `Late`, or a function that is called with the record.
         """
         late = to.spec if isinstance(to, Topic) else to
         if isinstance(late, TopicSpec):
@@ -63,12 +66,17 @@ class WindowedStream(Generic[K, V]):
         return type(self)(self._place, replace(self._windowing, late=late))
 
     def emit(self, when: Emit) -> Self:
-        """`Emit.CLOSE` (default): one final row per window. `Emit.UPDATE`: every change.
+        """Choose when results are emitted (KIP-825).
 
-        `Emit.COMMIT`: the newest value of each key and window that has changed, at every commit
-        of the worker (`commit_interval`); in the test driver, after each call.
-        `Emit.early("10s")`: the newest value of each that has changed, at the end of every such
-        interval, and the final row.
+        Args:
+            when: `Emit.CLOSE` (default) emits one final row per window, `Emit.UPDATE` every change.
+                `Emit.COMMIT` emits the newest value of each changed key and window at every commit
+                (`commit_interval`), or after each call of the test driver. `Emit.early("10s")`
+                emits the newest value of each changed key and window at the end of every interval,
+                and the final row.
+
+        Raises:
+            TopologyError: `when` is no `Emit`.
         """
         if not isinstance(when, Emit):
             raise TopologyError(
@@ -77,12 +85,18 @@ class WindowedStream(Generic[K, V]):
         return type(self)(self._place, replace(self._windowing, emit=when))
 
     def idle_after(self, wall: Dur) -> Self:
-        """Do not wait for sources that are read to their end and quiet for this long.
+        """Let windows close without sources that are read to their end and quiet.
 
-        Windows close when all sources (the partitions upstream) have passed their end. Without
-        this, one that is quiet or empty holds them open until time marks of the log bring it on,
-        which a replay finds in the same place. With it, results depend on the clock: what such
-        a source brings for a closed window is late.
+        A window closes when all sources (the partitions upstream) have passed its end. By default a
+        quiet or empty source holds windows open until time marks in the log advance it; a replay
+        finds these marks at equal offsets. With `idle_after`, results depend on the wall clock: a
+        record that a quiet source brings for a closed window is late.
+
+        Args:
+            wall: how long a source must be quiet, by the wall clock; longer than 0.
+
+        Raises:
+            TopologyError: `wall` is 0.
         """
         return type(self)(self._place, replace(self._windowing, idle_after_ms=idle_after_ms(wall)))
 
@@ -92,7 +106,7 @@ class WindowedStream(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[Windowed[K], int]:
-        """How many records."""
+        """Count the records of each key and window; arguments are as for `aggregate`."""
         return self._table(name, count_aggregation(), Shape(int), on_error)
 
     def reduce(
@@ -102,7 +116,13 @@ class WindowedStream(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[Windowed[K], V]:
-        """The values folded into one of the same type; the first is the start."""
+        """Fold the values of each key and window into one value of type V.
+
+        Args:
+            fn: returns the result with one more value. The first value is the start.
+            name: the table's name, which identifies its state.
+            on_error: the policy for records on which `fn` fails; the app's policy by default.
+        """
         return self._table(
             name, reduce_aggregation(fn, self._place.value.serde), self._place.value, on_error
         )
@@ -116,10 +136,19 @@ class WindowedStream(Generic[K, V]):
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[Windowed[K], A]:
-        """The values folded into a state that begins as `init()`; see `Grouped.aggregate`.
+        """Fold the values of each key and window into a state that starts as `init()`.
 
-        `merge` makes one state of those of two sessions, the earlier one first: sessions need it,
-        as a record between two makes one of them. It may change either, and use both up.
+        Args:
+            init: returns the state of a window without records.
+            fn: returns the state with one more value; it may change the state in place.
+            merge: returns one state from those of two sessions, the earlier one first; it may
+                change and reuse both. Sessions need it, because a record between two sessions
+                unites them.
+            name: the table's name, which identifies its state.
+            on_error: the policy for records on which a function fails; the app's policy by default.
+
+        Raises:
+            TopologyError: the windows are sessions and there is no `merge`, or the name is taken.
         """
         shape = state_shape(init, fn)
         return self._table(name, custom_aggregation(init, fn, shape.serde, merge), shape, on_error)
@@ -132,7 +161,7 @@ class WindowedStream(Generic[K, V]):
         on_error: ErrorPolicy | None = None,
         **columns: Aggregator[V, Any],
     ) -> Table[Windowed[K], A]:
-        """One row of type `into`, a column for each of its fields.
+        """Aggregate into one row of type `into` per key and window; see `Grouped.agg`.
 
         Example:
             >>> from streamlog import agg
@@ -172,8 +201,8 @@ class WindowedStream(Generic[K, V]):
             )
         if how.united and how.emit.is_early:
             raise TopologyError(
-                f"{name!r} can't emit early: windows of several streams have only final rows "
-                "(Emit.CLOSE), every change (Emit.UPDATE) or those of commits (Emit.COMMIT)"
+                f"{name!r} can't use Emit.early, which windows of several streams do not have: "
+                "use Emit.CLOSE, Emit.UPDATE or Emit.COMMIT"
             )
         return WindowedAggregate(
             name=name,

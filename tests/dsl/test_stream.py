@@ -147,7 +147,7 @@ def test_windowed_tables_and_other_apps_can_not_be_joined_with() -> None:
     windowed = sales.group_by_key().windowed(tumbling("1m")).count(name="per-minute")
     other = App("b")
     foreign = other.table(other.topic("names", key=str, value=str))
-    with pytest.raises(TopologyError, match="'per-minute' is windowed"):
+    with pytest.raises(TopologyError, match="'per-minute', which is windowed"):
         sales.join(windowed, lambda s, n: s)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="of app 'b'"):
         sales.join(foreign, lambda s, _: s)

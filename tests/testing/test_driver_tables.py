@@ -103,7 +103,7 @@ def test_none_deletes_and_what_is_computed_can_not_be_put() -> None:
                 asyncio.run(wrong.put("a", "y"))  # type: ignore[arg-type]
         with pytest.raises(SerdeError, match="the key for table 'latest': str expected, got int"):
             asyncio.run(table.fetch(3))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="nobody runs the app"):
+    with pytest.raises(UsageError, match="the app does not run"):
         asyncio.run(table.fetch("a"))
 
 

@@ -101,7 +101,7 @@ def test_the_rows_can_be_asked_for_where_the_app_runs() -> None:
         for number in (2, 1):
             t.input(made.users).send(f"u{number}", key=number)
         assert asyncio.run(asked()) == ("u2", None, [(1, "u1"), (2, "u2")])
-    with pytest.raises(UsageError, match="nobody runs the app"):
+    with pytest.raises(UsageError, match="the app does not run"):
         asyncio.run(asked())
 
 

@@ -149,7 +149,7 @@ def test_its_rows_can_not_be_asked_for() -> None:
     app = App("t")
     topic, rows = table(app)
     later = rows.suppress(within="10ms", name="later")
-    with pytest.raises(TopologyError, match="'later' keeps no rows"):
+    with pytest.raises(TopologyError, match="'later', which keeps no rows"):
         app.stream(topic).join(later, lambda a, b: a + b)
     with app.test() as t:
         with pytest.raises(UsageError, match="there is no table 'later'"):
@@ -161,7 +161,7 @@ def test_its_rows_can_not_be_asked_for() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     app = App("t")
     _, rows = table(app)
-    with pytest.raises(TopologyError, match="no windows that could close"):
+    with pytest.raises(TopologyError, match="needs windows, and 'in' has none"):
         rows.suppress(until="closed", name="s")
     with pytest.raises(TopologyError, match="for ever"):
         rows.suppress(name="s")

@@ -140,5 +140,5 @@ def test_windows_whose_changes_do_not_say_what_they_replace_are_refused() -> Non
     app = App("t")
     topic = app.topic("in", key=str, value=int)
     windows = app.stream(topic).group_by_key().windowed(session("1m")).emit(Emit.early("5s"))
-    with pytest.raises(TopologyError, match=r"with Emit\.UPDATE or Emit\.CLOSE they do"):
+    with pytest.raises(TopologyError, match=r"use Emit\.UPDATE or Emit\.CLOSE"):
         windows.count(name="n").group_by(lambda k, n: (k.key, n), name="g")
