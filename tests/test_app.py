@@ -65,7 +65,7 @@ def test_topics_are_declared_once_with_types_that_can_be_written() -> None:
     assert (words.spec.partitions, words.spec.compact) == (3, True)
     with pytest.raises(TopologyError, match="already declared"):
         app.topic("words", key=str, value=int)
-    with pytest.raises(TopologyError, match="1 partition or more"):
+    with pytest.raises(TopologyError, match="1 or more, not 0"):
         app.topic("none", key=str, value=int, partitions=0)
     with pytest.raises(SerdeError, match="the value of topic 'odd'"):
         app.topic("odd", key=str, value=type("Odd", (), {}))

@@ -237,9 +237,7 @@ class AgentRef(Generic[K, V]):
         try:
             data = await asker.ask(topic.name, raw_value, key=raw_key, timeout_ms=timeout_ms)
         except RequestTimedOut as error:
-            raise RequestTimedOut(
-                f"a request to agent {agent.name!r} timed out: {error}"
-            ) from error
+            raise RequestTimedOut(f"agent {agent.name!r} did not answer: {error}") from error
         return None if data is None else agent.answers.loads(data)
 
 

@@ -29,7 +29,7 @@ class Nothing(AgentFeed):
 
 
 def test_operators_do_not_belong_inside() -> None:
-    with pytest.raises(TopologyError, match="use app.stream"):
+    with pytest.raises(TopologyError, match=r"use app\.stream"):
         AgentStream[str, int](Nothing()).map_values(str)
 
 

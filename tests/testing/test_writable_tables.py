@@ -337,7 +337,7 @@ def test_tables_are_declared_rightly() -> None:
         app.table(sales, ttl="1h")  # type: ignore[call-overload]
     with pytest.raises(TopologyError, match="longer than 0"):
         app.table("totals", key=str, value=int, ttl="0s")
-    with pytest.raises(TopologyError, match="1 partition or more"):
+    with pytest.raises(TopologyError, match="1 or more, not 0"):
         app.table("totals", key=str, value=int, partitions=0)
     with pytest.raises(SerdeError, match="the value of table 'totals'"):
         app.table("totals", key=str, value=object)
