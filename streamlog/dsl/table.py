@@ -511,6 +511,7 @@ class Table(Generic[K, V]):
 
         Raises:
             UsageError: the app does not run, or `at` is given for another table without windows.
+            SerdeError: `prefix` is given, and the keys are neither str nor bytes.
         """
         at_ms = None if at is None else when_ms(at)
         return self._access().scan(self.side.rows, prefix=prefix, at_ms=at_ms)

@@ -52,7 +52,7 @@ def writable_table(
     if ttl_ms == 0:
         raise TopologyError(f"table {name!r}: a time to live must be longer than 0 ms")
     if partitions is not None and partitions < 1:
-        raise TopologyError(f"table {name!r} must have 1 partition or more, not {partitions}")
+        raise TopologyError(f"table {name!r}: partitions must be 1 or more, not {partitions}")
     topic = check_name("a topic", f"{builder.app_id}-{name}-puts")
     spec = TopicSpec(
         topic,

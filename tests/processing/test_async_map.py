@@ -283,7 +283,7 @@ def test_an_error_is_that_of_the_record() -> None:
 def test_a_node_that_is_awaited_has_a_name() -> None:
     app = App("a")
     words = app.stream(app.topic("words", key=str, value=int))
-    with pytest.raises(TopologyError, match="give it a name="):
+    with pytest.raises(TopologyError, match="pass name="):
         words.amap_values(lambda v: tenfold(v + 1))
     words.amap_values(lambda v: tenfold(v + 1), name="mine")
     words.amap_values(tenfold)

@@ -82,7 +82,7 @@ def test_a_record_on_which_a_predicate_fails_is_for_the_policy() -> None:
 
 
 def test_a_split_needs_branches() -> None:
-    with pytest.raises(TopologyError, match="a name and a function"):
+    with pytest.raises(TopologyError, match="split needs a branch"):
         app_of(lambda s: s.split())
 
 
