@@ -1,18 +1,19 @@
 """AsyncMapValuesStep: values by an async function, awaited by the runner.
 
-A commit does not wait for calls: the records whose calls are open are state, kept with the
-checkpoint that has their inputs as taken, and a task that starts again issues them again. A
-result goes on in the round in which it comes, and is of the next checkpoint. Rules of the file:
+A commit does not wait for calls: records with open calls are state, stored with the checkpoint in
+which their inputs count as taken, and a restarted task makes the calls again. A result is forwarded
+in the round in which it arrives, and belongs to the next checkpoint. Rules of the file:
 
-1. What goes on comes later than what it was made from, and maybe in another order. So the step
-   is a source of its own (`AsyncTimeSource`), whose time stops at the oldest record that is open:
-   no window behind it closes to a record that is under way, and lateness is what it would have been
-   without the detour.
-2. Positions only grow, as tasks downstream drop what comes again (`provenance`). In the order
-   of the partition a record's number is its position. In the others a record may have another
-   turn after a crash: positions that may have been used before are never used again.
-3. An error, or no result in time, is that of the record; a record that is left out by its
-   policy (`failures`) leaves when it would have gone on. To try again is to call again, later.
+1. A result is forwarded later than its record arrived, and perhaps in another order. So the step is
+   a time source of its own (`AsyncTimeSource`), whose time stops at the oldest open record: no
+   window after it closes before an open record arrives, and lateness is what it would be without
+   the call.
+2. Positions only grow, because downstream tasks drop repetitions (`provenance`). With
+   `ordered="partition"`, a record's number is its position. With other orders, the order may differ
+   after a crash, so positions that may have been used before are never used again.
+3. An error or a time-out is the error of the record. A record that the policy (`failures`) skips
+   leaves at the point at which its result would have been forwarded. A retry is another call,
+   later.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from streamlog.tables.stores.store import Change, KeyValueStore, prefix_end
 from streamlog.windows.emit import UNKNOWN_MS, Source
 
 OPEN_RECORDS_MAX = 10_000
-"""With so many open calls a task takes no more records. What is at hand is taken whole, on top."""
+"""With this many open calls a task takes no more records; the current batch is added whole."""
 OPEN_PER_CALL = 10
-"""The same if few calls may be in flight: so many records for each of them."""
+"""If few calls may be in flight, the limit is this many records for each of them."""
 _POSITIONS = 1 << 24
-"""More than go on between two commits."""
+"""More than the records that are forwarded between two commits."""
 
 _NUMBER = struct.Struct(">q")
 
@@ -60,9 +61,9 @@ class _Row(msgspec.Struct, array_like=True):
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
     letter: tuple[bytes | None, bytes | None] | None = None
-    """Key and value as they were read, if they were others."""
+    """Key and value as they were read, if they differ."""
     is_internal: bool = False
-    """They are of a record that only the app writes."""
+    """Whether only the app may write the record."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -82,11 +83,11 @@ class AsyncRecord:
         self.is_open = True
         self.is_stored = False
         self.failed = 0
-        """How often, since the task was started."""
+        """The number of failed attempts since the task was started."""
 
 
 class AsyncTimeSource(TimeSource):
-    """The results: each source upstream as far as it has come without the open calls."""
+    """The results: each source upstream, with the time before its oldest open record."""
 
     def __init__(
         self, name: str, partition: int, feeds: Sequence[TimeSource], key: Serde[Any]
@@ -97,11 +98,11 @@ class AsyncTimeSource(TimeSource):
         self._open: defaultdict[Source, deque[AsyncRecord]] = defaultdict(deque)
 
     def source_behind(self, source: Source) -> Source:
-        """What a source upstream is called here: it has another time than upstream."""
+        """Return the name that a source upstream has here, where its time differs."""
         return f"{self._name}/{source[0]}", source[1]
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
-        """Its sources with their stream time and for how long they have been quiet."""
+        """Return the sources with their stream times and quiet times."""
         heard: list[tuple[Source, int, int]] = []
         for feed in self._feeds:
             for source, time_ms, quiet_ms in feed.heard_of():
@@ -114,16 +115,16 @@ class AsyncTimeSource(TimeSource):
         return heard
 
     def opened(self, item: AsyncRecord) -> None:
-        """A record of one of its sources is under way."""
+        """Add a record whose call is open."""
         self._open[item.row.source].append(item)
 
     def time_of(self, item: AsyncRecord) -> int:
-        """The time of its source that a record carries when it goes on."""
+        """Return the time of its source that a record carries when it is forwarded."""
         oldest = self._oldest(item.row.source)
         return min(item.row.time_ms, oldest.row.time_ms) if oldest else item.row.time_ms
 
     def settle(self, oldest: AsyncRecord | None) -> None:
-        """How far all of it has come, whether to its end, and for how long it has been quiet."""
+        """Update the time, the quiet time and whether all sources are at their end."""
         time_ms = min((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
         self.time_ms = time_ms if oldest is None else min(time_ms, oldest.row.watermark_ms)
         quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
@@ -138,7 +139,7 @@ class AsyncTimeSource(TimeSource):
 
 
 class AsyncMapValuesStep(Step):
-    """Values by an async function."""
+    """A step that sets values by an async function."""
 
     section = "calls"
 
@@ -152,12 +153,12 @@ class AsyncMapValuesStep(Step):
         partition: int,
         owner: int,
     ) -> None:
-        """`owner` grows with every owner of the task's state."""
+        """`owner` is larger for each later owner of the task's state."""
         super().__init__(node.name)
         self.node_time = NodeTime(feeds)
         self._feeds = self.node_time.feeds
         self.feed = AsyncTimeSource(node.name, partition, self._feeds, node.key)
-        """What its results carry."""
+        """The time source of the results."""
         self._node = node
         self._store = store
         self._collector = collector
@@ -167,9 +168,9 @@ class AsyncMapValuesStep(Step):
         self._next = 0
         self._position = owner * _POSITIONS
         self._fresh: list[AsyncRecord] = []
-        """Not written yet."""
+        """Records that are not in the store yet."""
         self._gone: list[int] = []
-        """Still in the store."""
+        """Numbers of finished records that are still in the store."""
 
     @property
     def is_full(self) -> bool:
@@ -203,10 +204,10 @@ class AsyncMapValuesStep(Step):
         self._begin()
 
     def resume(self, results: Iterable[CallResult]) -> None:
-        """Take what has come of calls, hand on what may go on, and begin others.
+        """Take results of calls, forward what the order allows, and begin waiting calls.
 
         Raises:
-            ProcessingError: a call has failed.
+            ProcessingError: a call has failed, and the policy is `FAIL`, or ends in it.
             UsageError: a call is not open.
         """
         for result in results:
@@ -224,27 +225,27 @@ class AsyncMapValuesStep(Step):
             item.is_open = False
             if item.is_stored:
                 self._gone.append(item.number)
-        going = [pair for pair in ready if pair[1] is not SKIPPED]
-        for _, run in groupby(going, key=lambda pair: pair[0].row.place[:2]):
-            self._hand_on(list(run))
+        kept = [pair for pair in ready if pair[1] is not SKIPPED]
+        for _, run in groupby(kept, key=lambda pair: pair[0].row.place[:2]):
+            self._forward_run(list(run))
         self._begin()
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """Everything that it hands on."""
+        """The time source of all records that it forwards."""
         return (self.feed,)
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """It tells its time as it is, but for open calls."""
+        """Return the times above: they equal the time here, apart from open calls."""
         return [(feed, time_ms) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
-        """All records at hand have been taken: note how far the sources have come."""
+        """Update the time source after all available records were taken."""
         self.feed.settle(self._calls.oldest)
         return False
 
     def flush(self) -> None:
-        """Write down which calls are open."""
+        """Write to the store which calls are open."""
         prefix = self._node.store.prefix
         changes: list[Change] = [(prefix + _NUMBER.pack(number), None) for number in self._gone]
         for item in self._fresh:
@@ -256,11 +257,11 @@ class AsyncMapValuesStep(Step):
         self._store.write(changes)
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the open calls."""
+        """Return what a restart needs besides the open calls."""
         return {"next": self._next, "position": self._position, "owner": self._owner}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave, and open again the calls that are in the store.
+        """Restore what `to_data` returned, and make the calls of the stored records again.
 
         Raises:
             CorruptData: a record in the store is not readable.
@@ -300,7 +301,7 @@ class AsyncMapValuesStep(Step):
         self._collector.call(TaskCall(self.name, item.number, run, node.timeout_ms, delay_ms))
 
     def _is_tried_again(self, item: AsyncRecord, error: Exception) -> bool:
-        """Whether the policy says so; if not, the record is left out by now, or this raises."""
+        """Return whether the policy retries the call; otherwise skips the record, or raises."""
         row = item.row
         if self.failures is None:
             raise processing_error(self.name, *row.place, error) from error
@@ -328,8 +329,8 @@ class AsyncMapValuesStep(Step):
         self.failures.give_up(letter)
         return False
 
-    def _hand_on(self, run: Sequence[tuple[AsyncRecord, Any]]) -> None:
-        """Results of records of one partition."""
+    def _forward_run(self, run: Sequence[tuple[AsyncRecord, Any]]) -> None:
+        """Forward results of records of one partition."""
         items = [item for item, _ in run]
         rows = [item.row for item in items]
         oldest = self._calls.oldest
@@ -370,7 +371,7 @@ class AsyncMapValuesStep(Step):
 def _as_read(
     origin: BatchOrigin, row: int, given: tuple[bytes | None, bytes | None]
 ) -> tuple[bytes | None, bytes | None] | None:
-    """Key and value of the record that was read, if they are not what is `given` here."""
+    """Return key and value of the record that was read, if they differ from `given`."""
     if origin.raw_keys is None or origin.raw_values is None:
         return None
     read = (origin.raw_keys[row], origin.raw_values[row])
@@ -378,7 +379,7 @@ def _as_read(
 
 
 T = TypeVar("T")
-"""What a call was made for."""
+"""The record of a call."""
 
 
 class _Entry(Generic[T]):
@@ -395,13 +396,13 @@ class _Entry(Generic[T]):
 
 
 class OpenCalls(Generic[T]):
-    """Calls whose results have not gone on yet."""
+    """Calls whose results have not been forwarded yet."""
 
     def __init__(self, ordered: Order, in_flight_max: int) -> None:
         self._ordered = ordered
         self._in_flight_max = in_flight_max
         self._open: dict[int, _Entry[T]] = {}
-        """All of them, by number; those before have gone on."""
+        """All of them by number, in the order of the records."""
         self._waiting: deque[_Entry[T]] = deque()
         self._in_flight = 0
         self._lanes: dict[Hashable | None, deque[_Entry[T]]] = {}
@@ -412,18 +413,18 @@ class OpenCalls(Generic[T]):
 
     @property
     def oldest(self) -> T | None:
-        """What the first of them was made for."""
+        """The record of the first open call."""
         return next(iter(self._open.values())).item if self._open else None
 
     def add(self, number: int, lane: Hashable | None, item: T) -> None:
-        """One more call; the numbers grow. None as a lane: it waits for nobody."""
+        """Add a call; numbers grow. Calls wait for earlier ones of their lane; None: for none."""
         entry = self._open[number] = _Entry(number, lane, item)
         self._waiting.append(entry)
         if self._queued(entry):
             self._lanes.setdefault(self._lane(entry), deque()).append(entry)
 
     def begin(self) -> list[tuple[int, T]]:
-        """Those that may be in flight from now on."""
+        """Return the waiting calls that may be in flight from now on."""
         begun: list[tuple[int, T]] = []
         while self._waiting and self._in_flight < self._in_flight_max:
             entry = self._waiting.popleft()
@@ -432,35 +433,40 @@ class OpenCalls(Generic[T]):
         return begun
 
     def item(self, number: int) -> T:
-        """What a call was made for.
+        """Return the record of a call.
 
         Raises:
-            KeyError: it is not open.
+            KeyError: the call is not open.
         """
         return self._open[number].item
 
     def done(self, number: int, value: object) -> None:
-        """A call that was in flight has a result."""
+        """Store the result of a call that was in flight."""
         entry = self._open[number]
         entry.is_done, entry.value = True, value
         self._in_flight -= 1
+        # Calls 1 (key a), 2 (key b) and 3 (key a) are open, and 3 is the first to finish.
+        # 1. ordered="key": 3 waits for 1, which is before it in lane a. Then 2 finishes and is
+        #    ready at once. When 1 finishes, 1 and 3 are ready together.
+        # 2. ordered="partition": there is one lane, so 3 waits for 1 and 2.
+        # 3. ordered by nothing, or a record without a key: ready at once.
         if not self._queued(entry):
-            self._go_on(entry)
+            self._finish(entry)
             return
         lane = self._lane(entry)
         queue = self._lanes[lane]
         while queue and queue[0].is_done:
-            self._go_on(queue.popleft())
+            self._finish(queue.popleft())
         if not queue:
             del self._lanes[lane]
 
     def ready(self) -> list[tuple[T, Any]]:
-        """What may go on now, with its result, by ascending number; it is no longer open."""
+        """Remove and return the records that may be forwarded now, with results, by number."""
         ready, self._ready = self._ready, []
         ready.sort(key=lambda entry: entry.number)
         return [(entry.item, entry.value) for entry in ready]
 
-    def _go_on(self, entry: _Entry[T]) -> None:
+    def _finish(self, entry: _Entry[T]) -> None:
         del self._open[entry.number]
         self._ready.append(entry)
 

@@ -1,6 +1,6 @@
-"""The steps that choose which records go on, and where: split and its branches, dedupe.
+"""The steps that choose which records to forward, and where: split and its branches, dedupe.
 
-Rule of the file: the user's functions are called once per record, before anything is handed on.
+Rule of the file: the user's functions are called once per record, before anything is forwarded.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class SplitStep(Step):
         super().__init__(node.name)
         self._branches = tuple(node.branches.items())
         self.chosen: Sequence[str | None] = ()
-        """For each record of the batch in hand; None: no branch wants it."""
+        """The branch of each record of the current batch; None: no branch takes it."""
 
     def process(self, batch: Batch) -> None:
-        """Call the functions with key and value, in order, until one is true."""
+        """Call the branches' functions with key and value, in order, until one returns true."""
         batch, self.chosen = self.applied(batch, self._choose, batch.keys, batch.values)
         self.forward(batch)
 
@@ -51,16 +51,16 @@ class BranchStep(Step):
         self._split = split
 
     def process(self, batch: Batch) -> None:
-        """Hand on what was chosen for this branch."""
+        """Forward the records of this branch."""
         self.forward(batch.where([branch == self._branch for branch in self._split.chosen]))
 
 
 class DedupeStep(Step):
-    """Records that have no twin before them.
+    """Records that have no duplicate before them.
 
-    How late it is is the largest timestamp that a record has had here. A key and identity that
-    go on are remembered with that time, and go on again once it has moved on by `within`: so what
-    is remembered is bounded, and a late twin is found as long as it does not come later than that.
+    Time here is the largest timestamp of any record so far. A key and identity that are forwarded
+    are stored with that time, and are forwarded again once time has advanced by `within`. So the
+    stored rows are bounded, and a late duplicate is found as long as its row has not expired.
     """
 
     section = "dedupes"
@@ -72,7 +72,7 @@ class DedupeStep(Step):
         self._time_ms = UNKNOWN_MS
 
     def process(self, batch: Batch) -> None:
-        """Hand on what is new."""
+        """Forward the records that are new."""
         batch, keys = self.serialize_keys(batch, self._node.key)
         batch, identities = self.applied(batch, self._identity, keys, batch.values)
         columns = zip(identities, batch.timestamps, strict=True)
@@ -80,11 +80,11 @@ class DedupeStep(Step):
         self.forward(batch if all(kept) else batch.where(kept))
 
     def to_data(self) -> dict[str, object]:
-        """How late it is."""
+        """Return the time."""
         return {"time_ms": self._time_ms}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         self._time_ms = int(data["time_ms"])
 
     def _identity(self, key: bytes | None, value: object) -> bytes:

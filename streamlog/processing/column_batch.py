@@ -1,12 +1,12 @@
 """Batch: records on their way through the steps of a task, as columns.
 
-A batch is a run of records that one input gave in the order of the task. Steps work on whole
-columns, in loops that run in C where that is exact, and produce new columns. What they do not touch
-(offsets, stream times, raw bytes, headers) stays in the `BatchOrigin`, and `rows` maps each record
-to its entry there. Serdes convert whole columns where they can. Rule of the module: columns are
-never changed in place. An error always belongs to one record, and `failure` adds its coordinates; a
-`sys.exit` in a user's function is an error of the record like any other. Not done here: what
-becomes of a record that fails (`error_handling`).
+A batch is a run of records that one input delivered in the order of the task. Steps work on whole
+columns, in loops that run in C where that gives exact results, and produce new columns. What they
+do not touch (offsets, stream times, raw bytes, headers) stays in the `BatchOrigin`, and `rows` maps
+each record to its entry there. Serdes convert whole columns where they can. Rule of the module:
+columns are never changed in place. An error always belongs to one record, and `failure` adds its
+coordinates; a `sys.exit` in a user's function counts as an error of the record. Not done here: what
+happens to a record that fails (`error_handling`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
 
 
 def exit_failure(stop: BaseException) -> Exception:
-    """The failure of a function that tried to end the process."""
+    """Return the error of a function that tried to end the process."""
     failure = RuntimeError(
         f"{_location(stop)} raised {stop!r}, and a function can't end its worker: raise an error to"
         " fail, or return"
@@ -45,7 +45,7 @@ def exit_failure(stop: BaseException) -> Exception:
 
 
 def _location(stop: BaseException) -> str:
-    """The function that raised it, and where."""
+    """Return the function that raised it, with its file and line."""
     at = stop.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -60,25 +60,25 @@ _FAST_WRITERS = (StrSerde, IntSerde, JsonSerde, PackedSerde)
 
 
 def deserialize_column(serde: Serde[Any], column: Sequence[bytes | None]) -> list[Any]:
-    """`loads` of each entry.
+    """Return `loads` of each entry.
 
     Raises:
-        Exception: one of them does not fit.
+        Exception: an entry is unreadable; it does not say which one.
     """
     if type(serde) is BytesSerde:
         return list(column)
-    # By the class itself: one that is derived from it may read otherwise.
+    # By the exact class: a derived class may decode differently.
     decode: Callable[[Any], Any] = serde.decode if type(serde) in _FAST_READERS else serde.loads  # type: ignore[attr-defined]
     return called(decode, column)
 
 
 def serialize_column(serde: Serde[Any], column: Sequence[Any]) -> list[bytes | None]:
-    """`dumps` of each entry.
+    """Return `dumps` of each entry.
 
     Raises:
-        Exception: one of them does not fit.
+        Exception: an entry cannot be written; it does not say which one.
     """
-    # A value of another type might be written as well, but is to be refused.
+    # `encode` would also write values of some other types, which `dumps` refuses.
     if type(serde) in _FAST_WRITERS and all_of_type(column, serde.exact):  # type: ignore[attr-defined]
         found = called(serde.encode, column)  # type: ignore[attr-defined]
         if type(serde) is not JsonSerde or serde.is_exact(found):
@@ -93,48 +93,49 @@ T = TypeVar("T")
 class TimeSource:
     """What records of a task come from, and whose stream time they carry.
 
-    An input partition, or a windowed aggregation that emits on close. `time_ms` is how far
-    event time has come in all of it; `quiet_ms` for how long nothing has come from it; `at_end`
-    whether everything that is there has been taken.
+    An input partition, or a windowed aggregation that emits on close. `time_ms` is the event time
+    that all of it has reached; `quiet_ms` is for how long nothing has come from it; `at_end` is
+    whether everything that exists has been taken.
     """
 
     def __init__(
         self, source: Source, key: Serde[Any] | None = None, value: Serde[Any] | None = None
     ) -> None:
-        """`key` and `value` are what its raw bytes were read with, if it has any."""
+        """`key` and `value` are the serdes that decoded its raw bytes, if it has any."""
         self.source = source
         self.identity = identity(source)
         self.provenance = self.identity
-        """What goes into the headers of records that a repartition topic gets of it."""
+        """The source, as the headers of records in repartition topics name it."""
         self.key = key
         self.value = value
         self.time_ms = UNKNOWN_MS
         self.marked_ms = UNKNOWN_MS
-        """To where time marks of the log have told it to have come; of inputs."""
+        """The time that time marks of the log have given it; of inputs."""
         self.turn_ms = UNKNOWN_MS
-        """What is to come has its turn no earlier than this, behind a repartition."""
+        """After a repartition, the smallest merge key that later records can have."""
         self.quiet_ms = 0
         self.at_end = False
 
     @property
     def come_ms(self) -> int:
-        """How far time has come in it, for a node that takes several feeds as one."""
+        """The time that it has reached, for a node that takes several time sources as one."""
         return max(self.turn_ms, self.time_ms)
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
-        """Its sources with their stream time and for how long they have been quiet."""
+        """Return its sources with their stream times and quiet times."""
         return [(self.source, self.time_ms, self.quiet_ms)]
 
     def held_ms(self, idle_after_ms: int | None) -> int:  # noqa: ARG002 - of those that merge
-        """The time of a source of it that was read to its end and may hold others back.
+        """Return the time beyond which a source that is read to its end holds back the others.
 
-        Beyond what `time_ms` and the records' stream times say; without those quiet for so long.
+        This is a limit on top of `time_ms` and the records' stream times. Sources quiet for
+        `idle_after_ms` do not count.
         """
         return FAR_MS
 
 
 class BatchOrigin:
-    """Where the records of a batch came from: columns with an entry per record taken in."""
+    """Where the records of a batch came from: columns with an entry per record taken."""
 
     __slots__ = (
         "feed",
@@ -177,24 +178,24 @@ class BatchOrigin:
         self.offsets = offsets
         """Offsets of the records, for messages."""
         self.positions = positions
-        """What identifies a record within its feed; offsets, or numbers of rows."""
+        """What identifies a record within its time source: offsets, or numbers of rows."""
         self.times = times
         """Stream time of each record's own source, the record included."""
         self.watermarks = watermarks
-        """Stream time of the whole feed at each record, which what is made of it carries on."""
+        """Stream time of the whole time source at each record; the record's results carry it."""
         self.turns = watermarks if turns is None else turns
-        """By which what is made of each record is ordered behind a repartition (`merged`)."""
+        """The merge key of each record's results after a repartition."""
         self.moments = self.turns if moments is None else moments
-        """How far time has come at each record for a node that takes several feeds as one."""
+        """The time at each record for a node that takes several time sources as one."""
         self.sources = sources
-        """Each record's own source; None: all are the feed's."""
+        """Each record's own source; None: all come from the time source itself."""
         self.raw_keys = raw_keys
         self.raw_values = raw_values
         self.headers = headers
         """None: no record has any."""
         self.stamp = stamp
-        """What identifies the record of a row in the source upstream that it came from, if that
-        is not the feed."""
+        """Returns what identifies the record of a row in its source upstream; None: the source is
+        the time source itself."""
 
     @classmethod
     def of_rows(
@@ -207,7 +208,7 @@ class BatchOrigin:
         raw_values: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] = (),
     ) -> BatchOrigin:
-        """Of rows that are a source of their own, with numbers for offsets."""
+        """Create the origin of rows that a step produces, with numbers for offsets."""
         topic, partition = feed.source
         return cls(
             feed,
@@ -223,7 +224,7 @@ class BatchOrigin:
         )
 
     def at_node(self, feed: TimeSource, times: Sequence[int]) -> BatchOrigin:
-        """The same records with the times that they have at one node (`node_time`)."""
+        """Return the origin with the times that the records have at one node (`node_time`)."""
         return BatchOrigin(
             feed,
             topic=self.topic,
@@ -242,14 +243,14 @@ class BatchOrigin:
         )
 
     def place(self, row: int) -> bytes:
-        """What identifies a record, the same whenever and by whomever it is processed."""
+        """Return what identifies a record, independent of when and where it is processed."""
         if self.stamp is not None:
             return self.stamp(row)
         return b"%d " % self.positions[row] + self.feed.identity
 
 
 class WindowedKeys:
-    """The keys of windowed results, not made before somebody asks for them.
+    """The keys of windowed results, created only on demand.
 
     Most are written as they are: the bytes of the key, then those of the window.
     """
@@ -257,24 +258,24 @@ class WindowedKeys:
     __slots__ = ("_key", "_raws", "_windows")
 
     def __init__(self, key: Serde[Any], raws: list[bytes], windows: Sequence[RowSpan]) -> None:
-        """`key` is what the raw keys were written with; `windows` has each one's window."""
+        """`key` is the serde of the raw keys; `windows` has the window of each."""
         self._key = key
         self._raws = raws
         self._windows = windows
 
     def where(self, selected: Sequence[object]) -> WindowedKeys:
-        """Those for which `selected` is true."""
+        """Return the keys for which `selected` is true."""
         raws, windows = compress(self._raws, selected), compress(self._windows, selected)
         return WindowedKeys(self._key, list(raws), list(windows))
 
     def objects(self) -> list[Windowed[Any]]:
-        """As the user sees them."""
+        """Return the keys as the user sees them."""
         keys = deserialize_column(self._key, self._raws)
         pairs = zip(keys, self._windows, strict=True)
         return [Windowed(key, window.start, window.end) for key, window in pairs]
 
     def written_by(self, serde: Serde[Any]) -> list[bytes] | None:
-        """As bytes, if that takes no objects with this serde."""
+        """Return the keys as this serde writes them; None if that requires the objects."""
         if type(serde) is not WindowedSerde or serde.layout is None:
             return None
         layout = serde.layout
@@ -285,12 +286,12 @@ class WindowedKeys:
             return suffixed(
                 cast("list[bytes]", raws), self._windows, lambda span: layout.dumps(*span_of(span))
             )
-        except Exception:  # noqa: BLE001 - a serde of the user: who writes the objects tells which
+        except Exception:  # noqa: BLE001 - a serde of the user: writing the objects finds the key
             return None
 
 
 class RawKeys:
-    """Keys as bytes that can be read, and are not before somebody asks for them."""
+    """Keys as bytes that are certain to decode, decoded only on demand."""
 
     __slots__ = ("_key", "_raws")
 
@@ -299,19 +300,19 @@ class RawKeys:
         self._raws = raws
 
     def part(self, run: slice) -> RawKeys:
-        """Those of a run."""
+        """Return the keys of a run."""
         return RawKeys(self._key, self._raws[run])
 
     def where(self, selected: Sequence[object]) -> RawKeys:
-        """Those for which `selected` is true."""
+        """Return the keys for which `selected` is true."""
         return RawKeys(self._key, list(compress(self._raws, selected)))
 
     def objects(self) -> list[Any]:
-        """As the user sees them."""
+        """Return the keys as the user sees them."""
         return deserialize_column(self._key, self._raws)
 
     def written_by(self, serde: Serde[Any]) -> Sequence[bytes | None] | None:
-        """As bytes, if that takes no objects with this serde."""
+        """Return the keys as this serde writes them; None if that requires the objects."""
         return self._raws if serde is self._key else None
 
 
@@ -320,15 +321,15 @@ class RowSpan(Protocol):
 
     @property
     def start(self) -> datetime:
-        """Where it begins."""
+        """Start of the window, inclusive."""
 
     @property
     def end(self) -> datetime:
-        """Where it ends."""
+        """End of the window, exclusive."""
 
     @property
     def suffix(self) -> bytes:
-        """Both as bytes."""
+        """Start and end as bytes."""
 
 
 class Batch:
@@ -368,13 +369,14 @@ class Batch:
         self.values = values
         self.timestamps = timestamps
         self.keys_are_raw = True
-        """Keys are as they came in, so their bytes are those of the origin."""
+        """The keys are those that came in, so the origin has their bytes."""
         self.values_are_raw = True
         self.old_values: Sequence[Any] | None = None
-        """Of changes of a table: the value that each one replaces, None if there was none.
+        """In changes of a table, the value that each change replaces; None if there was none.
 
-        Only where somebody downstream needs them (`Subtopology.tells_old_values`). Along one edge
-        they are a chain: what a change replaces is what the last one of its key handed on.
+        Only where a step downstream needs them (`Subtopology.tells_old_values`). Along one edge
+        they form a chain: the old value of a change is the value that the key's last change sent
+        on.
         """
 
     def __len__(self) -> int:
@@ -382,7 +384,7 @@ class Batch:
 
     @property
     def keys(self) -> Sequence[Any]:
-        """The keys."""
+        """The keys, decoded."""
         if self._keys is None:
             self._keys = () if self._unmade is None else self._unmade.objects()
         return self._keys
@@ -393,7 +395,7 @@ class Batch:
         return not isinstance(self._unmade, WindowedKeys) and has_none(self.keys)
 
     def with_values(self, values: Sequence[Any]) -> Batch:
-        """The same records with other values."""
+        """Return the records with other values."""
         batch = Batch(self.origin, self.rows, self._unmade or self.keys, values, self.timestamps)
         batch._keys = self._keys
         batch.keys_are_raw = self.keys_are_raw
@@ -401,20 +403,20 @@ class Batch:
         return batch
 
     def with_keys(self, keys: Sequence[Any]) -> Batch:
-        """The same records with other keys."""
+        """Return the records with other keys."""
         batch = Batch(self.origin, self.rows, keys, self.values, self.timestamps)
         batch.keys_are_raw = False
         batch.values_are_raw = self.values_are_raw
         return batch
 
     def with_origin(self, origin: BatchOrigin) -> Batch:
-        """The same records with another account of where they come from."""
+        """Return the records with another origin."""
         batch = self.with_old_values(self.old_values)
         batch.origin = origin
         return batch
 
     def with_old_values(self, old_values: Sequence[Any] | None) -> Batch:
-        """The same changes of a table, with what they replace."""
+        """Return the changes of a table with the values that they replace."""
         keys = self._unmade or self.keys
         batch = Batch(self.origin, self.rows, keys, self.values, self.timestamps)
         batch._keys = self._keys
@@ -424,7 +426,7 @@ class Batch:
         return batch
 
     def where(self, kept: Iterable[object]) -> Batch:
-        """The records for which `kept` is true."""
+        """Return the records for which `kept` is true."""
         selected = list(kept)
         unmade, keys = self._unmade, self._keys
         kept_keys = None if keys is None else list(compress(keys, selected))
@@ -443,13 +445,13 @@ class Batch:
         return batch
 
     def of_origin(self, column: Sequence[T]) -> Sequence[T]:
-        """A column of the origin, with the entries of these records."""
+        """Return a column of the origin, reduced to the entries of these records."""
         if isinstance(self.rows, range):
             return column
         return [column[row] for row in self.rows]
 
     def raw_keys(self, serde: Serde[Any], node: str) -> Sequence[bytes | None]:
-        """The keys as bytes; those that came in if they are still the same."""
+        """Return the keys as bytes: those that came in, if the keys and the serde are unchanged."""
         raw = self.origin.raw_keys
         if self.keys_are_raw and raw is not None and self.origin.feed.key is serde:
             return self.of_origin(raw)
@@ -457,7 +459,7 @@ class Batch:
         return self.encoded(self.keys, serde, node) if written is None else written
 
     def raw_values(self, serde: Serde[Any], node: str) -> Sequence[bytes | None]:
-        """The values as bytes; those that came in if they are still the same."""
+        """Return the values as bytes: those that came in, if values and serde are unchanged."""
         raw = self.origin.raw_values
         if self.values_are_raw and raw is not None and self.origin.feed.value is serde:
             return self.of_origin(raw)
@@ -466,19 +468,23 @@ class Batch:
     def encoded(
         self, column: Sequence[Any], serde: Serde[Any], node: str
     ) -> Sequence[bytes | None]:
-        """The column as bytes; None stays None."""
+        """Return the column as bytes; None stays None.
+
+        Raises:
+            ProcessingError: the serde failed; with the coordinates of the record.
+        """
         try:
             return serialize_column(serde, column)
         except Exception:  # noqa: BLE001 - a serde of the user: found and raised again below
-            # Which one was it, and why? Again one by one.
+            # Encode again one by one, to find the record and the reason.
             dumps = serde.dumps
             return self.applied(node, lambda item: None if item is None else dumps(item), column)
 
     def applied(self, node: str, fn: Callable[..., T], *columns: Sequence[Any]) -> list[T]:
-        """What the user's function gives for each record.
+        """Return the result of the user's function for each record.
 
         Raises:
-            ProcessingError: it raised; with the coordinates of the record.
+            ProcessingError: the function raised; with the coordinates of the record.
         """
         results, error = map_until_error(fn, *columns)
         if error is not None:
@@ -486,18 +492,18 @@ class Batch:
         return results
 
     def failure(self, node: str, at: int, error: Exception) -> ProcessingError:
-        """The error of the record at this place in the batch, to be raised."""
+        """Return the error of the record at this index of the batch, for the caller to raise."""
         origin = self.origin
         return processing_error(
             node, origin.topic, origin.partition, origin.offsets[self.rows[at]], error
         )
 
     def records(self) -> list[Record[Any, Any]]:
-        """The records as the user sees them."""
+        """Return the records as the user sees them."""
         return [self.record(at) for at in range(len(self.rows))]
 
     def record(self, at: int) -> Record[Any, Any]:
-        """One of the records as the user sees it."""
+        """Return one record as the user sees it."""
         origin, row = self.origin, self.rows[at]
         return Record(
             self.keys[at],
@@ -513,10 +519,10 @@ class Batch:
 def map_until_error(
     fn: Callable[..., T], *columns: Sequence[Any]
 ) -> tuple[list[T], Exception | None]:
-    """What the user's function gives for each entry, up to the error that stopped it, if any."""
+    """Return the function's results for the entries before the first error, and that error."""
     results: list[T] = []
     try:
-        # `extend` keeps what came before an error: its length tells where that was.
+        # `extend` keeps the results before an error: their number is the index of the error.
         results.extend(map(fn, *columns))
     except Exception as error:  # noqa: BLE001 - the user's code: the caller adds coordinates
         return results, error
@@ -531,7 +537,7 @@ def map_until_error(
 def processing_error(
     node: str, topic: str, partition: int, offset: int, error: Exception
 ) -> ProcessingError:
-    """An error at one record, with the record's coordinates and the node."""
+    """Return an error with a record's coordinates and the node that failed."""
     if isinstance(error, ProcessingError):
         return error
     cause = str(error) if isinstance(error, StreamlogError) else f"{type(error).__name__}: {error}"

@@ -3,16 +3,17 @@
 A step tries a batch as a whole. When a function raises on one record, the results before it are
 kept and the rest is processed record by record, with the node's policy for each failure. A dead
 letter holds the bytes of the record as it was read, and headers that name its origin and the error;
-Kafka Streams' names where it has them (KIP-1034). A batch of a source topic that cannot be read at
-all fails as a whole, by the policy of its topic (`DamagedInputs`). Rules of the module:
+the header names are those of Kafka Streams where it has them (KIP-1034). A batch of a source topic
+that cannot be read at all fails as a whole, by the policy of its topic (`DamagedInputs`). Rules of
+the module:
 
 1. Nothing that has had an effect is done twice: a step calls its functions before it forwards
    anything, and only the call that raised is repeated.
-2. A skipped record is counted. What it did in steps above stays; steps below never see it.
-3. While a record waits for its next attempt, everything behind it waits too. `pause` belongs to the
+2. A skipped record is counted. What it did in steps above stays; steps below never receive it.
+3. While a record waits for its next attempt, all later records wait too. `pause` belongs to the
    runner, as a task has no clock.
-4. A record behind an aggregation on close or a repartition topic is marked `INTERNAL`: only the app
-   itself may write it again.
+4. A dead letter from after an aggregation on close or a repartition topic is marked `INTERNAL`:
+   only the app itself may write such a record again.
 
 Without a policy (`FAIL`) an error is raised with its coordinates. Not done here: sending dead
 letters again (`cli/dlq_command`).
@@ -47,20 +48,20 @@ TIMESTAMP = "__streams.errors.timestamp"
 NODE = "__streams.errors.node"
 ATTEMPT = "__streams.errors.attempt"
 SIZE = "__streams.errors.value.bytes"
-"""There if the value is left out: it was larger than the topic for dead letters takes."""
+"""Present if the value was left out because it exceeds the limit of the dead-letter topic."""
 INTERNAL = "__streams.errors.internal"
-"""There if the origin is no topic that anybody but the app may write to."""
+"""Present if only the app may write to the topic that the record comes from."""
 OWN = frozenset(
     {TOPIC, PARTITION, OFFSET, EXCEPTION, MESSAGE, TIMESTAMP, NODE, ATTEMPT, INTERNAL, SIZE}
 )
-"""What a dead letter has beside the headers of its record."""
+"""The headers that a dead letter adds to those of its record."""
 MESSAGE_CHARACTERS_MAX = 2_000
-"""Of an error's text: it is for people, and a record has a largest size."""
+"""Limit of an error's text: it is for people, and the size of a record is limited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord:
-    """A record, and what failed on it."""
+    """A record, and the error that it failed with."""
 
     topic: str
     partition: int
@@ -74,15 +75,15 @@ class DeadLetterRecord:
     attempt: int
     is_internal: bool = False
     sent_ms: int | None = None
-    """Timestamp of the dead letter, if it must not be that of the record."""
+    """Timestamp of the dead letter, if it differs from the record's."""
 
     def told(self) -> str:
-        """What failed, in a line."""
+        """Return the record's coordinates and the error in one line."""
         name, error = type(self.error).__name__, self.error
         return f"offset {self.offset} of {self.topic}-{self.partition}: {name}: {error}"
 
     def to(self, topic: str) -> SinkBatch:
-        """To be written there."""
+        """Return the dead letter as a batch for this topic."""
         sent_ms = self.timestamp_ms if self.sent_ms is None else self.sent_ms
         # A log may refuse what lies outside the calendar, and no reader could show it.
         sent_ms = min(max(sent_ms, 0), TIMESTAMP_MS_MAX)
@@ -101,7 +102,7 @@ class DeadLetterRecord:
             (ATTEMPT, self.attempt),
             *(((INTERNAL, 1),) if self.is_internal else ()),
         )
-        # A record that was replayed and fails again has those of its first failure.
+        # A replayed record that fails again still has the headers of its first failure.
         kept = tuple(header for header in self.headers if header[0] not in OWN)
         return (*kept, *((name, str(value).encode(errors="replace")) for name, value in own))
 
@@ -109,15 +110,15 @@ class DeadLetterRecord:
 logger = logging.getLogger(__name__)
 
 LETTER_BYTES_MAX: Final = 15 * 1024 * 1024
-"""A batch that is larger goes to the topic for dead letters without its bytes."""
+"""A damaged batch larger than this is sent to the dead-letter topic without its bytes."""
 _STRICTNESS: Final = ("skip", "dlq", "fail")
 
 
 class DamagedInputs:
-    """The policies of an app for its source topics."""
+    """An app's error policies for unreadable batches of its source topics."""
 
     def __init__(self, topology: Topology, agents: Iterable[tuple[str, ErrorPolicy]] = ()) -> None:
-        """`agents` are their topics and policies."""
+        """`agents` are the topics and policies of agents."""
         self._app_id = topology.app_id
         self._policies: dict[str, list[ErrorPolicy]] = {}
         self._writes_letters = True
@@ -130,7 +131,7 @@ class DamagedInputs:
 
     @classmethod
     def of_global_tables(cls, topology: Topology) -> Self:
-        """The policies for the topics of its global tables."""
+        """Return the policies for the topics of the app's global tables."""
         found = cls(Topology(topology.app_id, ()))
         found._writes_letters = False
         for table in topology.global_tables:
@@ -138,7 +139,7 @@ class DamagedInputs:
         return found
 
     def outbox(self, damaged: DamagedBatch) -> Outbox:
-        """What is to be written and counted for a batch that is passed; it is logged here.
+        """Return the dead letter and the count for a batch that is skipped; logs an error.
 
         Raises:
             ProcessingError: the policy is `FAIL`.
@@ -146,8 +147,8 @@ class DamagedInputs:
         policy = self._policy(damaged.topic)
         if policy.action == "fail":
             raise ProcessingError(
-                f"a batch of {damaged.topic}-{damaged.partition} can't be read: {damaged};"
-                " with on_error=on_error.skip() or on_error.dlq() at the topic the app passes it",
+                f"a batch of {damaged.topic}-{damaged.partition} can't be read: {damaged}; to skip"
+                " it, declare on_error=on_error.skip() or on_error=on_error.dlq() on the topic",
                 topic=damaged.topic,
                 partition=damaged.partition,
                 offset=damaged.offset,
@@ -157,14 +158,14 @@ class DamagedInputs:
         letter = _damaged_batch_letter(damaged)
         count = damaged.next_offset - damaged.offset
         told = f"{letter.told()} (offsets {damaged.offset} to {damaged.next_offset - 1})"
-        logger.error("passed by on_error: %s", told)
+        logger.error("skipped by on_error: %s", told)
         if letters is None:
             return Outbox(drops=[Drop(damaged.topic, "error", count, told=told)])
         drop = Drop(damaged.topic, "dead letter", count, told=f"{told} (to {letters})")
         return Outbox(writes=[letter.to(letters)], drops=[drop])
 
     def _policy(self, topic: str) -> ErrorPolicy:
-        """The last step of the strictest policy."""
+        """Return the last step of the strictest policy."""
         last = [[*each.chain][-1] for each in self._policies.get(topic, [on_error.FAIL])]
         return max(last, key=lambda policy: _STRICTNESS.index(policy.action))
 
@@ -173,7 +174,7 @@ class DamagedInputs:
 
 
 def _damaged_batch_letter(damaged: DamagedBatch) -> DeadLetterRecord:
-    """The batch as it lies in the log: only a person can make something of it, so no replay."""
+    """Return the batch as it is in the log: only a person can use it, so it can't be replayed."""
     is_small = len(damaged.data) <= LETTER_BYTES_MAX
     return DeadLetterRecord(
         topic=damaged.topic,
@@ -190,31 +191,31 @@ def _damaged_batch_letter(damaged: DamagedBatch) -> DeadLetterRecord:
 
 
 T = TypeVar("T")
-"""What a function of the user's gives."""
+"""The result of a user's function."""
 
 Pause = Callable[[int], None]
-"""Wait for so many milliseconds."""
+"""Waits for a number of milliseconds."""
 
 
 class SkippedRecord:
-    """In place of a result: the record goes no further."""
+    """In place of a result: the record is not forwarded."""
 
 
 SKIPPED: Final = SkippedRecord()
 
 
 class DeadLetterSink(Protocol):
-    """Where records and counts go: the task's outbox in the making."""
+    """Where records and counts go: the task's current outbox."""
 
     def send(self, batch: SinkBatch) -> None:
-        """To be written."""
+        """Add a batch to write."""
 
     def drop(self, node: str, reason: Reason, count: int = 1, *, told: str = "") -> None:
-        """Count records that are left out."""
+        """Count records that are dropped."""
 
 
 def no_pause(_backoff_ms: int) -> None:
-    """The next attempt follows at once."""
+    """Do not wait before the next attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ class NodeFailures:
 
     @property
     def are_fatal(self) -> bool:
-        """Whether the first one ends the task, so that nothing has to be kept for going on."""
+        """Whether the first failure ends the task, so that steps need not prepare for a retry."""
         return self.policy.action == "fail"
 
     def settled(
@@ -240,17 +241,17 @@ class NodeFailures:
         fn: Callable[..., T],
         columns: Sequence[Sequence[Any]],
     ) -> tuple[Batch, list[T]]:
-        """The rest of a batch on which `fn` raised: the records that go on, and their results.
+        """Process the rest of a batch on which `fn` raised; returns kept records and their results.
 
         Args:
-            batch: all of them.
-            results: of the records before the one it raised on.
+            batch: all records.
+            results: of the records before the one on which it raised.
             error: what it raised.
             fn: the user's function.
             columns: its arguments, by record.
 
         Raises:
-            ProcessingError: the policy is, or comes to, `FAIL`.
+            ProcessingError: the policy is `FAIL`, or ends in it.
         """
         if self.are_fatal:
             raise batch.failure(self.node, len(results), error) from error
@@ -272,17 +273,17 @@ class NodeFailures:
         *arguments: object,
         first: Exception | None = None,
     ) -> T | SkippedRecord:
-        """What the function gives for one record, by the policy if it raises.
+        """Return the function's result for one record; if it raises, the policy applies.
 
         Args:
-            batch: the record is one of these.
-            at: which.
+            batch: the batch of the record.
+            at: its index in the batch.
             fn: the user's function.
-            arguments: what it is called with.
-            first: what the first attempt raised, if that has been made.
+            arguments: its arguments.
+            first: what the first attempt raised, if it has been made.
 
         Raises:
-            ProcessingError: the policy is, or comes to, `FAIL`.
+            ProcessingError: the policy is `FAIL`, or ends in it.
         """
         return self.resolved(
             partial(fn, *arguments), partial(dead_letter_of, batch, at, self.node), first
@@ -294,7 +295,11 @@ class NodeFailures:
         letter: Callable[[Exception, int], DeadLetterRecord],
         first: Exception | None = None,
     ) -> T | SkippedRecord:
-        """The same for anything that can be tried again; `letter` is asked for if it is in vain."""
+        """Return the result of `again`, or SKIPPED; `letter` makes the dead letter after a failure.
+
+        Raises:
+            ProcessingError: the policy is `FAIL`, or ends in it.
+        """
         result = self.tried(again, letter, first)
         if not isinstance(result, DeadLetterRecord):
             return result
@@ -307,7 +312,7 @@ class NodeFailures:
         letter: Callable[[Exception, int], DeadLetterRecord],
         first: Exception | None = None,
     ) -> T | DeadLetterRecord:
-        """Its result, or what is to be given up after all attempts of the policy."""
+        """Return the result of `again`, or a dead letter after all attempts of the policy."""
         found: list[T] = []
         attempt, error = 1, first or _error_of(again, found)
         for policy in self.policy.chain:
@@ -320,10 +325,10 @@ class NodeFailures:
         return found[0] if error is None else letter(error, attempt)
 
     def give_up(self, letter: DeadLetterRecord) -> None:
-        """The record goes no further: skip it, or write it to the topic for dead letters.
+        """Skip the record, or write it to the dead-letter topic.
 
         Raises:
-            ProcessingError: the policy is `FAIL` in the end.
+            ProcessingError: the policy ends in `FAIL`.
         """
         last = [*self.policy.chain][-1]
         match last.action:
@@ -341,7 +346,7 @@ class NodeFailures:
 
 
 def _error_of(again: Callable[[], T], found: list[T]) -> Exception | None:
-    """What it raises, or its result in `found`."""
+    """Return what `again` raises; otherwise, append its result to `found` and return None."""
     try:
         found.append(again())
     except ProcessingError:
@@ -356,7 +361,7 @@ def _error_of(again: Callable[[], T], found: list[T]) -> Exception | None:
 def dead_letter_of(
     batch: Batch, at: int, node: str, error: Exception, attempt: int
 ) -> DeadLetterRecord:
-    """The record at this place in the batch, as a dead letter."""
+    """Return the record at this index of the batch as a dead letter."""
     origin, row = batch.origin, batch.rows[at]
     raw_keys, raw_values = origin.raw_keys, origin.raw_values
     return DeadLetterRecord(
@@ -375,7 +380,7 @@ def dead_letter_of(
 
 
 def _shown_bytes(obj: object) -> bytes | None:
-    """A row that was never bytes, for people."""
+    """Return a row that was never bytes, in a form for people."""
     if obj is None:
         return None
     try:

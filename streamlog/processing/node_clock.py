@@ -1,4 +1,4 @@
-"""NodeTime: event time at one node, over the feeds that reach it."""
+"""NodeTime: event time at one node, over all time sources that reach it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from streamlog.processing.node_time import JoinTimeSource, NodeTimeSource, input
 
 
 class NodeTime:
-    """The feeds of one node, with the times that they have there."""
+    """The time sources of one node, with the times that they have there."""
 
     def __init__(self, feeds: Sequence[TimeSource]) -> None:
-        """`feeds` are where its records come from; those that are inputs are counted here."""
+        """`feeds` are where the node's records come from; it counts those that are inputs."""
         self.reached: dict[Input, NodeTimeSource] = {
             feed: NodeTimeSource(feed)
             for feed in feeds
@@ -26,27 +26,27 @@ class NodeTime:
         ]
 
     def of(self, batch: Batch) -> Batch:
-        """The records that have reached the node, with the times that they have there."""
+        """Count the records that have reached the node; returns them with their times there."""
         entry = input_of(batch.origin.feed)
         reached = self.reached.get(entry) if isinstance(entry, Input) else None
         return batch if reached is None else reached.reach(batch)
 
     def follow(self) -> None:
-        """Take over what the inputs have learned since."""
+        """Update the time sources from their inputs."""
         for feed in self.reached.values():
             feed.follow()
 
     def start(self) -> None:
-        """Nothing was written down of this node."""
+        """Start from the inputs' times, if nothing was stored for this node."""
         for feed in self.reached.values():
             feed.start()
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know, by topic."""
+        """Return what a restart needs, by topic."""
         return {feed.entry.topic.name: feed.to_data() for feed in self.reached.values()}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned; topics that it lacks start from their input's time."""
         for feed in self.reached.values():
             if feed.entry.topic.name in data:
                 feed.load(data[feed.entry.topic.name])
@@ -55,4 +55,4 @@ class NodeTime:
 
 
 NO_TIME = NodeTime(())
-"""Of a node that keeps no time."""
+"""For a node that keeps no time."""

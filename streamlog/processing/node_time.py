@@ -1,17 +1,17 @@
-"""NodeTime: how far event time has come at one node, by the records that have reached it.
+"""Event time at one node, by the records that have reached the node.
 
-An input knows how far all its accepted records have come. That gives the right order of records and
-the wrong time for a node: a record that a filter, an error policy or a missing key removed above
-the node would close its windows and make later records late. So a node that keeps time counts the
+An input knows the time of all its accepted records. That gives the right order of records and the
+wrong time for a node: a record that a filter, an error policy or a missing key removed above the
+node would close its windows and make later records late. So a node that keeps time counts the
 records that reach it. Its time in a source is the largest timestamp of these, and a time mark
-advances it by the elapsed time that the mark states (decision 012). Behind a repartition topic, and
-behind nodes that produce rows of their own, those have counted already and their time holds.
+advances it by the elapsed time that the mark states (decision 012). After a repartition topic, and
+after nodes that produce rows of their own, that time has been counted already and stays.
 
-`InputClock` is the minimum over all inputs of a step, to the record. `source_names` gives a source
-that reaches a node by several paths one name for each path: what one path has delivered says
-nothing about what the other still will. Rules of the module: a node's time in a source never goes
-back and never exceeds the time of the input; it depends on the order of records and marks, and not
-on how they were cut into batches.
+`InputClock` is the minimum over all inputs of a step, exact to the record. `source_names` gives a
+source that reaches a node by several paths one name for each path: what has arrived by one path
+says nothing about what is still to arrive by the other. Rules of the module: a node's time in a
+source never goes back and never exceeds the time of the input; it depends on the order of records
+and marks, and not on how they were cut into batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source, StreamTime
 
 
 class InputClock:
-    """The least time of all inputs, without those that are idle; it never goes back."""
+    """The smallest time of all inputs that are not idle; it never goes back."""
 
     def __init__(self, feeds: Sequence[TimeSource], idle_after_ms: int | None) -> None:
         self._feeds = feeds
@@ -36,12 +36,17 @@ class InputClock:
 
     @property
     def now_ms(self) -> int:
-        """UNKNOWN_MS while an input has not been heard of."""
+        """The time; UNKNOWN_MS while an input has none."""
         return self._stream.now_ms
 
     def move_before(self, origin: BatchOrigin, row: int) -> None:
-        """This record is the next one."""
+        """Advance to this record, which the step takes next."""
         for feed in self._feeds:
+            # A join of `a` and `b`; the batch is from `a`, at 10:00 before it, 10:20 after it.
+            # 1. Before the row at 10:05, the clock counts `a` with 10:05, the watermark of the
+            #    row, and not with 10:20: the result does not depend on the size of the batch.
+            # 2. `b` counts with the time of its own records. At 10:03, it holds the clock there.
+            # 3. `b` is idle and its time has not moved: it stays idle and holds nothing back.
             if feed is origin.feed:
                 time_ms = min(origin.watermarks[row], feed.held_ms(self._idle_after_ms))
                 self._advance(feed, time_ms)
@@ -49,7 +54,10 @@ class InputClock:
                 self._hear(feed)
 
     def next_row(self, origin: BatchOrigin, rows: Sequence[int], time_ms: int) -> int:
-        """The place of the first of these rows before which this time may have come."""
+        """Return the index of the first of these rows at which the clock may reach `time_ms`.
+
+        Returns `len(rows)` if another input holds the clock back before that.
+        """
         stream = self._stream
         others = (feed.source for feed in self._feeds if feed is not origin.feed)
         live = (stream.time_of(source) for source in others if not stream.is_idle(source))
@@ -59,18 +67,18 @@ class InputClock:
         return next((at for at, row in enumerate(rows) if watermarks[row] >= time_ms), len(rows))
 
     def settle(self) -> None:
-        """All records at hand have been taken."""
+        """Update all inputs after the available records were taken, and mark quiet ones as idle."""
         for feed in self._feeds:
             self._hear(feed)
             if self._idle_after_ms is not None and feed.quiet_ms >= self._idle_after_ms:
                 self._stream.set_idle(feed.source)
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know."""
+        """Return what a restart needs."""
         return self._stream.to_data()
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         self._stream.load(data)
 
     def _hear(self, feed: TimeSource) -> None:
@@ -86,21 +94,21 @@ class InputClock:
 
 
 class NodeTimeSource(TimeSource):
-    """An input, as far as its records have reached one node."""
+    """An input, with the time that its records have reached at one node."""
 
     def __init__(self, entry: Input) -> None:
         super().__init__(entry.source, entry.key, entry.value)
         self.entry = entry
         self._elapsed_ms = 0
-        """Of the input's marks, what is in `time_ms`."""
+        """The part of the input's elapsed time (of marks) that `time_ms` contains."""
 
     @property
     def come_ms(self) -> int:
-        """How far time has come here, for a node that takes several inputs as one."""
+        """The time at this node, for a node that takes several time sources as one."""
         return self.time_ms
 
     def follow(self) -> None:
-        """Take over what the input has learned since: marks, its end, and its order."""
+        """Take over the marks, the end and the merge key of the input."""
         entry = self.entry
         passed_ms, self._elapsed_ms = entry.elapsed_ms - self._elapsed_ms, entry.elapsed_ms
         time_ms = self.time_ms + passed_ms if self.time_ms > UNKNOWN_MS else UNKNOWN_MS
@@ -111,18 +119,18 @@ class NodeTimeSource(TimeSource):
         self.quiet_ms, self.at_end = entry.quiet_ms, entry.at_end
 
     def reach(self, batch: Batch) -> Batch:
-        """These records have reached the node: the batch with the times that they have here."""
+        """Count these records; returns the batch with the times that they have at this node."""
         origin, entry = batch.origin, self.entry
-        # The input may be another log by now: its topic created again, or truncated.
+        # The input's log may have been replaced: its topic created again, or truncated.
         self.provenance = entry.provenance
         count = len(origin.offsets)
         if isinstance(batch.rows, range) and self.time_ms == entry.before_ms:
-            times = origin.turns  # All that there are, and none was missing before.
+            times = origin.turns  # No record of the input was removed, here or before.
         else:
             times = [self.time_ms] * count
             own, turns = batch.timestamps, batch.of_origin(origin.turns)
             if any(map(gt, own, turns)):
-                # What a node above made of a record has a later time than the input has come to.
+                # A node above has given a record a later time than the input has reached.
                 own = list(map(min, own, turns))
             for row, time_ms in zip(batch.rows, running_max(own, self.time_ms), strict=True):
                 times[row] = time_ms
@@ -131,33 +139,33 @@ class NodeTimeSource(TimeSource):
         return batch.with_origin(origin.at_node(self, times))
 
     def start(self) -> None:
-        """Nothing was written down of this node: it has seen what the input has."""
+        """Start from the input's time, if nothing was stored for this node."""
         self.time_ms, self.marked_ms = self.entry.time_ms, self.entry.marked_ms
         self._elapsed_ms = self.entry.elapsed_ms
 
     def to_data(self) -> list[int]:
-        """What a restart has to know."""
+        """Return what a restart needs."""
         return [self.time_ms, self.marked_ms, self._elapsed_ms]
 
     def load(self, data: Sequence[int]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         self.time_ms, self.marked_ms, self._elapsed_ms = map(int, data)
 
 
 class JoinTimeSource(NodeTimeSource):
-    """An input whose records come to one node through several joins, which have all counted it."""
+    """An input whose records reach one node through several joins, each of which counts them."""
 
     def __init__(self, counted: Sequence[NodeTimeSource]) -> None:
         super().__init__(counted[0].entry)
         self._counted = counted
 
     def follow(self) -> None:
-        """Time is that of the join that is furthest."""
+        """Take over the input's state, and the time of the join that has advanced most."""
         super().follow()
         self._catch_up()
 
     def reach(self, batch: Batch) -> Batch:
-        """The joins have counted them, and others before, of which nothing came here."""
+        """Count these records, and those that the joins have counted without passing them on."""
         self._catch_up()
         return super().reach(batch)
 
@@ -167,12 +175,16 @@ class JoinTimeSource(NodeTimeSource):
 
 
 def input_of(feed: TimeSource) -> TimeSource:
-    """The input that a node above has counted, or the feed itself."""
+    """Return the input that a node above counts, or the time source itself."""
     return feed.entry if isinstance(feed, NodeTimeSource) else feed
 
 
 def source_names(feeds: Sequence[TimeSource]) -> dict[TimeSource, dict[Source, Source]]:
-    """The sources of each feed, and what each is called: by the first feed it keeps its name."""
+    """Return the sources of each time source, with a unique name for each.
+
+    A source keeps its name in the first time source that has it; in the others, the name says by
+    which path it comes.
+    """
     known: set[Source] = set()
     found: dict[TimeSource, dict[Source, Source]] = {}
     for feed in feeds:

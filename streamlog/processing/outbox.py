@@ -31,26 +31,26 @@ from streamlog.records.record_columns import FieldColumns, has_none
 
 @dataclass(frozen=True, slots=True)
 class TaskCall:
-    """To be awaited by the runner."""
+    """A call for the runner to await."""
 
     node: str
     number: int
     run: Callable[[], Awaitable[Any]]
     timeout_ms: int | None = None
-    """Given up after this; None: never."""
+    """The runner cancels the call after this; None: never."""
     delay_ms: int = 0
-    """To be begun only then: it has failed before."""
+    """The runner waits this long before the call: an attempt has failed before."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What has come of a call."""
+    """The result of a call."""
 
     node: str
     number: int
     value: Any = None
     error: Exception | None = None
-    """It raised, or was given up."""
+    """What the call raised, or the time-out."""
 
 
 _TIME = struct.Struct(">q")
@@ -65,11 +65,11 @@ def _route(
 
 
 class SinkRecord(NamedTuple):
-    """A record to be written."""
+    """A record to write."""
 
     topic: str
     partition: int | None
-    """None: by `route`, as producers do it by the key."""
+    """None: by `route`, as producers choose it by the key."""
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
@@ -79,32 +79,32 @@ class SinkRecord(NamedTuple):
 
     @property
     def route(self) -> bytes:
-        """What decides the partition: see `SinkBatch.partitions`."""
+        """The bytes that decide the partition: see `SinkBatch.partitions`."""
         return _route(self.key, self.timestamp_ms, self.value, self.window_bytes)
 
 
 class SinkBatch(NamedTuple):
-    """Records to be written to one topic, as columns."""
+    """Records to write to one topic, as columns."""
 
     topic: str
     partition: int | None
-    """None: by `partitions`, as producers do it by the keys."""
+    """None: by `partitions`, as producers choose it by the keys."""
     timestamps: Sequence[int]
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
     headers: Sequence[Headers] | None = None
     """None: no record has any."""
     window_bytes: int = 0
-    """Of windowed keys: so many bytes at their ends are the window's."""
+    """The number of bytes at the end of each windowed key that encode the window."""
     stamps: Stamps | None = None
-    """In place of headers, if the runner has asked for that (`Task`): where records came from."""
+    """The records' provenance in place of headers, if the runner asked for it (`Task`)."""
     partitioner: Partitioner = DEFAULT
-    """Of the topic."""
+    """The topic's partitioner."""
 
     def partitions(self, count: int) -> list[int]:
-        """Which of so many partitions each record goes to: by its key, without its window.
+        """Return the partition of each record, out of `count`: by its key without the window.
 
-        Without a key, by its timestamp and value, so that it is the same whoever runs the task.
+        Without a key, by timestamp and value, so that it does not depend on who runs the task.
         """
         if has_none(self.keys):
             size = repeat(self.window_bytes)
@@ -114,7 +114,7 @@ class SinkBatch(NamedTuple):
         return partitions_by(self.partitioner, keys, count, self.window_bytes)
 
     def records(self) -> Iterator[SinkRecord]:
-        """One by one."""
+        """Iterate over the records."""
         headers = repeat(()) if self.headers is None else self.headers
         columns = zip(self.timestamps, self.keys, self.values, headers, strict=False)
         size = self.window_bytes
@@ -124,44 +124,45 @@ class SinkBatch(NamedTuple):
 Reason = Literal[
     "late", "null key", "null value", "duplicate", "out of order", "error", "dead letter"
 ]
-"""Records that come "out of order" are not left out: see `processing/inputs/repartition_input`."""
+"""Why a record was dropped. Records that arrive "out of order" are counted but not dropped: see
+`processing/inputs/repartition_input`."""
 
 
 @dataclass(slots=True)
 class Drop:
-    """Records that a node left out, since the last outbox."""
+    """Records that a node has dropped since the last outbox."""
 
     node: str
     reason: Reason
     count: int = 0
     late_by_ms_max: int = 0
-    """Of late records: how long after its closing the latest of them came."""
+    """Of late records: the longest time between the window's closing and the record."""
     told: str = ""
     """Of errors: the last one."""
 
 
 @dataclass(slots=True)
 class Outbox:
-    """Everything that one call of `Task.process` gave."""
+    """Everything that one call of `Task.process` has produced."""
 
     writes: list[SinkBatch] = field(default_factory=list)
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The next offset to read, for each input partition of which records were taken in."""
+    """The next offset to read, for each input partition from which records were taken."""
     drops: list[Drop] = field(default_factory=list)
-    """Late records that went to a topic or a function are not among them."""
+    """Dropped records, without late ones that a topic or a function received."""
     calls: list[TaskCall] = field(default_factory=list)
-    """To be awaited, all at a time; `Task.process` takes their results some other time."""
+    """Calls to await concurrently; a later `Task.process` takes their results."""
 
     @property
     def sinks(self) -> list[SinkRecord]:
-        """What is to be written, record by record."""
+        """The records to write, one by one."""
         return [record for batch in self.writes for record in batch.records()]
 
 
 def assign_partitions(
     batches: Iterable[SinkBatch], counts: Mapping[str, int]
 ) -> dict[tuple[str, int], FieldColumns]:
-    """The records by topic and partition, in their order; `counts` are the topics' partitions."""
+    """Return the records by topic and partition, in order; `counts` are the partition counts."""
     together: dict[tuple[str, int], FieldColumns] = {}
     for batch in batches:
         columns = FieldColumns()
@@ -186,27 +187,27 @@ def _append_columns(
 
 
 class Collector:
-    """The outbox in the making, shared by the steps of a task."""
+    """The outbox that the steps of a task fill together."""
 
     def __init__(self, stamped: Collection[str] = ()) -> None:
-        """Records for the topics `stamped` have their stamps as columns, and no headers."""
+        """Records for the topics in `stamped` carry their stamps as columns, and no headers."""
         self.stamped = stamped
         self.outbox = Outbox()
         self._drops: dict[tuple[str, Reason], Drop] = {}
 
     def send(self, batch: SinkBatch) -> None:
-        """To be written by the runner, in this order; not a batch without records."""
+        """Add records for the runner to write, in this order; ignores an empty batch."""
         if batch.timestamps:
             self.outbox.writes.append(batch)
 
     def call(self, call: TaskCall) -> None:
-        """To be awaited by the runner."""
+        """Add a call for the runner to await."""
         self.outbox.calls.append(call)
 
     def drop(
         self, node: str, reason: Reason, count: int = 1, *, late_by_ms: int = 0, told: str = ""
     ) -> None:
-        """Count records that a node leaves out; none is fine."""
+        """Count records that a node drops; `count` may be 0."""
         if not count:
             return
         drop = self._drops.get((node, reason))
@@ -218,7 +219,7 @@ class Collector:
         drop.told = told or drop.told
 
     def take(self) -> Outbox:
-        """The outbox; a new one begins."""
+        """Return the outbox and start a new one."""
         outbox, self.outbox = self.outbox, Outbox()
         self._drops.clear()
         return outbox

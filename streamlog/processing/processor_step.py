@@ -1,17 +1,18 @@
-"""ProcessorStep: a user's processor at work, with its stores, its timers and stream time.
+"""ProcessorStep: runs a user's processor, with its stores, its timers and stream time.
 
 Records are processed one by one, in the order of the task. What the processor forwards is collected
 and forwarded as a batch. Rules of the module:
 
-1. A forwarded record takes the place of the current record: it carries that record's position in
-   the source, stream time and headers. So a task downstream drops repetitions after a crash and
-   judges lateness as if the processor were a `map`. What a timer or a punctuation forwards is a
-   source of its own, numbered by the firings.
-2. Stream time is the minimum over the inputs, each as far as it had come at this record in the
-   order of the task. It is part of the progress.
-3. A record moves stream time first. Timers that this makes due fire at their own times, before the
-   record is processed, so a processor sees a function of the order of the task alone.
-4. What a processor cannot have at the moment (the record, while a timer fires) raises an error.
+1. A forwarded record takes over the identity of the current record: that record's position in the
+   source, stream time and headers. So a downstream task drops repetitions after a crash and judges
+   lateness as if the processor were a `map`. Records that a timer or a punctuation forwards have a
+   time source of their own, numbered by the firings.
+2. Stream time is the minimum over the inputs, each with the time that it had reached at this record
+   in the order of the task. It is part of the progress.
+3. A record advances stream time first. Timers that this makes due fire at their own times, before
+   the record is processed, so what a processor sees depends on the order of the task alone.
+4. Using what a processor does not have at the moment (such as the record, while a timer fires)
+   raises an error.
 5. A store of the processor converts the user's types and writes straight into the task's
    transaction. A value of None is a missing key. Under an error policy `UndoLog` remembers what a
    record changed, and a failed record changes nothing.
@@ -48,11 +49,12 @@ from streamlog.tables.stores.ttl_queue import ExpiringStore
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, StreamTime
 
 AT_ONCE_MAX = 1_000_000
-"""Timers set, while timers fire, for a time that has come: this many are an endless chain."""
+"""If firing timers set this many timers for times that have passed, they count as an endless chain.
+"""
 
 
 class Forwarded:
-    """What has been forwarded and not handed on yet: columns, all of one origin."""
+    """Records forwarded by the user's code and not yet passed on: columns of one origin."""
 
     __slots__ = ("keys", "rows", "timestamps", "values")
 
@@ -63,19 +65,19 @@ class Forwarded:
         self.timestamps: list[int] = []
 
     def cut(self, length: int) -> None:
-        """Forget all but the first ones."""
+        """Remove all but the first `length` records."""
         for column in (self.rows, self.keys, self.values, self.timestamps):
             del column[length:]
 
     def add(self, row: int, key: object, value: object, timestamp_ms: int) -> None:
-        """One more record, made at this row of the origin."""
+        """Add a record that was made at this row of the origin."""
         self.rows.append(row)
         self.keys.append(key)
         self.values.append(value)
         self.timestamps.append(timestamp_ms)
 
     def batch(self, origin: BatchOrigin) -> Batch:
-        """All of it."""
+        """Return the records as a batch."""
         batch = Batch(origin, self.rows, self.keys, self.values, self.timestamps)
         batch.keys_are_raw = batch.values_are_raw = False
         return batch
@@ -92,7 +94,7 @@ class TaskTimers:
         self._at_once = 0
 
     def set(self, key: object, at: When, tag: str = "", *, clock: ClockName = "event") -> None:
-        """Call `on_timer` at this time, instead of what was set for this key and tag before."""
+        """Call `on_timer` at this time; replaces the timer of this key and tag."""
         timers = self._of(clock)
         at_ms = when_ms(at)
         if at_ms < 0:
@@ -100,25 +102,25 @@ class TaskTimers:
         if at_ms <= self._firing_ms:
             self._at_once += 1
             if self._at_once > AT_ONCE_MAX:
-                raise UsageError("on_timer sets timers for times that have come, without an end")
+                raise UsageError("on_timer keeps setting timers for times that have passed")
         timers.set(self._raw(key), at_ms, tag)
 
     def cancel(self, key: object, tag: str = "", *, clock: ClockName = "event") -> None:
-        """Do not call it."""
+        """Remove the timer of this key and tag."""
         self._of(clock).cancel(self._raw(key), tag)
 
     def fire(self, at_ms: int) -> None:
-        """A timer of this time is firing; UNKNOWN_MS: none is."""
+        """Set the time of the timer that fires; UNKNOWN_MS: none fires."""
         self._firing_ms = at_ms
         if at_ms == UNKNOWN_MS:
             self._at_once = 0
 
     def close(self) -> None:
-        """Refuse changes from here on: nobody would commit them."""
+        """Refuse changes from now on: there is no commit left that would contain them."""
         self._is_closed = True
 
     def key_of(self, timer: DueTimer) -> object:
-        """The key of a timer, as the user gave it."""
+        """Return the key of a timer as the user passed it."""
         return self._declared.key.loads(timer.key)
 
     @property
@@ -133,12 +135,12 @@ class TaskTimers:
             _ = self._declared
             raise UsageError(f"a timer's clock is 'event' or 'wall', not {clock!r}")
         if self._is_closed:
-            raise UsageError("timers can't be set in close(): the last commit has been")
+            raise UsageError("timers can't be set in close(): the last commit has been made")
         return timers
 
     def _raw(self, key: object) -> bytes:
         if key is None:
-            raise UsageError("None is no key for a timer")
+            raise UsageError("None can't be the key of a timer")
         return self._declared.key.dumps(key)
 
 
@@ -158,7 +160,7 @@ class TaskContext:
         self.wall_ms = UNKNOWN_MS
 
     def take(self, batch: Batch, at: int, *, index: int) -> Record[Any, Any]:
-        """The record that is in hand from now on; `index` counts those at the same place."""
+        """Make this the current record; `index` counts the records at one position."""
         record = self._record = batch.record(at)
         self._origin, self._row, self._number = batch.origin, batch.rows[at], index
         self._feed = batch.origin.feed
@@ -167,55 +169,55 @@ class TaskContext:
         return record
 
     def fire(self, alarm: DueTimer, feed: TimeSource, *, row: int, number: int) -> None:
-        """What fires now, in place of a record; `number` is that of the firing."""
+        """Make this timer or punctuation current; `number` is that of the firing."""
         self._record = self._origin = None
         self._feed, self._row, self._number = feed, row, number
         self._timestamp_ms = alarm.at_ms
         self._is_drawn = False
 
     def let_go(self) -> None:
-        """There is nothing in hand."""
+        """Leave no record or timer current."""
         self._record = self._origin = self._feed = None
 
     @property
     def written_ms(self) -> int:
-        """The time of what is in hand; in `init`, stream time."""
+        """The time of the current record or timer; in `init`, stream time."""
         return max(self.time_ms, 0) if self._feed is None else self._timestamp_ms
 
     @property
     def record(self) -> Record[Any, Any]:
-        """The record in hand."""
+        """The current record."""
         if self._record is None:
-            raise UsageError("ctx.record is there in process() only: there is no record here")
+            raise UsageError("ctx.record is set in process() only: there is no record here")
         return self._record
 
     @property
     def stream_time(self) -> datetime:
-        """How far event time has come in all sources."""
+        """The event time that all sources have reached."""
         return moment(self.time_ms) if self.time_ms > UNKNOWN_MS else EPOCH
 
     @property
     def wall_time(self) -> datetime:
         """The time of the machine, as of this round of work."""
         if self.wall_ms == UNKNOWN_MS:
-            raise UsageError("ctx.wall_time is not known in init(): no work has begun yet")
+            raise UsageError("ctx.wall_time is not known in init(): the task has not started yet")
         return moment(self.wall_ms)
 
     @property
     def random(self) -> Random:
-        """Random numbers that follow from the place of the record."""
+        """Random numbers seeded by the identity of the current record or timer."""
         return self._drawn().random
 
     def uuid(self) -> UUID:
-        """A UUID that follows from the place of the record."""
+        """Return a UUID derived from the identity of the current record or timer."""
         return self._drawn().uuid()
 
     def forward(self, key: object, value: object, *, timestamp: When | None = None) -> None:
-        """Hand a record on."""
+        """Forward a record."""
         if self._feed is None:
             raise UsageError(
-                "ctx.forward belongs into process(), timers and punctuations: there is nothing in "
-                "hand here"
+                "call ctx.forward in process(), on_timer() or a punctuation only: there is no "
+                "record or timer here"
             )
         timestamp_ms = self._timestamp_ms if timestamp is None else when_ms(timestamp)
         if timestamp_ms < 0:
@@ -225,8 +227,8 @@ class TaskContext:
     def _drawn(self) -> Chance:
         if self._feed is None:
             raise UsageError(
-                "ctx.random and ctx.uuid() belong into process(), timers and punctuations: they "
-                "follow from what is in hand"
+                "use ctx.random and ctx.uuid() in process(), on_timer() or a punctuation only: "
+                "they are derived from the record or timer"
             )
         if not self._is_drawn:
             self._is_drawn = True
@@ -239,12 +241,12 @@ class TaskContext:
 
 
 class BoundStore:
-    """A store under the name of its attribute."""
+    """A processor's store, bound to the attribute that declares it."""
 
     __slots__ = ("_is_closed", "_key", "_name", "_named", "_ordered", "_store", "_value")
 
     _store: NamedStore | ExpiringStore
-    """What is read, and deleted from."""
+    """The store to read and delete from."""
 
     def __init__(self, declared: ProcessorStore, store: KeyValueStore) -> None:
         self._name = declared.store.name
@@ -255,7 +257,7 @@ class BoundStore:
         self._is_closed = False
 
     def get(self, key: object) -> Any:  # noqa: ANN401 - the type that the user declared
-        """The value, or None if there is none."""
+        """Return the value, or None if there is none."""
         data = self._store.get(self._raw(key))
         return None if data is None else self._value.loads(data)
 
@@ -274,21 +276,21 @@ class BoundStore:
     def range(
         self, lo: object = None, hi: object = None, *, reverse: bool = False
     ) -> Iterator[tuple[Any, Any]]:
-        """Keys from `lo` up to but not including `hi`, in order."""
+        """Iterate over the keys from `lo` up to but not including `hi`, in order."""
         if not self._ordered and not (lo is None and hi is None):
             raise UsageError(
-                f"keys of store {self._name!r} have no order that is known here, so a range can't "
-                "have bounds: declare them as str, bytes, int, float or datetime"
+                f"the order of the keys of store {self._name!r} is unknown, so a range can't have "
+                "bounds: declare the keys as str, bytes, int, float or datetime"
             )
         low = b"" if lo is None else self._raw(lo)
         high = None if hi is None else self._raw(hi)
-        # Backwards there is no scan: the range is read first.
+        # Stores scan forwards only: read the whole range first.
         pairs = self._store.range(low, high)
         found = reversed([*pairs]) if reverse else pairs
         return ((self._key.loads(key), self._value.loads(data)) for key, data in found)
 
     def close(self) -> None:
-        """Refuse writes from here on: nobody would commit them."""
+        """Refuse writes from now on: there is no commit left that would contain them."""
         self._is_closed = True
 
     def _put(self, key: bytes, value: bytes) -> None:
@@ -296,18 +298,18 @@ class BoundStore:
 
     def _raw(self, key: object) -> bytes:
         if key is None:
-            raise UsageError(f"None is no key for store {self._name!r}")
+            raise UsageError(f"None can't be a key of store {self._name!r}")
         return self._key.dumps(key)
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise UsageError(
-                f"store {self._name!r} can't be written in close(): the last commit has been"
+                f"store {self._name!r} can't be written in close(): the last commit has been made"
             )
 
 
 class ExpiringBoundStore(BoundStore):
-    """One whose rows are over a time after the last record that wrote them, in event time."""
+    """A store whose rows expire a time after the last record that wrote them, in event time."""
 
     __slots__ = ("_expiring", "_written_ms")
 
@@ -317,13 +319,13 @@ class ExpiringBoundStore(BoundStore):
         store: KeyValueStore,
         written_ms: Callable[[], int],
     ) -> None:
-        """`written_ms` tells the time of what is in hand."""
+        """`written_ms` returns the time of the current record or timer."""
         super().__init__(declared, store)
         self._store = self._expiring = ExpiringStore(self._named, ttl_ms=declared.ttl_ms)
         self._written_ms = written_ms
 
     def advance(self, stream_time_ms: int) -> None:
-        """Stream time has come so far: rows that are over by it are there no more."""
+        """Set stream time: rows that have expired by it no longer exist."""
         self._expiring.advance(stream_time_ms)
 
     def _put(self, key: bytes, value: bytes) -> None:
@@ -331,7 +333,7 @@ class ExpiringBoundStore(BoundStore):
 
 
 class UndoLog:
-    """A KeyValueStore over that of the task, whose latest writes can be taken back."""
+    """A KeyValueStore over that of the task, whose latest writes can be undone."""
 
     __slots__ = ("_before", "_store")
 
@@ -340,16 +342,16 @@ class UndoLog:
         self._before: dict[bytes, bytes | None] = {}
 
     def begin(self) -> None:
-        """What was written until now stays."""
+        """Keep the writes until now: `undo` returns to this state."""
         self._before.clear()
 
     def undo(self) -> None:
-        """Take back what was written since `begin`."""
+        """Undo the writes since `begin`."""
         self._store.write(self._before.items())
         self._before.clear()
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None if there is none."""
+        """Return the value, or None if there is none."""
         return self._store.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -363,7 +365,7 @@ class UndoLog:
         self._store.delete(key)
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `low` up to but not including `high`, in order."""
+        """Iterate over the keys from `low` up to but not including `high`, in order."""
         return self._store.range(low, high)
 
     def delete_range(self, low: bytes, high: bytes | None = None) -> None:
@@ -380,7 +382,7 @@ class UndoLog:
                 self.put(key, value)
 
     def close(self) -> None:
-        """The store is the task's to close."""
+        """Do nothing: the task closes the store."""
 
     def _remember(self, key: bytes) -> None:
         if key not in self._before:
@@ -388,11 +390,11 @@ class UndoLog:
 
 
 FIRINGS_MAX = 1_000
-"""What so many firings have forwarded is handed on before there is more."""
+"""The number of firings after which their records are forwarded."""
 
 
 class _Firings:
-    """What the alarms of one clock forward, until it is handed on: a number and a time each."""
+    """What the timers of one clock have forwarded and is not passed on: numbers and times."""
 
     def __init__(self, alarms: DueTimers) -> None:
         self.alarms = alarms
@@ -400,14 +402,14 @@ class _Firings:
         self.times: list[int] = []
 
     def origin(self) -> BatchOrigin:
-        """Where it comes from; the next ones begin anew."""
+        """Return the origin of these records and start a new one."""
         numbers, self.numbers = self.numbers, []
         times, self.times = self.times, []
         return BatchOrigin.of_rows(self.alarms.feed, numbers, times)
 
 
 class ProcessorStep(Step):
-    """An object of the user's at work."""
+    """A step that runs a user's processor object."""
 
     section = "processors"
 
@@ -422,16 +424,16 @@ class ProcessorStep(Step):
         is_watched: bool,
         rows: TaskRows | None = None,
     ) -> None:
-        """A step that has made its object.
+        """Create the step and its processor object.
 
         Args:
-            node: what it is.
-            store: the task's.
-            app_id: the app's.
-            partition: the task's.
-            feeds: where its time comes from.
-            is_watched: another processor of the task needs to know the time of every record.
-            rows: those of tables that are at hand.
+            node: the node.
+            store: the task's store.
+            app_id: the app's id.
+            partition: the task's partition.
+            feeds: the time sources that its event time comes from.
+            is_watched: whether another processor of the task needs the time at every record.
+            rows: the tables that the processor can read and write.
         """
         super().__init__(node.name)
         self._node = node
@@ -446,7 +448,7 @@ class ProcessorStep(Step):
         self._event = _firings(node, store, "event", partition)
         self._wall = _firings(node, store, "wall", partition)
         self.clock = self._event.alarms.feed
-        """Tells how far this processor has come."""
+        """The time source with the event time of this processor."""
         timers = {name: firings.alarms.timers for name, firings in self._firings.items()}
         self._timers = TaskTimers(node, timers)
         self._context = TaskContext(app_id, node.name, self._timers)
@@ -475,35 +477,35 @@ class ProcessorStep(Step):
 
     @property
     def clocks(self) -> Sequence[TimeSource]:
-        """How far this processor has come."""
+        """The time source with the event time of this processor."""
         return (self.clock,)
 
     @property
     def own_time_sources(self) -> list[TimeSource]:
-        """The sources that its firings are."""
+        """The time sources of records forwarded by timers and punctuations."""
         feeds = (firings.alarms.feed for firings in self._firings.values())
         return [feed for feed in feeds if feed.source[0] in self._node.feeds]
 
     @property
     def next_wall_ms(self) -> int:
-        """Nothing is due on the clock on the wall before this."""
+        """The wall-clock time before which nothing is due."""
         return self._wall.alarms.next_ms
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """When the next timer of event time is due.
+        """Return when the next timer of event time is due.
 
-        Punctuations come as time goes on, and are no reason for it to: they have no end.
+        Punctuations fire as time advances and are no reason to advance it: they never end.
         """
         timers = self._event.alarms.timers
         next_ms = FAR_MS if timers is None else timers.first_ms
         return () if next_ms == FAR_MS else self.needs(next_ms)
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """It tells its time as it is."""
+        """Return the times above: they equal the time here."""
         return [(feed, time_ms) for feed in self._feeds]
 
     def init(self) -> None:
-        """The state is there.
+        """Call the user's `init`: the state is restored.
 
         Raises:
             ProcessingError: the user's method raised.
@@ -512,7 +514,7 @@ class ProcessorStep(Step):
             self._call("init()", self._processor.init)
 
     def process(self, batch: Batch) -> None:
-        """Hand the object one record after the other; hand on what it forwards."""
+        """Pass the records to the processor one by one; forwards what it forwards."""
         batch = self.node_time.of(batch)
         with use_local_tables(self._rows):
             self._process_all(batch)
@@ -531,6 +533,11 @@ class ProcessorStep(Step):
                 self._catch_up(origin)
             if not self._has_begun:
                 self._begin()
+            # Two sources of one input: stream time is 10:00, held by the slower one. This record
+            # of the faster one is at 10:30, and its key has a timer at 10:15.
+            # 1. The timer fires now, before the record: for this key, 10:15 has passed.
+            # 2. Timers of other keys at 10:15 wait until stream time gets there, since the slower
+            #    source may still have records of them.
             if alarms.may_have_due(origin.times[row]):
                 self._fire_key(batch, at)
             place = (origin.feed, positions[row])
@@ -554,7 +561,7 @@ class ProcessorStep(Step):
             raise batch.failure(self.name, at, exit_failure(stop)) from stop
 
     def _try(self, batch: Batch, at: int) -> None:
-        """Process a record so that nothing is left of it if that fails."""
+        """Process a record; if that fails, undo all of its effects."""
         undo, forwarded = self._undo, self._context.forwarded
         length = len(forwarded.rows)
         if undo is not None:
@@ -565,7 +572,7 @@ class ProcessorStep(Step):
             self._rows.begin()
         try:
             self._processor.process(self._context.take(batch, at, index=self._index))
-        except BaseException:  # sys.exit, too: nothing may be left of the record
+        except BaseException:  # sys.exit, too: a failed record must leave no effect
             forwarded.cut(length)
             if undo is not None:
                 undo.undo()
@@ -578,9 +585,9 @@ class ProcessorStep(Step):
             raise
 
     def settle(self, now_ms: int | None) -> bool:
-        """All records at hand have been taken: let both clocks take effect.
+        """Let both clocks take effect after all available records were taken.
 
-        Returns whether anything fired.
+        Returns whether a timer or punctuation fired.
         """
         if now_ms is None:
             return False
@@ -602,13 +609,13 @@ class ProcessorStep(Step):
         return has_fired
 
     def look(self, now_ms: int) -> None:
-        """The time on the wall, from now on."""
+        """Set the wall-clock time."""
         if self._context.wall_ms == UNKNOWN_MS:
             self._wall.alarms.start(now_ms)
         self._context.wall_ms = now_ms
 
     def close(self) -> None:
-        """The task ends.
+        """Call the user's `close`: the task ends.
 
         Raises:
             ProcessingError: the user's method raised.
@@ -619,12 +626,12 @@ class ProcessorStep(Step):
         self._call("close()", self._processor.close)
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the stores."""
+        """Return what a restart needs besides the stores."""
         clocks = {name: firings.alarms.to_data() for name, firings in self._firings.items()}
         return {"stream": self._stream.to_data(), "clocks": clocks}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave; the rows are in the stores."""
+        """Restore what `to_data` returned; the rows are in the stores."""
         self._stream.load(data["stream"])
         self._move(self._stream.now_ms)
         for name, firings in self._firings.items():
@@ -644,7 +651,7 @@ class ProcessorStep(Step):
         return {"event": self._event, "wall": self._wall}
 
     def _learn(self, *, but: TimeSource | None = None) -> None:
-        """How far the inputs have come by now; of the one in hand each record says it."""
+        """Take over the times of the inputs, except `but`, whose records carry them."""
         for feed in self._feeds:
             if feed is not but and self._is_news(feed):
                 self._advance(feed, self._time_of(feed))
@@ -653,7 +660,7 @@ class ProcessorStep(Step):
         return min(feed.time_ms, feed.held_ms(self._node.idle_after_ms))
 
     def _is_news(self, feed: TimeSource) -> bool:
-        """An idle source that has not moved stays idle."""
+        """Return whether the time source counts: an idle one that has not advanced stays idle."""
         stream, source = self._stream, feed.source
         return not stream.is_idle(source) or feed.time_ms > stream.time_of(source)
 
@@ -662,13 +669,13 @@ class ProcessorStep(Step):
             self._stream.advance(feed.source, time_ms)
 
     def _begin(self) -> None:
-        """With the first record of which the time is known: punctuations count from there."""
+        """Start the punctuations at the first record whose time is known."""
         if self._context.time_ms > UNKNOWN_MS:
             self._has_begun = True
             self._event.alarms.start(self._context.time_ms)
 
     def _catch_up(self, origin: BatchOrigin | None) -> None:
-        """Stream time has moved: fire what is due, each at its own time."""
+        """Fire what is due at the new stream time, each at its own time."""
         time_ms = self._stream.now_ms
         if self._event.alarms.next_ms <= time_ms:
             if origin is not None:
@@ -677,7 +684,7 @@ class ProcessorStep(Step):
         self._move(time_ms)
 
     def _move(self, time_ms: int) -> None:
-        """It is so late in event time."""
+        """Set the event time of the context and the stores."""
         self._context.time_ms = time_ms
         if time_ms > UNKNOWN_MS:
             for store in self._expiring:
@@ -702,9 +709,9 @@ class ProcessorStep(Step):
         self._hand_on(firings.origin())
 
     def _fire_key(self, batch: Batch, at: int) -> None:
-        """Fire what is due of the key of a record, by the time of the record's source.
+        """Fire the due timers of a record's key, by the time of the record's source.
 
-        Stream time stays where it is, so what is forwarded is late for no one downstream.
+        Stream time stays where it is, so that no forwarded record is late downstream.
         """
         declared, context, alarms = self._node.timers, self._context, self._event.alarms
         key = None if declared is None else batch.raw_keys(declared.key, self.name)[at]

@@ -33,7 +33,7 @@ MARK = "streamlog.time"
 """Header of a time mark."""
 
 PASSED = "streamlog.passed"
-"""Header beside that of a time mark: how far a mark of the log has told the source to have come."""
+"""Header next to that of a time mark: the time that marks of the log have given the source."""
 
 _RECORD = struct.Struct(">qqqI")
 _MARK = struct.Struct(">qqq")
@@ -41,40 +41,40 @@ _PASSED = struct.Struct(">q")
 _PARTITION = struct.Struct(">I")
 _TAG_SEPARATOR = b"\0"
 _TAG_ID_BYTES = 8
-"""Of a topic id: enough to tell the topics of one name apart."""
+"""The part of a topic id that tells apart the topics of one name."""
 _CUTS = struct.Struct(">I")
 
 pack_record = _RECORD.pack
-"""Turn, time, position and index; the identity of the source follows."""
+"""Merge key, time, position and index; the identity of the source follows."""
 unpack_record = _RECORD.unpack_from
 RECORD_BYTES = _RECORD.size
 TIME_BYTES = 16
-"""Turn and time, in front."""
+"""Size of the merge key and the time, which come first."""
 
 
 BUSY_MS = -1
-"""In place of `Mark.quiet_ms`: the source is not read to its end, more comes soon."""
+"""In place of `quiet_ms`: the source is not read to its end, more records come soon."""
 
 
 class Stamps(NamedTuple):
-    """Where the records of a batch came from, as columns: what `pack_record` packs, unpacked."""
+    """The provenance of a batch's records as columns: the fields of `pack_record`."""
 
     source: bytes
-    """The identity of the one source of all of them."""
+    """The identity of the source that all records have."""
     turns: Sequence[int]
     times: Sequence[int]
     positions: Sequence[int]
     indexes: Sequence[int]
 
     def packed(self) -> list[bytes]:
-        """The value of each record's header."""
+        """Return the header value of each record."""
         source = self.source
         columns = zip(self.turns, self.times, self.positions, self.indexes, strict=True)
         return [pack_record(*fields) + source for fields in columns]
 
 
 class ProvenanceMark(NamedTuple):
-    """A source has come to `time_ms`, and nothing that comes of it has an earlier turn.
+    """A source has reached `time_ms`, and its later records have a merge key of at least `turn_ms`.
 
     `quiet_ms` is for how long it has been read to its end, or BUSY_MS while it is not.
     """
@@ -85,21 +85,21 @@ class ProvenanceMark(NamedTuple):
 
     @property
     def at_end(self) -> bool:
-        """Whether the source was read to its end: nothing that is there already comes of it."""
+        """Whether the source was read to its end: its log has no record left that is not here."""
         return self.quiet_ms >= 0
 
 
 def identity(source: Source) -> bytes:
-    """A source as bytes."""
+    """Return a source as bytes."""
     name, partition = source
     return _PARTITION.pack(partition) + name.encode()
 
 
 def add_tag(source: bytes, topic_id: bytes, cuts: int) -> bytes:
-    """The identity of a source together with the log that positions of it belong to.
+    """Return a source's identity with a tag for the log that its positions belong to.
 
-    Positions start again in a topic that was deleted and created again, and in a log that was
-    truncated, so they are compared only under the same tag.
+    Positions restart in a topic that was deleted and created again, and in a log that was
+    truncated, so they are compared only under equal tags.
     """
     if not topic_id and not cuts:
         return source
@@ -107,16 +107,16 @@ def add_tag(source: bytes, topic_id: bytes, cuts: int) -> bytes:
 
 
 def strip_tag(source: bytes) -> bytes:
-    """The identity of a source without the tag."""
+    """Return the identity of a source without the tag."""
     end = source.find(_TAG_SEPARATOR, _PARTITION.size)
     return source if end < 0 else source[:end]
 
 
 def source_of(data: bytes) -> Source:
-    """The source that these bytes stand for.
+    """Decode the identity of a source.
 
     Raises:
-        CorruptData: they stand for none.
+        CorruptData: the bytes are not an identity.
     """
     try:
         name = strip_tag(data)[_PARTITION.size :].decode()
@@ -126,18 +126,21 @@ def source_of(data: bytes) -> Source:
 
 
 def pack_mark(mark: ProvenanceMark, source: bytes) -> bytes:
-    """The header's value of a time mark."""
+    """Return the header value of a time mark."""
     return _MARK.pack(*mark) + source
 
 
 def mark_headers(mark: ProvenanceMark, source: bytes, marked_ms: int) -> Headers:
-    """The headers of a time mark; `marked_ms` is what marks of the log have told, if any has."""
+    """Return the headers of a time mark; `marked_ms` is the time that the log's marks gave.
+
+    Negative if they gave none.
+    """
     own = (MARK, pack_mark(mark, source))
     return (own,) if marked_ms < 0 else ((PASSED, _PASSED.pack(marked_ms)), own)
 
 
 def mark_sent_ms(headers: Headers) -> int:
-    """What marks of the log have told of the source of a time mark; -1: nothing new."""
+    """Return the time that the log's marks have given the source; -1 if the header has none."""
     name, data = headers[0]
     if name != PASSED or data is None:
         return -1
@@ -146,10 +149,10 @@ def mark_sent_ms(headers: Headers) -> int:
 
 
 def unpack_mark(data: bytes) -> tuple[ProvenanceMark, bytes]:
-    """The mark, and the identity of its source.
+    """Return the mark, and the identity of its source.
 
     Raises:
-        CorruptData: it is too short to be one.
+        CorruptData: the bytes are too short for a mark.
     """
     if len(data) < _MARK.size:
         raise CorruptData(f"not a time mark: {data!r}")
@@ -157,17 +160,17 @@ def unpack_mark(data: bytes) -> tuple[ProvenanceMark, bytes]:
 
 
 TAGS_MAX: Final = 16
-"""Tags remembered per source."""
+"""The number of tags kept per source."""
 
 S = TypeVar("S")
-"""What is known of one source."""
+"""The state of one source."""
 
 
 class Incarnations(Generic[S]):
-    """What is known of each source, and the base of its positions, by tagged identity."""
+    """The state of each source and the base of its positions, by tagged identity."""
 
     def __init__(self, states: Mapping[Source, S], last_position: Callable[[S], int]) -> None:
-        """`last_position` tells the last position that a source was heard with, -1 for none."""
+        """`last_position` returns the last position of a source's records, or -1 if it has none."""
         self._last_position = last_position
         self._sources = {identity(source): source for source in states}
         self._found: dict[bytes, tuple[S, int]] = {
@@ -176,7 +179,7 @@ class Incarnations(Generic[S]):
         self._tags: dict[bytes, list[tuple[bytes, int]]] = {}
 
     def get(self, tagged_identity: bytes) -> tuple[S, int] | None:
-        """The state of a source, and what is added to positions under this tag.
+        """Return the state of a source, and the base to add to positions under this tag.
 
         None if there is no such source.
         """
@@ -184,13 +187,16 @@ class Incarnations(Generic[S]):
         return found if found is not None else self._first(tagged_identity)
 
     def _first(self, tagged_identity: bytes) -> tuple[S, int] | None:
-        """A tag that was not heard before."""
+        """Register a tag that is new, and return its state and base."""
         own = strip_tag(tagged_identity)
         known = self._found.get(own)
         if known is None:
             return None
         state, tags = known[0], self._tags.setdefault(own, [])
-        # What came without a tag, as from a history, has the positions of the first log.
+        # 1. The first tag: base 0. Records without a tag (from a history) number the same log.
+        # 2. The topic was created again after position 99: the second tag has base 100, so its
+        #    position 0 counts as 100 and is not mistaken for a repetition.
+        # 3. A late record under the first tag at position 50: still 50, hence a repetition.
         base = self._last_position(state) + 1 if tags else 0
         tags.append((tagged_identity, base))
         self._found[tagged_identity] = (state, base)
@@ -200,14 +206,14 @@ class Incarnations(Generic[S]):
         return state, base
 
     def to_data(self) -> list[list[object]]:
-        """What a restart has to know: per source its tags and their bases, in order."""
+        """Return what a restart needs: per source its tags and their bases, in order."""
         return [
             [*self._sources[own], [[each[len(own) :].hex(), base] for each, base in tags]]
             for own, tags in self._tags.items()
         ]
 
     def load(self, data: Iterable[Iterable[Any]]) -> None:
-        """Take over what `to_data` gave; of sources that there are."""
+        """Restore what `to_data` returned, for the sources that still exist."""
         for name, partition, tags in data:
             own = identity((name, partition))
             known = self._found.get(own)

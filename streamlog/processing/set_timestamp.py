@@ -1,11 +1,11 @@
-"""SetTimestampStep: records with another time, and the stream time that follows from it.
+"""SetTimestampStep: records with another timestamp, and the stream time that follows from it.
 
-Behind it everything is judged by the new timestamps, so it is a source of its own
-(`SetTimestampSource`) with one place for each source above it. Rules of the file: stream time is
-the largest new timestamp so far, per source, and never goes back; what marks upstream say of the
-old timestamps means nothing here, so a source that has gone quiet behind a repartition is waited
-for until it is idle (`idle_after`); marks of the log say how much time has passed, and so much
-passes here. Records are numbered as they come.
+Nodes after it use the new timestamps, so it is a time source of its own (`SetTimestampSource`) with
+one entry for each source above it. Rules of the file: stream time is the largest new timestamp so
+far, per source, and never goes back. Time marks from upstream tasks are about the old timestamps
+and are ignored, so the task waits for a source that has gone quiet after a repartition until it is
+idle (`idle_after`). Marks of the log say how much time has elapsed, and that much elapses here.
+Records are numbered in the order in which they come.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class SetTimestampSource(TimeSource):
-    """Records with new timestamps: each source above, as far as those have come."""
+    """Records with new timestamps: each source above, with the time of its records here."""
 
     def __init__(self, name: str, partition: int, feeds: Sequence[TimeSource]) -> None:
         above = feeds[0] if len(feeds) == 1 else None
@@ -43,7 +43,7 @@ class SetTimestampSource(TimeSource):
             for source, own in o.items()
         ]
         self.is_one = len(ways) == 1
-        """It stands for one source, which is called as it is itself."""
+        """Whether it stands for a single source, which then has this time source's own name."""
         self._behind: dict[tuple[TimeSource, Source], Source] = {
             (input_of(feed), source): self.source if self.is_one else (f"{name}/{own[0]}", own[1])
             for feed, source, own in ways
@@ -51,11 +51,11 @@ class SetTimestampSource(TimeSource):
         self.stream = StreamTime(self._behind.values())
 
     def source_behind(self, feed: TimeSource, source: Source) -> Source:
-        """What a source of a feed above is called here: it has another time than there."""
+        """Return the name that a source above has here, where its time differs."""
         return self._behind[input_of(feed), source]
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
-        """Its sources with their stream time and for how long they have been quiet."""
+        """Return the sources with their stream times and quiet times."""
         heard = (
             (self.source_behind(feed, source), quiet_ms)
             for feed in self.above
@@ -64,20 +64,20 @@ class SetTimestampSource(TimeSource):
         return [(source, self.stream.time_of(source), quiet_ms) for source, quiet_ms in heard]
 
     def pass_time(self, feed: TimeSource, elapsed_ms: int) -> None:
-        """An input above has gone on by so much without a record."""
+        """Advance the source of an input above by the elapsed time of a mark."""
         behind = self._behind.get((input_of(feed), feed.source))
         if behind is not None and self.stream.time_of(behind) > UNKNOWN_MS:
             self.stream.advance(behind, self.stream.time_of(behind) + elapsed_ms)
 
     def settle(self) -> None:
-        """How far all of it has come, whether to its end, and for how long it has been quiet."""
+        """Update the time, the quiet time and whether all sources are at their end."""
         self.time_ms = self.stream.now_ms
         self.quiet_ms = min((feed.quiet_ms for feed in self.above), default=0)
         self.at_end = all(feed.at_end for feed in self.above)
 
 
 class SetTimestampStep(Step):
-    """A new timestamp."""
+    """A step that sets new timestamps."""
 
     section = "timestamps"
 
@@ -85,17 +85,17 @@ class SetTimestampStep(Step):
         super().__init__(node.name)
         self._fn = node.fn
         self.feed = SetTimestampSource(node.name, partition, feeds)
-        """What its records carry."""
+        """The time source of its records."""
         self._sequence = 0
         self._has_told_seconds = False
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """Everything that it hands on."""
+        """The time source of all records that it forwards."""
         return (self.feed,)
 
     def process(self, batch: Batch) -> None:
-        """Call the function with the value."""
+        """Call the function with the value and forward the record with the returned timestamp."""
         batch, timestamps = self.applied(batch, self._timestamp, batch.values)
         if timestamps and not self._has_told_seconds:
             self._warn_seconds(timestamps[0])
@@ -130,25 +130,25 @@ class SetTimestampStep(Step):
         self.forward(result)
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """As much more above as here."""
+        """Return times above that are later by as much as `time_ms` is later than the time here."""
         left_ms = time_ms - self.feed.time_ms
         return [(feed, feed.time_ms + left_ms) for feed in self.feed.above]
 
     def pass_time(self, feed: TimeSource, elapsed_ms: int) -> None:
-        """The mark of an input: what comes from there has gone on by as much."""
+        """Take the time mark of an input: its source here advances by the elapsed time."""
         self.feed.pass_time(feed, elapsed_ms)
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
-        """All records at hand have been taken: note how far the sources have come."""
+        """Update the time source after all available records were taken."""
         self.feed.settle()
         return False
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know."""
+        """Return what a restart needs."""
         return {"stream": self.feed.stream.to_data(), "sequence": self._sequence}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         self.feed.stream.load(data["stream"])
         self._sequence = int(data["sequence"])
         self.feed.settle()
@@ -163,5 +163,5 @@ class SetTimestampStep(Step):
         found: When = self._fn(value)
         timestamp_ms = when_ms(found)
         if timestamp_ms < 0:
-            raise UsageError(f"a record can't have a time before 1970: {found!r}")
+            raise UsageError(f"set_timestamp returned a time before 1970: {found!r}")
         return timestamp_ms

@@ -1,10 +1,10 @@
 """Steps without state: map, filter, rekey, the ports of a cogroup, and the ends of a topology.
 
-Rule of the module: one record gives the same results whatever came before it. The user's functions
-run in `Batch.applied`, which knows the record if one fails. Timestamps and headers are kept, as in
-Kafka Streams. A value of None passes through `map` and `filter` like any other; in a table's change
-it is a deletion, which these steps do not show to the functions. `RepartitionStep` stamps records
-with their provenance and sends time marks.
+Rule of the module: the results of a record do not depend on earlier records. The user's functions
+run in `Batch.applied`, which identifies the record if one fails. Timestamps and headers are kept,
+as in Kafka Streams. A value of None passes through `map` and `filter` like any other; in a table's
+change it is a deletion, which these steps do not pass to the functions. `RepartitionStep` stamps
+records with their provenance and sends time marks.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from streamlog.windows.emit import UNKNOWN_MS
 
 
 class PortStep(Step):
-    """Says of each value which input it came by."""
+    """A step that adds to each value the number of its input."""
 
     def __init__(self, node: Port) -> None:
         super().__init__(node.name)
         self._number = node.number
 
     def process(self, batch: Batch) -> None:
-        """No value stays none: aggregations leave it out."""
+        """Forward pairs of number and value; None stays None, so aggregations drop it."""
         number = self._number
         values = [None if value is None else (number, value) for value in batch.values]
         self.forward(batch.with_values(values))
 
 
 class MapStep(Step):
-    """A new key and value."""
+    """A step that sets a new key and value."""
 
     def __init__(self, name: str, fn: Callable[[Any, Any], tuple[Any, Any]]) -> None:
         super().__init__(name)
@@ -80,7 +80,7 @@ class MapStep(Step):
 
 
 class MapValuesStep(Step):
-    """A new value."""
+    """A step that sets a new value."""
 
     def __init__(self, name: str, fn: Callable[[Any], Any]) -> None:
         super().__init__(name)
@@ -93,14 +93,14 @@ class MapValuesStep(Step):
 
 
 class FlatMapStep(Step):
-    """Any number of new keys and values."""
+    """A step that makes any number of keys and values of a record."""
 
     def __init__(self, name: str, fn: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> None:
         super().__init__(name)
         self._fn = fn
 
     def process(self, batch: Batch) -> None:
-        """Call the function with key and value; take all that it gives before going on."""
+        """Call the function with key and value; takes all results of a record at once."""
         batch, lists = self.applied(batch, self._all, batch.keys, batch.values)
         flat = _repeated(batch, lists).with_values([value for each in lists for _, value in each])
         self.forward(flat.with_keys([key for each in lists for key, _ in each]))
@@ -109,19 +109,19 @@ class FlatMapStep(Step):
         pairs = list(self._fn(key, value))
         for pair in pairs:
             if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004 - a pair
-                raise TypeError(f"flat_map must give pairs (key, value), not {pair!r}")
+                raise TypeError(f"flat_map must return pairs (key, value), not {pair!r}")
         return pairs
 
 
 class FlatMapValuesStep(Step):
-    """Any number of new values."""
+    """A step that makes any number of values of a record."""
 
     def __init__(self, name: str, fn: Callable[[Any], Iterable[Any]]) -> None:
         super().__init__(name)
         self._fn = fn
 
     def process(self, batch: Batch) -> None:
-        """Call the function with the value; take all that it gives before going on."""
+        """Call the function with the value; takes all results of a record at once."""
         batch, lists = self.applied(batch, self._all, batch.values)
         flat = _repeated(batch, lists)
         self.forward(flat.with_values([value for values in lists for value in values]))
@@ -131,7 +131,7 @@ class FlatMapValuesStep(Step):
 
 
 def _repeated(batch: Batch, lists: Sequence[Sequence[object]]) -> Batch:
-    """Each record as often as something was made of it."""
+    """Return each record as often as it has results."""
     ats = [at for at, made in enumerate(lists) for _ in made]
     flat = Batch(
         batch.origin,
@@ -145,7 +145,7 @@ def _repeated(batch: Batch, lists: Sequence[Sequence[object]]) -> Batch:
 
 
 class FilterStep(Step):
-    """Records for which the function is true."""
+    """A step that keeps records for which the function is true."""
 
     def __init__(self, name: str, fn: Callable[[Any, Any], bool]) -> None:
         super().__init__(name)
@@ -158,7 +158,7 @@ class FilterStep(Step):
 
 
 class FilterNotStep(Step):
-    """Records for which the function is not true."""
+    """A step that keeps records for which the function is not true."""
 
     def __init__(self, name: str, fn: Callable[[Any, Any], bool]) -> None:
         super().__init__(name)
@@ -171,20 +171,20 @@ class FilterNotStep(Step):
 
 
 class PeekStep(Step):
-    """Shows each record to a function."""
+    """A step that passes each record to a function."""
 
     def __init__(self, name: str, fn: Callable[[Any], object]) -> None:
         super().__init__(name)
         self._fn = fn
 
     def process(self, batch: Batch) -> None:
-        """Call the function with the record; what it returns is not used."""
+        """Call the function with the record; ignores its result."""
         batch, _ = self.applied(batch, self._fn, batch.records())
         self.forward(batch)
 
 
 class RekeyStep(Step):
-    """A new key."""
+    """A step that sets a new key."""
 
     def __init__(self, name: str, fn: Callable[[Any, Any], Any]) -> None:
         super().__init__(name)
@@ -197,10 +197,10 @@ class RekeyStep(Step):
 
 
 class ViewStep(Step):
-    """What is seen of a table."""
+    """A step that shows a table through a function."""
 
     sends_old_values = True
-    """Somebody needs to know what its changes replace."""
+    """Whether a step downstream needs the values that changes replace."""
 
     def __init__(self, name: str, fn: Callable[..., Any]) -> None:
         super().__init__(name)
@@ -208,32 +208,32 @@ class ViewStep(Step):
 
 
 class TableMapValuesStep(ViewStep):
-    """A new value for each change that is not a deletion."""
+    """A step that sets a new value in each change that is not a deletion."""
 
     def process(self, batch: Batch) -> None:
         """Call the function with the value, if there is one."""
         fn = self.fn
         if batch.old_values is not None:
-            told = self.sends_old_values
-            self.forward(view_changes(self, batch, lambda _, v: fn(v), sends_old_values=told))
+            sends_old = self.sends_old_values
+            self.forward(view_changes(self, batch, lambda _, v: fn(v), sends_old_values=sends_old))
             return
         batch, values = self.applied(batch, lambda v: None if v is None else fn(v), batch.values)
         self.forward(batch.with_values(values))
 
 
 class TableFilterStep(ViewStep):
-    """Rows that pass; a row that passed before and does not pass now is deleted.
+    """A step that keeps rows that pass; deletes a row that passed before and no longer does.
 
-    Where the table above does not know what it replaces (early rows of open windows), every row
-    that does not pass is deleted, as it may have passed before.
+    If the table above does not know what it replaces (early rows of open windows), every row that
+    does not pass is deleted, because it may have passed before.
     """
 
     def process(self, batch: Batch) -> None:
-        """Call the function with key and value, if there is one."""
-        fn, told = self.fn, self.sends_old_values
+        """Call the function with key and value, if there is a value."""
+        fn, sends_old = self.fn, self.sends_old_values
         if batch.old_values is not None:
             seen = view_changes(
-                self, batch, lambda k, v: v if fn(k, v) else None, sends_old_values=told
+                self, batch, lambda k, v: v if fn(k, v) else None, sends_old_values=sends_old
             )
             self.forward(seen)
             return
@@ -261,10 +261,10 @@ _STEPS: dict[type[Node], Callable[[str, Callable[..., Any]], Step]] = {
 
 
 def stateless_step(node: Node) -> Step:
-    """The step of a node that is nothing but a function.
+    """Return the step of a node that consists of a function.
 
     Raises:
-        TopologyError: it is something else.
+        TopologyError: the node is of another kind.
     """
     if not isinstance(node, Stateless):
         raise TopologyError(f"{node.name!r} is a {type(node).__name__}, which no task can run")
@@ -272,7 +272,7 @@ def stateless_step(node: Node) -> Step:
 
 
 class SinkStep(Step):
-    """Writes to a topic."""
+    """A step that writes to a topic."""
 
     def __init__(self, name: str, topic: TopicSpec, collector: Collector) -> None:
         super().__init__(name)
@@ -280,7 +280,7 @@ class SinkStep(Step):
         self._collector = collector
 
     def process(self, batch: Batch) -> None:
-        """Records as bytes into the outbox; the partition follows from the key."""
+        """Add the records as bytes to the outbox; their keys decide the partitions."""
         batch, keys, values = self.written(batch, self._topic)
         headers = batch.origin.headers
         self._collector.send(
@@ -298,13 +298,13 @@ class SinkStep(Step):
 
 
 PASSING_MS = 5_000
-"""In steps of this the passing of time is told to tasks downstream, while nothing comes; the first
-are as short as the log allows, later ones a quarter of the time that it has been so."""
+"""While no records come, downstream tasks receive marks in multiples of this interval. The first
+interval is as short as the log allows; later ones are a quarter of the quiet time so far."""
 PASSING_MAX_MS = 600_000
 
 
 class RepartitionStep(Step):
-    """Writes to a repartition topic, with provenance; and time marks for all its partitions."""
+    """A step that writes to a repartition topic, with provenance, and sends it time marks."""
 
     def __init__(
         self,
@@ -318,9 +318,9 @@ class RepartitionStep(Step):
         beside: RepartitionStep | None = None,
         is_timed: bool = False,
     ) -> None:
-        """`beside` is another one of the task that writes to the same topic.
+        """`beside` is another step of the task that writes to this topic.
 
-        `is_timed`: somebody behind the topic waits for time to go on.
+        `is_timed`: a node after the topic waits for time to advance.
         """
         super().__init__(name)
         self._topic = topic
@@ -335,11 +335,15 @@ class RepartitionStep(Step):
         }
         self._told_ms: dict[TimeSource, int] = {}
         self._last: dict[bytes, tuple[int, int]] = {} if beside is None else beside._last  # noqa: SLF001 - its own class
-        """By the identity of each feed: position of the last record, and how many were made of it;
-        in the topic they are told apart by this, whichever step of the task has written them."""
+        """By the identity of each time source: the position of the last record, and the number of
+        results it has. They tell results apart in the topic, whichever step of the task wrote them.
+        """
 
     def process(self, batch: Batch) -> None:
-        """Records as bytes into the outbox; those without a key have no place to go."""
+        """Add the records as bytes to the outbox.
+
+        Records without a key are dropped and counted: they have no partition.
+        """
         if batch.has_null_keys:
             kept = [key is not None for key in batch.keys]
             self._collector.drop(self.name, "null key", kept.count(False))
@@ -362,10 +366,10 @@ class RepartitionStep(Step):
         )
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """When those behind it are told again how time goes on without records.
+        """Return when to send the next time mark while no records come.
 
-        They may wait for this source to close what others have filled. The longer it is quiet,
-        the longer the steps.
+        Downstream nodes may wait for this source before they close windows that others have filled.
+        The longer it is quiet, the longer the intervals.
         """
         if not self._is_timed:
             return
@@ -375,19 +379,19 @@ class RepartitionStep(Step):
                 yield feed, feed.time_ms + max(steps * PASSING_MS, 1)
 
     def follows(self) -> Iterable[tuple[TimeSource, int]]:
-        """Those behind it may wait for this source alone as soon as others are further."""
+        """Return when to follow other partitions, for which downstream nodes may wait."""
         if not self._is_timed or self._idle_marks_ms:
             return
         for feed in self._marked:
             yield feed, 0 if feed.time_ms == UNKNOWN_MS else feed.time_ms + PASSING_MS
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - marks tell stream time
-        """Tell every partition how far each feed has come, and if to its end, if that is news."""
+        """Send every partition a time mark for each source whose time or end has changed."""
         for feed, before in self._marked.items():
             quiet_ms = max((ms for ms in self._idle_marks_ms if ms <= feed.quiet_ms), default=0)
             turn_ms = max(feed.turn_ms, feed.time_ms)
             mark = ProvenanceMark(turn_ms, feed.time_ms, quiet_ms if feed.at_end else BUSY_MS)
-            # By marks it can't have come further than what is taken of it.
+            # Marks can't have brought it further than what was taken of it.
             told_ms = min(feed.marked_ms, feed.time_ms)
             if mark == before and told_ms == self._told_ms.get(feed, UNKNOWN_MS):
                 continue
@@ -420,6 +424,9 @@ class RepartitionStep(Step):
             if positions[0] == last:
                 indexes[0] = index + 1
         else:
+            # One record (position 7) makes three results, the next one (8) makes one:
+            # positions 7 7 7 8 have indexes 0 1 2 0. The pair identifies a result downstream, so
+            # it must continue over batches: a batch that begins with 7 again continues with 3.
             indexes = []
             for position in positions:
                 index = index + 1 if position == last else 0

@@ -7,8 +7,8 @@ A task makes one step for each frozen node of its sub-topology. Rules of the mod
 2. A change of a table may carry the value that it replaces. Along one edge the old values form a
    chain: each is what the last change of its key forwarded. The same function computes both, so
    functions on tables have to be deterministic.
-3. A row of a table on which a function fails, and that the policy skips, is forwarded as a deletion
-   of what was there before. A deletion is forwarded only if there was a row.
+3. If a function fails on a row of a table and the policy skips the row, the step forwards a
+   deletion of the earlier row. A deletion is forwarded only if there was a row.
 
 Not done here: which step belongs to which node (`step_factory`), and error policies
 (`error_handling`).
@@ -40,130 +40,131 @@ from streamlog.windows.emit import FAR_MS
 RawColumn: TypeAlias = Sequence[bytes | None]
 
 T = TypeVar("T")
-"""What a user's function gives."""
+"""The result of a user's function."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a step that keeps rows is given by its task."""
+    """What a task passes to a step that keeps rows."""
 
     store: KeyValueStore
     collector: Collector
     partition: int
     feeds: Sequence[TimeSource]
-    """Where its records come from."""
+    """The time sources that the step's records come from."""
     sends_old_values: bool
-    """Changes that it hands on say what they replace: somebody needs it."""
+    """Whether forwarded changes carry the values that they replace: a step downstream needs them.
+    """
 
 
 class Step:
     """A node at work.
 
-    What a kind has nothing to do for does nothing here; a task calls only what a kind has.
+    The methods do nothing here; a task calls only those that a step's class overrides.
     """
 
     section: ClassVar[str] = ""
-    """Where in the progress `to_data` goes; "": it has nothing to write down but its stores."""
+    """The section of the progress that holds `to_data`; "": only the stores have state."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.children: list[Step] = []
         self.node_time = NO_TIME
-        """How far time has come by the records that reach it, if it keeps time."""
+        """Event time by the records that reach the node, if it keeps time."""
         self.failures: NodeFailures | None = None
-        """What becomes of records on which it fails; None: the task fails."""
+        """The error policy for records on which the step fails; None: the task fails."""
 
     def process(self, batch: Batch) -> None:
-        """Take in a batch; hand on what comes of it. This one hands on the batch itself."""
+        """Process a batch and forward the results; here, the batch itself."""
         self.forward(batch)
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """The sources that rows of its own making are; see `Node.feeds`."""
+        """The time sources of rows that the step itself produces; see `Node.feeds`."""
         return ()
 
     @property
     def clocks(self) -> Sequence[TimeSource]:
-        """What tells how far event time has come here, if the node keeps time."""
+        """The time sources that tell the event time here, if the node keeps time."""
         return self.own_time_sources
 
     @property
     def next_wall_ms(self) -> int:
-        """Nothing happens here by the clock on the wall before this time."""
+        """The wall-clock time before which the step has nothing to do by that clock."""
         return FAR_MS
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """At which stream time of its feeds something happens here next, record or none.
+        """Return the stream times of its time sources at which the step has something to do next.
 
-        A runner sees to it that time goes on there while nothing comes (time marks).
+        A runner makes sure that time advances there even without records (time marks).
         """
         return ()
 
     def follows(self) -> Iterable[tuple[TimeSource, int]]:
-        """As `waits_for`, once the other partitions of an input's topic have come that far."""
+        """Return what `waits_for` does, for time that comes from an input's other partitions."""
         return self.waits_for()
 
     def ends_at(self, due_ms: int) -> int:
-        """The end of the window that closes at this stream time; the time itself elsewhere."""
+        """Return the end of the window that closes at this stream time; by default, that time."""
         return due_ms
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:  # noqa: ARG002 - of those with feeds of their own
-        """How far its feeds have to come until its own have come to `time_ms`."""
+        """Return the times that its time sources have to reach for its own to reach `time_ms`."""
         return ()
 
     def pass_time(self, feed: TimeSource, elapsed_ms: int) -> None:
-        """Time has gone on in an input, as a mark says; `settle` follows."""
+        """Take a time mark: event time has advanced in an input; `settle` follows."""
 
     def look(self, now_ms: int) -> None:
-        """The time on the wall from now on: milliseconds that never go back."""
+        """Set the wall-clock time: milliseconds that never go back."""
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - for kinds with a clock
-        """All records at hand have been taken, here and above: let time take effect.
+        """Let time take effect, after all available records were taken, here and above.
 
-        Returns whether this has changed something that a commit is due for. `now_ms` is None
-        when rows have been emitted for a commit, and no clock moves.
+        Returns whether this has changed something that a commit is due for. `now_ms` is None after
+        rows were emitted for a commit; then no clock moves.
         """
         return False
 
     @property
     def has_waiting(self) -> bool:
-        """Whether rows wait for a commit to be handed on."""
+        """Whether rows wait for a commit before they are forwarded."""
         return False
 
     def emit(self) -> None:
-        """Hand them on; `settle` follows."""
+        """Forward the rows that wait for a commit; `settle` follows."""
 
     def flush(self) -> None:
         """Write what is kept as objects into the store."""
 
     def init(self) -> None:
-        """The state is there, the first records follow."""
+        """Start: the state is restored, the first records follow."""
 
     def close(self) -> None:
-        """There will be no more records."""
+        """End: there are no more records."""
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the stores, as plain data; see `section`."""
+        """Return what a restart needs besides the stores, as plain data; see `section`."""
         return {}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
 
     def table(self) -> Iterator[tuple[Any, Any]]:
-        """The rows of the table that it keeps: keys and values.
+        """Iterate over the rows of the table that the step keeps: keys and values.
 
         Raises:
-            TopologyError: it keeps none.
+            TopologyError: the step keeps no table.
         """
         raise TopologyError(f"{self.name!r} keeps no table")
 
     def applied(
         self, batch: Batch, fn: Callable[..., T], *columns: Sequence[Any]
     ) -> tuple[Batch, list[T]]:
-        """What the user's function gives for each record; those that fail may be left out.
+        """Return the user's function's results, and the batch without records that were skipped.
 
         Raises:
-            ProcessingError: it raised, and records may not be left out here.
+            ProcessingError: the function raised, and the policy does not skip the record.
         """
         results, error = map_until_error(fn, *columns)
         if error is None:
@@ -173,7 +174,7 @@ class Step:
         return self.failures.settled(batch, results, error, fn, columns)
 
     def serialize_keys(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
-        """Keys as bytes, as `written`."""
+        """Return the keys as bytes; see `serialize_with`."""
         try:
             return batch, batch.raw_keys(serde, self.name)
         except ProcessingError:
@@ -183,7 +184,7 @@ class Step:
         return batch, batch.raw_keys(serde, self.name)
 
     def serialize_values(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
-        """Values as bytes, as `serialize_with`."""
+        """Return the values as bytes; see `serialize_with`."""
         try:
             return batch, batch.raw_values(serde, self.name)
         except ProcessingError:
@@ -193,16 +194,16 @@ class Step:
         return batch, batch.raw_values(serde, self.name)
 
     def written(self, batch: Batch, topic: TopicSpec) -> tuple[Batch, RawColumn, RawColumn]:
-        """Keys and values as bytes, as `serialize_with`."""
+        """Return keys and values as a topic's serdes write them; see `serialize_with`."""
         return self.serialize_with(batch, topic.key, topic.value)
 
     def serialize_with(
         self, batch: Batch, key: Serde[Any], value: Serde[Any]
     ) -> tuple[Batch, RawColumn, RawColumn]:
-        """Keys and values as bytes; records that can't be written may be left out.
+        """Return keys and values as bytes, and the batch without records that were skipped.
 
         Raises:
-            ProcessingError: one can't be, and records may not be left out here.
+            ProcessingError: a record can't be written, and the policy does not skip it.
         """
         try:
             keys = batch.raw_keys(key, self.name)
@@ -216,7 +217,7 @@ class Step:
         return batch, keys, batch.raw_values(value, self.name)
 
     def forward(self, batch: Batch) -> None:
-        """Hand a batch to all children, unless it is empty."""
+        """Pass a batch to all children, unless it is empty."""
         if batch.rows:
             for child in self.children:
                 child.process(batch)
@@ -229,18 +230,19 @@ def _serialize(serde: Serde[Any], item: object) -> bytes | None:
 def view_changes(
     step: Step, batch: Batch, view: Callable[[Any, Any], Any], *, sends_old_values: bool = True
 ) -> Batch:
-    """The changes as a view of the table shows them, and what they replace in the view.
+    """Return the changes as a view of the table shows them, with what they replace in the view.
 
-    Without those of rows that are seen neither before nor after.
+    Changes of rows that the view shows neither before nor after are left out.
 
     Args:
-        step: the view, whose policy counts.
-        batch: changes with what they replace.
-        view: what is seen of a key and its value, which is not None; None: nothing.
-        sends_old_values: somebody needs what is replaced; else it is left away.
+        step: the view, whose error policy applies.
+        batch: changes with the values that they replace.
+        view: returns what the view shows for a key and its value, which is not None; None: no row.
+        sends_old_values: whether a step downstream needs the old values; otherwise they are
+            dropped.
 
     Raises:
-        ProcessingError: `view` failed, and rows may not be left out here.
+        ProcessingError: `view` failed, and the policy does not skip the row.
     """
     keys, before = batch.keys, batch.old_values or ()
     if step.failures is None:
@@ -266,7 +268,7 @@ def view_changes(
 
 
 def without_void_deletions(batch: Batch) -> Batch:
-    """The changes without deletions of what was not there."""
+    """Return the changes without deletions of rows that did not exist."""
     if batch.old_values is None or not has_none(batch.values):
         return batch
     columns = zip(batch.values, batch.old_values, strict=True)
@@ -277,10 +279,10 @@ def without_void_deletions(batch: Batch) -> Batch:
 def apply_to_new(
     step: Step, batch: Batch, at: int, fn: Callable[..., Any], *arguments: object
 ) -> Any:  # noqa: ANN401 - the user's
-    """What the function gives for a row; None if it fails and the row is left out.
+    """Return the function's result for a row; None if it fails and the policy skips the row.
 
     Raises:
-        ProcessingError: it failed, and rows may not be left out here.
+        ProcessingError: the function failed, and the policy does not skip the row.
     """
     try:
         return fn(*arguments)
@@ -297,10 +299,10 @@ def apply_to_new(
 def apply_to_old(
     step: Step, batch: Batch, at: int, fn: Callable[..., Any], *arguments: object
 ) -> Any:  # noqa: ANN401 - the user's
-    """What the function gave for a row when that came: None if it was left out then.
+    """Return the function's earlier result for a row; None if the row was skipped then.
 
     Raises:
-        ProcessingError: it fails now, and rows may not be left out here.
+        ProcessingError: the function fails now, and the policy does not skip the row.
     """
     try:
         return fn(*arguments)

@@ -1,7 +1,8 @@
-"""Which step does what a node says: one line per kind, and what a step may know of its task.
+"""Which step runs a node: one line per kind, and what a step may know of its task.
 
-A new operator is a node (`topology`), a step of its own module, and a line here. Rule of the file:
-steps are made in build order, so whatever a node names (parents, tables) is there already.
+A new operator is a node (`nodes`), a step in a module of its own, and a line here. Rule of the
+file: steps are made in build order, so the steps of everything that a node names (parents, tables)
+exist.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ _Maker: TypeAlias = Callable[[Any, "StepDeps"], Step]
 
 @dataclass(frozen=True, slots=True)
 class StepDeps:
-    """What is around a step in its task."""
+    """What a step may use of its task."""
 
     subtopology: Subtopology
     partition: int
@@ -121,14 +122,14 @@ class StepDeps:
     store: KeyValueStore
     collector: Collector
     owner: int
-    """Grows with every owner of the state."""
+    """Larger for each later owner of the state."""
     inputs: Mapping[PartitionKey, Input]
     steps: Mapping[str, Step]
-    """Those that are made already."""
+    """The steps that exist so far."""
     global_tables: GlobalTables
 
     def feeds(self, node: Node) -> list[TimeSource]:
-        """Where this node's records come from, in this task."""
+        """Return the time sources of this node's records in this task."""
         counted = self._counted_by_joins(node)
         return [
             counted.get(feed, feed)
@@ -137,11 +138,11 @@ class StepDeps:
         ]
 
     def _counted_by_joins(self, node: Node) -> dict[TimeSource, NodeTimeSource]:
-        """Inputs whose records come through joins of streams alone, as these have counted them.
+        """Return the inputs that reach the node through joins of streams only, as these count them.
 
-        A join keeps records that find no partner: they move its time, and with it the time of the
-        nodes behind it, though nothing of them comes out (decision 012). What comes through several
-        joins is counted by each of them.
+        A join keeps records that find no partner: they advance its time, and with it the time of
+        the nodes after it, though the join forwards nothing for them (decision 012). An input that
+        comes through several joins is counted by each of them.
         """
         above = self.subtopology.nearest(node, lambda n: isinstance(n, Entry | StreamJoin))
         direct = {
@@ -162,10 +163,11 @@ class StepDeps:
         }
 
     def marked_by(self, node: Node) -> list[set[Input]]:
-        """For each of its `feeds` the inputs that it comes from, in which time may be marked.
+        """Return, for each of the node's `feeds`, the inputs whose time marks reach it in order.
 
-        None if its rows come at times of their own, and through a repartition topic: where a mark
-        there stands between them depends on how fast others are.
+        Empty for a time source with rows of its own times that is fed through a repartition topic:
+        there, the point at which a mark arrives between the rows depends on the speed of other
+        tasks.
         """
         found: list[set[Input]] = []
         for origin in self.subtopology.origins(node):
@@ -176,7 +178,7 @@ class StepDeps:
         return found
 
     def clocks(self, node: Node) -> list[TimeSource]:
-        """Where this node learns from how far event time has come, in this task."""
+        """Return the time sources that tell this node the event time in this task."""
         counted = self._counted_by_joins(node)
         return [
             counted.get(feed, feed)
@@ -187,22 +189,22 @@ class StepDeps:
         ]
 
     def table(self, name: str) -> Lookup:
-        """The step that keeps a table.
+        """Return the step that keeps a table.
 
         Raises:
             TopologyError: its rows can't be looked up by key.
         """
         step = self.steps[name]
         if not isinstance(step, Lookup):
-            raise TopologyError(f"{name!r} is no table that can be joined with")
+            raise TopologyError(f"{name!r} is not a table that a stream can be joined with")
         return step
 
     def sends_old_values(self, node: Node) -> bool:
-        """Whether changes that this node hands on say what they replace: somebody needs it."""
+        """Return whether the node's changes carry the values that they replace."""
         return self.subtopology.sends_old_values(node)
 
     def context(self, node: Node) -> StepContext:
-        """What a step that keeps rows needs."""
+        """Return what a step that keeps rows needs."""
         return StepContext(
             self.store,
             self.collector,
@@ -226,157 +228,156 @@ class StepDeps:
         return () if found is None else (found,)
 
 
-def step_of(node: Node, around: StepDeps) -> Step:
-    """The node at work."""
+def step_of(node: Node, deps: StepDeps) -> Step:
+    """Return the step that runs a node."""
     make = _KINDS.get(type(node))
-    return stateless_step(node) if make is None else make(node, around)
+    return stateless_step(node) if make is None else make(node, deps)
 
 
 def _rows(step: Callable[[Any, StepContext], Step]) -> _Maker:
-    """The maker of a step that keeps rows of its own."""
-    return lambda node, around: step(node, around.context(node))
+    """Return the maker of a step that keeps rows of its own."""
+    return lambda node, deps: step(node, deps.context(node))
 
 
-def _foreign_key_join(node: ForeignKeyJoin, around: StepDeps) -> Step:
-    sides = [cast("TableSideStep", around.steps[side]) for side in node.parents]
-    return ForeignKeyJoinStep(node, around.store, around.collector, sides=sides)
+def _foreign_key_join(node: ForeignKeyJoin, deps: StepDeps) -> Step:
+    sides = [cast("TableSideStep", deps.steps[side]) for side in node.parents]
+    return ForeignKeyJoinStep(node, deps.store, deps.collector, sides=sides)
 
 
-def _foreign_key_rows(node: ForeignKeyRows, around: StepDeps) -> Step:
-    feeds, telling = around.feeds(node), around.sends_old_values(node)
-    return ForeignKeyRowsStep(node, around.store, feeds=feeds, sends_old_values=telling)
+def _foreign_key_rows(node: ForeignKeyRows, deps: StepDeps) -> Step:
+    feeds, sends_old = deps.feeds(node), deps.sends_old_values(node)
+    return ForeignKeyRowsStep(node, deps.store, feeds=feeds, sends_old_values=sends_old)
 
 
-def _suppress_until_closed(node: SuppressUntilClosed, around: StepDeps) -> Step:
+def _suppress_until_closed(node: SuppressUntilClosed, deps: StepDeps) -> Step:
     return SuppressUntilClosedStep(
         node,
-        around.store,
-        around.collector,
-        feeds=around.feeds(node),
-        marked_by=around.marked_by(node),
-        partition=around.partition,
-        sends_old_values=around.sends_old_values(node),
+        deps.store,
+        deps.collector,
+        feeds=deps.feeds(node),
+        marked_by=deps.marked_by(node),
+        partition=deps.partition,
+        sends_old_values=deps.sends_old_values(node),
     )
 
 
-def _table_table_join(node: TableTableJoin, around: StepDeps) -> Step:
+def _table_table_join(node: TableTableJoin, deps: StepDeps) -> Step:
     return TableTableJoinStep(
         node,
-        around.store,
-        around.collector,
-        sides=[cast("TableSideStep", around.steps[side]) for side in node.parents],
-        feeds=around.feeds(node),
-        sends_old_values=around.sends_old_values(node),
+        deps.store,
+        deps.collector,
+        sides=[cast("TableSideStep", deps.steps[side]) for side in node.parents],
+        feeds=deps.feeds(node),
+        sends_old_values=deps.sends_old_values(node),
     )
 
 
-def _view(node: View, around: StepDeps) -> Step:
+def _view(node: View, deps: StepDeps) -> Step:
     step = cast("ViewStep", stateless_step(node))
-    step.sends_old_values = around.sends_old_values(node)
+    step.sends_old_values = deps.sends_old_values(node)
     return step
 
 
 def _keeping(step: Callable[..., Step]) -> _Maker:
-    """The maker of a step that keeps the rows of a table."""
+    """Return the maker of a step that keeps the rows of a table."""
 
-    def make(node: Node, around: StepDeps) -> Step:
-        telling = around.sends_old_values(node)
-        return step(node, around.store, around.collector, sends_old_values=telling)
+    def make(node: Node, deps: StepDeps) -> Step:
+        sends_old = deps.sends_old_values(node)
+        return step(node, deps.store, deps.collector, sends_old_values=sends_old)
 
     return make
 
 
-def _process(node: Process, around: StepDeps) -> Step:
+def _process(node: Process, deps: StepDeps) -> Step:
     return ProcessorStep(
         node,
-        around.store,
-        app_id=around.subtopology.app_id,
-        partition=around.partition,
-        feeds=around.clocks(node),
-        is_watched=around.subtopology.is_watched(node),
-        rows=_rows_of(node, around) if node.tables else None,
+        deps.store,
+        app_id=deps.subtopology.app_id,
+        partition=deps.partition,
+        feeds=deps.clocks(node),
+        is_watched=deps.subtopology.is_watched(node),
+        rows=_rows_of(node, deps) if node.tables else None,
     )
 
 
-def _rows_of(node: Process, around: StepDeps) -> TaskRows:
-    known = tables_in(around.subtopology)
+def _rows_of(node: Process, deps: StepDeps) -> TaskRows:
+    known = tables_in(deps.subtopology)
     tables = {name: each for name, each in known.items() if each.owner.name in node.tables}
-    steps = {name: around.table(name) for name in node.tables}
-    return TaskRows(node.name, tables, steps, around.partition, around.partitions)
+    steps = {name: deps.table(name) for name in node.tables}
+    return TaskRows(node.name, tables, steps, deps.partition, deps.partitions)
 
 
-def _writable_table(node: WritableTable, around: StepDeps) -> Step:
-    workers = (n for n in around.subtopology.nodes if isinstance(n, AgentTables | Process))
+def _writable_table(node: WritableTable, deps: StepDeps) -> Step:
+    workers = (n for n in deps.subtopology.nodes if isinstance(n, AgentTables | Process))
     return WritableTableStep(
         node,
-        around.store,
-        around.collector,
-        partition=around.partition,
-        owner=around.owner,
+        deps.store,
+        deps.collector,
+        partition=deps.partition,
+        owner=deps.owner,
         has_writers=any(node.name in each.tables for each in workers),
-        sends_old_values=around.sends_old_values(node),
+        sends_old_values=deps.sends_old_values(node),
     )
 
 
-def _async_map_values(node: AsyncMapValues, around: StepDeps) -> Step:
+def _async_map_values(node: AsyncMapValues, deps: StepDeps) -> Step:
     return AsyncMapValuesStep(
         node,
-        around.store,
-        around.collector,
-        feeds=around.feeds(node),
-        partition=around.partition,
-        owner=around.owner,
+        deps.store,
+        deps.collector,
+        feeds=deps.feeds(node),
+        partition=deps.partition,
+        owner=deps.owner,
     )
 
 
-def _join_side(node: JoinSide, around: StepDeps) -> Step:
-    return JoinSideStep(node, around.store)
+def _join_side(node: JoinSide, deps: StepDeps) -> Step:
+    return JoinSideStep(node, deps.store)
 
 
-def _stream_join(node: StreamJoin, around: StepDeps) -> Step:
+def _stream_join(node: StreamJoin, deps: StepDeps) -> Step:
     return StreamJoinStep(
         node,
-        [cast("JoinSideStep", around.steps[side]) for side in node.parents],
-        around.store,
-        around.collector,
-        feeds=around.feeds(node),
-        partition=around.partition,
-        one_by_one=around.subtopology.record_at_a_time,
+        [cast("JoinSideStep", deps.steps[side]) for side in node.parents],
+        deps.store,
+        deps.collector,
+        feeds=deps.feeds(node),
+        partition=deps.partition,
+        one_by_one=deps.subtopology.record_at_a_time,
     )
 
 
-def _as_of_join(node: AsOfJoin, around: StepDeps) -> Step:
-    table = around.steps[node.table]
+def _as_of_join(node: AsOfJoin, deps: StepDeps) -> Step:
+    table = deps.steps[node.table]
     if not isinstance(table, AsOfLookup):
-        raise TopologyError(f"{node.table!r} has no history that {node.name!r} could look into")
+        raise TopologyError(f"table {node.table!r} keeps no versions for join {node.name!r}")
     if node.waiting is None:
-        return AsOfJoinStep(node, table, around.collector)
+        return AsOfJoinStep(node, table, deps.collector)
     return WaitingAsOfJoinStep(
         node,
         table,
-        around.collector,
-        waiting=NamedStore(around.store, node.waiting),
-        feeds=around.feeds(node),
-        partition=around.partition,
+        deps.collector,
+        waiting=NamedStore(deps.store, node.waiting),
+        feeds=deps.feeds(node),
+        partition=deps.partition,
     )
 
 
-def _repartition_sink(node: RepartitionSink, around: StepDeps) -> Step:
+def _repartition_sink(node: RepartitionSink, deps: StepDeps) -> Step:
     beside = [
         step
-        for name, step in around.steps.items()
-        if isinstance(step, RepartitionStep)
-        and node.topic in around.subtopology.by_name[name].writes
+        for name, step in deps.steps.items()
+        if isinstance(step, RepartitionStep) and node.topic in deps.subtopology.by_name[name].writes
     ]
     return RepartitionStep(
         node.name,
         node.topic,
-        around.collector,
-        partitions=around.partitions[node.topic.name],
-        feeds=around.feeds(node),
-        idle_marks_ms=around.subtopology.idle_marks_ms[node.topic.name],
+        deps.collector,
+        partitions=deps.partitions[node.topic.name],
+        feeds=deps.feeds(node),
+        idle_marks_ms=deps.subtopology.idle_marks_ms[node.topic.name],
         beside=beside[0] if beside else None,
-        is_timed=node.topic.name in around.subtopology.timed,
+        is_timed=node.topic.name in deps.subtopology.timed,
     )
 
 
@@ -394,7 +395,7 @@ _KINDS: dict[type[Node], _Maker] = {
     ForeignKeyJoin: _foreign_key_join,
     ForeignKeyRows: _foreign_key_rows,
     SuppressUntilClosed: _suppress_until_closed,
-    SuppressWithin: lambda node, around: SuppressWithinStep(node, around.store, around.collector),
+    SuppressWithin: lambda node, deps: SuppressWithinStep(node, deps.store, deps.collector),
     TableMapValues: _view,
     TableFilter: _view,
     TableSide: lambda node, _: TableSideStep(node.name, is_left=node.is_left),
@@ -408,20 +409,20 @@ _KINDS: dict[type[Node], _Maker] = {
     WritableTable: _writable_table,
     AgentTables: lambda node, _: Step(node.name),
     AsyncMapValues: _async_map_values,
-    TableJoin: lambda node, around: TableJoinStep(node, around.table(node.table), around.collector),
+    TableJoin: lambda node, deps: TableJoinStep(node, deps.table(node.table), deps.collector),
     Split: lambda node, _: SplitStep(node),
-    Branch: lambda node, around: BranchStep(node, cast("SplitStep", around.steps[node.parents[0]])),
-    Dedupe: lambda node, around: DedupeStep(node, around.store),
-    SetTimestamp: lambda node, around: SetTimestampStep(
-        node, feeds=[input_of(feed) for feed in around.feeds(node)], partition=around.partition
+    Branch: lambda node, deps: BranchStep(node, cast("SplitStep", deps.steps[node.parents[0]])),
+    Dedupe: lambda node, deps: DedupeStep(node, deps.store),
+    SetTimestamp: lambda node, deps: SetTimestampStep(
+        node, feeds=[input_of(feed) for feed in deps.feeds(node)], partition=deps.partition
     ),
     JoinSide: _join_side,
     StreamJoin: _stream_join,
     VersionedTable: _keeping(VersionedTableStep),
     AsOfJoin: _as_of_join,
-    GlobalJoin: lambda node, around: GlobalJoinStep(
-        node, around.global_tables.rows_of(node.table.name), around.collector
+    GlobalJoin: lambda node, deps: GlobalJoinStep(
+        node, deps.global_tables.rows_of(node.table.name), deps.collector
     ),
-    Sink: lambda node, around: SinkStep(node.name, node.topic, around.collector),
+    Sink: lambda node, deps: SinkStep(node.name, node.topic, deps.collector),
     RepartitionSink: _repartition_sink,
 }

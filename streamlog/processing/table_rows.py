@@ -1,12 +1,12 @@
-"""TableRows: where the rows of a table lie in its task's store, and how they are read.
+"""TableRows: where the rows of a table are in its task's store, and how to read them.
 
 A task returns rows as bytes, and any process that has the topology can read them: the bytes travel,
 the types come from the program. `TaskRows` gives a processor the rows that its own task keeps: it
-reads what the task has computed so far, and what it sets is visible to all nodes of the task at
-once and committed with them. Rules of the module: keys are those of the table, without the store's
-prefix; views are applied where rows are read; a scan is a sequence of pages, each of which costs
-its task a bounded time and is consistent in itself; a key of another partition is refused. Not done
-here: finding the task that has a key, and waiting for it (the worker's).
+reads what the task has computed so far, and what it sets is visible to all nodes of the task
+immediately and is committed with them. Rules of the module: keys are those of the table, without
+the store's prefix; views are applied where rows are read; a scan is a sequence of pages, each of
+which costs its task a bounded time and is consistent in itself; a key of another partition is
+refused. Not done here: finding the task that has a key, and waiting for it (the worker's job).
 """
 
 from __future__ import annotations
@@ -61,44 +61,44 @@ from streamlog.windows.window_assigner import Assigner
 
 PAGE_ROWS_MAX = 1_000
 PAGE_BYTES_MAX = 1024 * 1024
-"""A page ends with the row that reaches it."""
+"""A page ends with the row that reaches this size."""
 PAGE_LOOKED_AT_MAX = 10_000
-"""Rows that are passed over cost time too: some 20 ms of the task's."""
+"""Skipped rows cost time too: this many take the task some 20 ms."""
 
 Scan = Callable[[bytes, bytes | None], Iterator[tuple[bytes, bytes]]]
-"""Keys and values from a key up to another one, in order."""
+"""Returns the keys and values from one key up to another one, in order."""
 
 _WINDOW_BYTES = len(window_key(0, 0, b""))
 
 
 class KeySpan(NamedTuple):
-    """Which rows of a table: those from `low` up to `high` whose own key begins with `head`."""
+    """A part of a table: the rows from `low` up to `high` whose own key begins with `head`."""
 
     low: bytes = b""
     high: bytes | None = None
     head: bytes = b""
     own_at: int = 0
-    """Where the row's own key begins: a window comes before it."""
+    """The index at which the row's own key begins: a window comes before it."""
 
 
 class RowPage(NamedTuple):
-    """Some rows, and where to go on."""
+    """Some rows, and the key from which to continue."""
 
     rows: list[tuple[bytes, bytes]]
     next_key: bytes | None
-    """None: there are no more."""
+    """None: there are no more rows."""
 
 
 def read_page(
     scan: Scan, prefix: bytes, span: KeySpan, *, rows_max: int = PAGE_ROWS_MAX
 ) -> RowPage:
-    """The first rows of a scan over a store.
+    """Return the first rows of a scan over a store.
 
     Args:
         scan: the store's `range`.
-        prefix: of the table's keys in it.
-        span: what is looked for.
-        rows_max: fewer than `PAGE_ROWS_MAX`.
+        prefix: the prefix of the table's keys in it.
+        span: the rows to return.
+        rows_max: limits the rows; at most `PAGE_ROWS_MAX`.
     """
     rows: list[tuple[bytes, bytes]] = []
     size_bytes = 0
@@ -117,19 +117,19 @@ def read_page(
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of one table or of a view of one."""
+    """The rows of a table, or of a view of one."""
 
     name: str
     owner: Node
-    """What keeps them: a node with a `table_key`."""
+    """The node that keeps them: one with a `table_key`."""
     views: tuple[View, ...]
-    """Applied to each, in order."""
+    """The views to apply to each row, in order."""
     subtopology: int
-    """Of the tasks that have them."""
+    """The sub-topology whose tasks have them."""
     counted_by: tuple[str, ...]
-    """The topics whose partitions are the table's."""
+    """The topics that have as many partitions as the table."""
     partitioner: Partitioner = DEFAULT
-    """Of these topics."""
+    """The partitioner of these topics."""
 
     @property
     def is_windowed(self) -> bool:
@@ -138,12 +138,12 @@ class TableRows:
 
     @property
     def key_serde(self) -> Serde[Any]:
-        """Of keys, or of those within a window."""
+        """The serde of the keys, or of the keys inside `Windowed`."""
         return table_key(self.owner)
 
     @property
     def source(self) -> TopicSpec:
-        """The topic that rows can be written to.
+        """The topic to which rows can be written.
 
         Raises:
             UsageError: the rows are computed.
@@ -152,37 +152,37 @@ class TableRows:
             return self.owner.puts
         if self.views or not isinstance(self.owner, TableSource):
             raise UsageError(
-                f"table {self.name!r} is computed, its rows can't be put: write to what it is "
-                "computed from"
+                f"table {self.name!r} is computed, so its rows can't be written: write to the "
+                "topics that it is computed from"
             )
         return self.owner.topic
 
     def partitions(self, counts: Mapping[str, int]) -> int:
-        """How many partitions it has."""
+        """Return the number of partitions of the table."""
         return max(counts[topic] for topic in self.counted_by)
 
     def partition_of(self, raw: bytes, count: int) -> int:
-        """Where the row of a key is, as its bytes (`own_key`), among so many partitions."""
+        """Return the partition of a key, given as bytes (`own_key`), out of `count`."""
         return partition_by(self.partitioner, raw, count)
 
     def own_key(self, key: object) -> bytes:
-        """What decides the partition: the key's bytes, without a window.
+        """Return what decides the partition: the key's bytes, without a window.
 
         Raises:
-            SerdeError: it is not of the table's type.
+            SerdeError: the key is not of the table's type.
         """
         return self._dumped(key.key if isinstance(key, Windowed) and self.is_windowed else key)
 
     def row_key(self, key: object) -> bytes:
-        """Where the row of this key lies.
+        """Return the key of the row in the store.
 
         Raises:
-            SerdeError: it is not of the table's type.
+            SerdeError: the key is not of the table's type.
         """
         if not self.is_windowed:
             return self._dumped(key)
         if isinstance(key, Windowed) and isinstance(self.owner, CountedAggregate):
-            return self._dumped(key.key)  # All that is open of a key is in one place.
+            return self._dumped(key.key)  # One row holds all open windows of a key.
         if not isinstance(key, Windowed):
             raise SerdeError(
                 f"table {self.name!r} is windowed: its keys are Windowed(key, start, end), "
@@ -191,7 +191,7 @@ class TableRows:
         return window_key(when_ms(key.end), when_ms(key.start), self._dumped(key.key))
 
     def row(self, row_key: bytes, data: bytes) -> tuple[Any, Any] | None:
-        """Key and value of a row; None if there is none, or a view hides it.
+        """Return key and value of a row; None if there is none, or a view hides it.
 
         Raises:
             SerdeError: the bytes are not of the table's types.
@@ -199,7 +199,7 @@ class TableRows:
         return self._viewed(self._key(row_key), self._value(data))
 
     def found(self, key: object, row_key: bytes, data: bytes) -> tuple[Any, Any] | None:
-        """The row that was asked for by its key, in what lies where it is; see `row`."""
+        """Return the row of a key from the bytes at its row key; see `row`."""
         if not isinstance(self.owner, CountedAggregate):
             return self.row(row_key, data)
         opened = self._open(self.owner, row_key, data)
@@ -208,7 +208,7 @@ class TableRows:
     def _open(
         self, owner: CountedAggregate, row_key: bytes, data: bytes
     ) -> Iterator[tuple[Any, Any]]:
-        """The windows of so many records that are open of a key."""
+        """Iterate over the open count windows of a key."""
         key = self.key_serde.loads(row_key)
         for first_ms, last_ms, result in read_open_windows(owner, data):
             window = Windowed(key, moment(first_ms), moment(last_ms))
@@ -216,7 +216,7 @@ class TableRows:
                 yield pair
 
     def _viewed(self, key: object, value: object) -> tuple[Any, Any] | None:
-        """The row as the views show it."""
+        """Return the row as the views show it."""
         for view in self.views:
             if value is None:
                 return None
@@ -224,16 +224,16 @@ class TableRows:
         return None if value is None else (key, value)
 
     def stored(self, data: bytes) -> bytes:
-        """A value as its task keeps it, for `row` to read; not when it is over."""
+        """Return a value as its task stores it, for `row` to read; without an expiry time."""
         written = isinstance(self.owner, WritableTable) and self.owner.ttl_ms is not None
         return bytes(TIME_BYTES) + data if written else data
 
     def seen(
         self, rows: Iterable[tuple[bytes, bytes]], *, at_ms: int | None = None
     ) -> Iterator[tuple[Any, Any]]:
-        """Keys and values of those that no view hides; see `row`.
+        """Iterate over keys and values of the rows that no view hides; see `row`.
 
-        `at_ms` is what `span` was asked for: windows that begin later are left out.
+        `at_ms` is the time passed to `span`: windows that begin later are left out.
         """
         owner = self.owner
         if isinstance(owner, CountedAggregate):
@@ -252,17 +252,17 @@ class TableRows:
                 yield found
 
     def span(self, *, prefix: object = None, at_ms: int | None = None) -> KeySpan:
-        """The rows whose keys begin with `prefix` and whose window may have `at_ms` in it.
+        """Return the rows whose keys begin with `prefix` and whose window may contain `at_ms`.
 
-        Whether it has is looked at by `seen`.
+        `seen` checks whether the window does.
 
         Raises:
-            SerdeError: keys of this type have no beginning.
-            UsageError: the table has no windows, or none has this time in it.
+            SerdeError: keys of this type have no prefix.
+            UsageError: the table has no windows.
         """
         head = b"" if prefix is None else self._head(prefix)
         if isinstance(self.owner, CountedAggregate):
-            # By key alone: whether a window has this time in it is looked at by `seen`.
+            # By key alone: `seen` checks whether a window contains this time.
             return KeySpan(head, prefix_end(head) if head else None, head)
         if not self.is_windowed:
             if at_ms is not None and not isinstance(self.owner, WritableTable):
@@ -291,7 +291,7 @@ class TableRows:
     def _head(self, prefix: object) -> bytes:
         if not isinstance(self.key_serde, StrSerde | BytesSerde):
             raise SerdeError(
-                f"the keys of table {self.name!r} have no prefix: only those of str and bytes do"
+                f"the keys of table {self.name!r} have no prefix: only str and bytes keys do"
             )
         return self._dumped(prefix)
 
@@ -338,14 +338,14 @@ _READERS: dict[type[Node], Callable[[Any, bytes], object]] = {
     SessionAggregate: _read_result,
     SlidingAggregate: _read_result,
 }
-"""What the bytes of a row stand for: one line per kind of node that keeps a table."""
+"""How to read the bytes of a row: one line per kind of node that keeps a table."""
 
 
 def table_key(node: Node) -> Serde[Any]:
-    """How the keys of the table that this node keeps are written.
+    """Return the key serde of the table that this node keeps.
 
     Raises:
-        TopologyError: it keeps none.
+        TopologyError: the node keeps no table.
     """
     if node.table_key is None:
         raise TopologyError(f"{node.name!r} is a {type(node).__name__} and keeps no table")
@@ -353,7 +353,7 @@ def table_key(node: Node) -> Serde[Any]:
 
 
 def tables_of(topology: Topology) -> dict[str, TableRows]:
-    """All tables of a topology and the views of them, by the names of their nodes."""
+    """Return all tables of a topology and their views, by the names of their nodes."""
     found: dict[str, TableRows] = {}
     for sub in topology.subtopologies:
         found |= tables_in(sub)
@@ -361,7 +361,7 @@ def tables_of(topology: Topology) -> dict[str, TableRows]:
 
 
 def tables_in(sub: Subtopology) -> dict[str, TableRows]:
-    """The tables of a sub-topology and the views of them, by the names of their nodes."""
+    """Return the tables of a sub-topology and their views, by the names of their nodes."""
     found: dict[str, TableRows] = {}
     behind: dict[str, str] = {}
     for node in sub.nodes:
@@ -371,7 +371,7 @@ def tables_in(sub: Subtopology) -> dict[str, TableRows]:
             partitioner = _partitioner(sub, counted_by)
             found[node.name] = TableRows(node.name, node, (), sub.number, counted_by, partitioner)
         elif isinstance(node, AtCommits):
-            behind[node.name] = above  # Its rows are those of the table.
+            behind[node.name] = above  # Its rows are those of the table above.
         elif isinstance(node, View) and above in found:
             of = found[above]
             views = (*of.views, node)
@@ -380,12 +380,12 @@ def tables_in(sub: Subtopology) -> dict[str, TableRows]:
 
 
 def _partitioner(sub: Subtopology, topics: Iterable[str]) -> Partitioner:
-    """Of the topics that a table's keys come by: those of joined ones are alike."""
+    """Return the partitioner of a table's topics: joined topics all have the same one."""
     return next((sub.topics[name].partitioner for name in topics if name in sub.topics), DEFAULT)
 
 
 def prefix_of(subtopology: Subtopology, table: str) -> bytes:
-    """What keys of a table begin with in the store of its task.
+    """Return the prefix of a table's keys in the store of its task.
 
     Raises:
         TopologyError: the sub-topology has no such table.
@@ -397,7 +397,7 @@ def prefix_of(subtopology: Subtopology, table: str) -> bytes:
 
 
 def table_named(tables: Mapping[str, TableRows], name: str) -> TableRows:
-    """The table of this name.
+    """Return the table of this name.
 
     Raises:
         UsageError: there is none.
@@ -418,44 +418,44 @@ def _entry_topics(sub: Subtopology, node: Node) -> tuple[str, ...]:
 def local_key(
     rows: TableRows, key: object, who: str, *, partitions: int, mine: frozenset[int]
 ) -> bytes:
-    """The bytes of a key whose row is in one of these partitions.
+    """Return the bytes of a key whose row is in one of these partitions.
 
     Raises:
-        UsageError: it is in another one, so its row is with another task.
-        SerdeError: it is not of the table's type.
+        UsageError: the key is in another partition, so another task has its row.
+        SerdeError: the key is not of the table's type.
     """
     raw = rows.own_key(key)
     partition = rows.partition_of(raw, partitions) if partitions > 1 else 0
     if partition not in mine:
         here = ", ".join(map(str, sorted(mine)))
         raise UsageError(
-            f"{who!r} has partition {here} of table {rows.name!r} in hand, and key {key!r} is in "
-            f"partition {partition}: ask with `await table.fetch(key)`, write with `await "
-            "table.put(key, value)`, or let the records have the table's key (rekey before it)"
+            f"{who!r} has partition {here} of table {rows.name!r}, and key {key!r} is in "
+            f"partition {partition}: read it with `await table.fetch(key)`, write it with `await "
+            "table.put(key, value)`, or give the records the table's key (rekey before it)"
         )
     return raw
 
 
 def not_local_error(who: str, table: str) -> UsageError:
-    """What those hear who ask for rows of a table that is not with them."""
+    """Return the error for an agent or processor that uses a table whose rows it does not have."""
     return UsageError(
-        f"{who!r} has no rows of table {table!r} at hand, as its code was not seen to name it: "
-        "declare the table first, or say tables=[...] where the agent or processor is declared"
+        f"{who!r} has no rows of table {table!r}, because its code does not appear to name it: "
+        "declare the table first, or pass tables=[...] where the agent or processor is declared"
     )
 
 
 def serialize_value(rows: TableRows, value: object) -> bytes | None:
-    """A value of a table as bytes; None deletes a row.
+    """Return a value of a table as bytes; None deletes a row.
 
     Raises:
-        UsageError: the rows of the table are not for the program to set.
-        SerdeError: it is not of the table's type.
+        UsageError: the program can't set rows of this table.
+        SerdeError: the value is not of the table's type.
     """
     owner = rows.owner
     if rows.views or not isinstance(owner, WritableTable):
         raise UsageError(
-            f"the rows of table {rows.name!r} can't be set here, they are computed or come from a "
-            'topic: a table that the program writes is declared by app.table("name", key=, value=)'
+            f"the rows of table {rows.name!r} can't be set here, because they are computed or come "
+            'from a topic: declare a table to write with app.table("name", key=, value=)'
         )
     if value is None:
         return None
@@ -466,7 +466,7 @@ def serialize_value(rows: TableRows, value: object) -> bytes | None:
 
 
 class TaskRows:
-    """The rows that a processor has at hand."""
+    """The rows that a processor can read and write in its own task."""
 
     def __init__(
         self,
@@ -476,7 +476,7 @@ class TaskRows:
         partition: int,
         counts: Mapping[str, int],
     ) -> None:
-        """`steps` keep the rows, by the names of the nodes; `counts` has the topics' partitions."""
+        """`steps` keep the rows, by the names of nodes; `counts` are the partition counts."""
         self._who = who
         self._tables = tables
         self._steps = steps
@@ -487,7 +487,7 @@ class TaskRows:
         self._marks: dict[str, RowMark] = {}
 
     def bind(self, written_ms: Callable[[], int], store: KeyValueStore) -> None:
-        """Write at this time, through this view of the task's store."""
+        """Write rows with this function's time, through this view of the task's store."""
         self._written_ms, self._store = written_ms, store
 
     def get(self, table: str, key: object) -> Any:  # noqa: ANN401 - of the user's type
@@ -506,7 +506,7 @@ class TaskRows:
         data = serialize_value(rows, value)
         step = self._steps[rows.owner.name]
         if self._store is None or not isinstance(step, WritableTableStep):
-            raise UsageError(f"{self._who!r} can't set rows before its task has begun")
+            raise UsageError(f"{self._who!r} can't set rows before its task has started")
         step.set(RowWrite(raw, data, self._written_ms()), self._store)
 
     def range(self, table: str) -> Iterator[tuple[Any, Any]]:
@@ -520,16 +520,16 @@ class TaskRows:
                 yield key, seen
 
     def begin(self) -> None:
-        """What has been set until now stays."""
+        """Keep the rows that were set until now: `undo` returns to this state."""
         self._marks = {name: step.mark() for name, step in self._written}
 
     def undo(self) -> None:
-        """What has been set since `begin` was taken back in the store."""
+        """Forget the rows set since `begin`; the caller has undone them in the store."""
         for name, step in self._written:
             step.go_back(self._marks[name])
 
     def hand_on(self) -> None:
-        """Tell those below the tables what has been set."""
+        """Forward the rows that were set to the steps below the tables."""
         for _, step in self._written:
             step.hand_on()
 

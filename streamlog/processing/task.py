@@ -4,10 +4,10 @@ The worker, the test driver and a history run the same class: it has no consumer
 thread or loop, and `now_ms` counts only for sources that have gone quiet. Rule of the module: what
 a task knows is a function of the records that it has processed, in the order of its `RecordQueue`,
 and all of it is in the checkpoint: changed rows, and a `TaskProgress` with input offsets, stream
-times and the state of each source. A new task on a restored store continues as if nothing had
-happened. A task that has raised an error is of no more use, and what it had not committed is lost
-with it. `Holdup` names the results that are due by some sources and held back by others. Not done
-here: sending, committing, restoring (the runner's), and bounds of the input buffers (`buffered`).
+times and the state of each source. A new task on a restored store continues as if there had been no
+restart. Do not use a task after it raises an error: what it had not committed is lost with it.
+`Holdup` names results that some sources have made due and others hold back. Not done here: sending,
+committing, restoring (the runner's job), and bounds of the input buffers (`buffered`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from streamlog.topology import Subtopology
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
 
 NAMED_MAX = 5
-"""How many partitions a message names."""
+"""The most partitions that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +88,17 @@ class Holdup:
     end_ms: int
     """The end of the window, or the time for which a timer is set."""
     due_ms: int
-    """The event time that every source has to reach: the end and grace."""
+    """The event time that every source has to reach: the end plus grace."""
     behind: Mapping[Source, int]
-    """The sources that have not, and the event time that each has reached."""
+    """The sources that have not reached it, with the event time of each."""
     ahead: Source
-    """The source that is furthest."""
+    """The source with the largest event time."""
     ahead_ms: int
     retimed: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """Nodes that set other timestamps, and nodes behind them, with the topics above them."""
+    """Nodes that set other timestamps, and nodes after them, with the topics that feed them."""
 
     def told(self) -> str:
-        """In a line: what is held back, by what, and what to do."""
+        """Return one line: what is held back, by which sources, and what to do."""
         places = sorted(self.behind)
         named = [f"{partition_name(each)} ({self._standing(each)})" for each in places[:NAMED_MAX]]
         if len(places) > NAMED_MAX:
@@ -115,15 +115,15 @@ class Holdup:
         nodes = {name.partition("/")[0] for name, _ in places} & {*self.retimed}
         if not nodes:
             return (
-                "Send records to these partitions, give the topic fewer of them, or declare "
-                '.idle_after("30s") on the window'
+                "Send records to these partitions, create the topic with fewer partitions, or "
+                'declare .idle_after("30s") on the window'
             )
         above = "set_timestamp before the merge and " if any("/" in n for n, _ in places) else ""
         topics = {topic for node in nodes for topic in self.retimed[node]}
         return (
-            f"Behind set_timestamp a partition of {', '.join(sorted(topics))} without records has "
-            "no event time, and no time mark gives it one: declare timestamp= on the topic in "
-            f'place of set_timestamp, or {above}.idle_after("30s") on the window'
+            f"After set_timestamp, a partition of {', '.join(sorted(topics))} without records has "
+            "no event time, and no time mark gives it one: declare timestamp= on the topic instead "
+            f'of set_timestamp, or {above}.idle_after("30s") on the window'
         )
 
     def _standing(self, source: Source) -> str:
@@ -132,7 +132,7 @@ class Holdup:
 
 
 def find_holdups(steps: Iterable[Step], sub: Subtopology) -> list[Holdup]:
-    """What is due in these steps by some sources, and held back by others."""
+    """Return the results of these steps that some sources have made due and others hold back."""
     found: list[Holdup] = []
     for step in steps:
         if isinstance(step, RepartitionStep):
@@ -150,9 +150,10 @@ def find_holdups(steps: Iterable[Step], sub: Subtopology) -> list[Holdup]:
 
 
 def _find_untimed(step: RepartitionStep, retimed: Mapping[str, Collection[str]]) -> list[Holdup]:
-    """What several sources with other timestamps hold back together downstream.
+    """Return what sources without any event time hold back after a repartition.
 
-    There they are one source, which has no time before each of them has.
+    Several sources whose timestamps are set anew become one source there, which has no event time
+    until each of them has one.
     """
     found: list[Holdup] = []
     for feed in step.node_time.feeds:
@@ -177,19 +178,19 @@ class TaskId:
 
 
 NO_MARKS: Mapping[PartitionKey, Sequence[TimeMark]] = MappingProxyType({})
-"""There are none."""
+"""No time marks."""
 NOT_BROUGHT: Mapping[PartitionKey, int] = MappingProxyType({})
-"""No input is brought anywhere."""
+"""No input to advance."""
 
 
 class TaskPart(Protocol):
-    """What is known in a task and has to be known after a restart."""
+    """A part of a task's state that a restart needs, apart from the store."""
 
     def to_data(self) -> dict[str, object]:
-        """As plain data."""
+        """Return it as plain data."""
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
 
 
 class Task:
@@ -213,26 +214,27 @@ class Task:
         doubts_ends: bool = False,
         stamped: Collection[str] = (),
     ) -> None:
-        """A task that goes on where its state ends.
+        """Create a task that continues where its state ends.
 
         Args:
             subtopology: what to run.
-            task_id: its number and the partition.
+            task_id: number of the sub-topology, and the partition.
             partitions: partition counts of all topics, see `Topology.partition_counts`.
             store: the restored state; None for a task without state.
-            progress: what the state has taken in; by default what the store says.
-            era: which state the app has let go of (see `check_inheritance`).
-            merges: take what comes through a repartition topic in the order of time (`merged`),
-                whatever order it was sent in. Not for a runner that may send it twice.
-            pause: waits before a record is tried again (see `failures`).
-            caches: what the tasks of a process may cache of their states, together.
+            progress: the input offsets and times of the state; by default those in the store.
+            era: which state the app has discarded (see `check_inheritance`).
+            merges: take records of a repartition topic in the order of event time (`MergedInput`),
+                in whatever order they were sent. Not for a runner that may send records twice.
+            pause: waits before a record is retried (see `failures`).
+            caches: the cache budget that all tasks of a process share.
             global_tables: those of the app, as the runner reads them.
-            history: which time of the topics that it reads is taken, and no more; None: all.
-            merge_buffer_bytes: what may wait for an earlier record, per repartition topic.
-            doubts_ends: somebody answers `find_problems`. Else an input at its end holds nobody
-            back.
-            stamped: repartition topics whose records are wanted with columns of stamps in place of
-                headers (`SinkBatch.stamps`).
+            history: the time spans to take of the topics; None: everything.
+            merge_buffer_bytes: bounds the records that wait for an earlier one, per repartition
+                topic.
+            doubts_ends: the runner answers the questions in `doubts`. Without it, an input at its
+                end holds back no other.
+            stamped: repartition topics whose records carry columns of stamps instead of headers
+                (`SinkBatch.stamps`).
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -240,7 +242,7 @@ class Task:
             TopologyError: the progress is that of another topology.
         """
         if store is None and subtopology.changelog_topic is not None:
-            raise TopologyError(f"task {task_id} of {subtopology.app_id!r} has state: give a store")
+            raise TopologyError(f"task {task_id} of {subtopology.app_id!r} has state: pass store=")
         self.id = task_id
         self.subtopology = subtopology
         self._partitions = partitions
@@ -248,7 +250,7 @@ class Task:
         self._history = history
         self._merge_buffer_bytes = merge_buffer_bytes
         self._owner = 0 if store is None else changelog_offset(store)
-        """Grows with every owner of the state, as each writes to the changelog."""
+        """Larger for each later owner of the state, because each owner writes to the changelog."""
         self._store = StoreTransaction(store if store is not None else MemoryStore(), budget=caches)
         self._collector = Collector(stamped)
         self._pause = pause
@@ -256,7 +258,7 @@ class Task:
         self._queue = self._new_queue()
         self._logs: dict[PartitionKey, SourceLog] = {}
         self.doubts: list[EndOfInputQuestion] = []
-        """What has to be known before it can go on, as of the last `process`."""
+        """The questions to answer before the task can continue, as of the last `process`."""
         self._steps: dict[str, Step] = {}
         self._build(global_tables or GlobalTables())
         steps = self._steps.values()
@@ -267,7 +269,7 @@ class Task:
         self._passing, self._waiting = self._with("pass_time"), self._with("waits_for")
         self._following = [step for step in self._waiting if not self._is_patient(step)]
         self._owners = {f: s for s in steps for f in (*s.own_time_sources, *s.clocks)}
-        """Of feeds that are no inputs."""
+        """The steps that own time sources other than inputs."""
         self._has_news, self._era = False, era or Era()
         if store is not None and subtopology.changelog_topic is not None:
             self._begin(progress, stored_progress(store))
@@ -276,12 +278,12 @@ class Task:
 
     @property
     def inputs(self) -> tuple[PartitionKey, ...]:
-        """The topic partitions it reads, in the order of their rank."""
+        """The topic partitions that the task reads, in the order of their rank."""
         return tuple(self._queue.inputs)
 
     @property
     def positions(self) -> dict[PartitionKey, int]:
-        """The next offset to be taken in, where it is known: seek there before reading."""
+        """The offset of the next record to take, where it is known: seek there before reading."""
         return {
             place: entry.position
             for place, entry in self._queue.inputs.items()
@@ -290,35 +292,36 @@ class Task:
 
     @property
     def cuts(self) -> dict[PartitionKey, int]:
-        """Where inputs were cut (`history`): of each its first offset beyond the end."""
+        """Of inputs that reached their cut (`history`), the first offset beyond it."""
         inputs = self._queue.inputs.values()
         return {e.place: e.cut for e in inputs if isinstance(e, CutInput) and e.cut is not None}
 
     @property
     def buffered(self) -> dict[PartitionKey, int]:
-        """Records that have arrived and wait for their turn. Never pause an input with none."""
+        """The number of records that have arrived and wait. Never pause an input that has none."""
         return {place: len(entry) for place, entry in self._queue.inputs.items()}
 
     @property
     def merge_waits(self) -> list[MergeWait]:
-        """What waits behind repartition topics for sources that are behind."""
+        """The records that wait for slower sources after repartition topics."""
         merged = (entry for entry in self._queue.inputs.values() if isinstance(entry, MergedInput))
         return [wait for entry in merged if (wait := entry.wait) is not None]
 
     @property
     def next_wall_ms(self) -> int:
-        """Nothing happens by the clock on the wall before this time."""
+        """The wall-clock time before which no step has anything to do by that clock."""
         return min((step.next_wall_ms for step in self._clocked), default=FAR_MS)
 
     def clock(self, topic: str) -> str:
-        """Names how event time is read from a topic: see `Told`."""
+        """Return the name by which time marks identify how event time is read from a topic."""
         return clock_name(self.subtopology.app_id, self.subtopology.topics[topic])
 
     @property
     def waits_quiet(self) -> dict[PartitionKey, int]:
-        """After how long a quiet, from now, a time mark in an input would make a difference.
+        """How much more event time an input at its end needs for a waiting result to be due.
 
-        Of inputs that are read to their end. Milliseconds; a runner sees to it that one comes.
+        In milliseconds per input. A runner makes sure that a time mark arrives once the topic has
+        been quiet for that long.
         """
         found: dict[PartitionKey, int] = {}
         pairs = (pair for step in self._waiting for pair in step.waits_for())
@@ -329,11 +332,11 @@ class Task:
 
     @property
     def behind(self) -> dict[PartitionKey, int]:
-        """To which event time an input has to come to make a difference.
+        """The event time that an input without records has to reach for a waiting result to be due.
 
-        Of inputs of which no record had come when they were looked at first: a runner brings them
-        as far as the other partitions of their topics have come. One that has records goes on by
-        these and by the wall clock alone, since a load that pauses would find its rest late.
+        Of inputs that had no record when they were first sampled: a runner advances them to the
+        time of the other partitions of their topics. An input with records advances by these and by
+        time marks alone; otherwise, a producer that pauses would find its remaining records late.
         """
         found: dict[PartitionKey, int] = {}
         pairs = (pair for step in self._following for pair in step.follows())
@@ -345,13 +348,13 @@ class Task:
 
     @property
     def holdups(self) -> list[Holdup]:
-        """What is due by some of its sources, and held back by others."""
+        """Results that some of their sources have made due and others hold back."""
         return find_holdups(self._waiting, self.subtopology)
 
     def _due(self, waits: Iterable[tuple[TimeSource, int]]) -> list[tuple[PartitionKey, int, int]]:
-        """Inputs of others that are read to their end: where they are, and where they have to be.
+        """Return the inputs at their end that have to advance: where they are, and where to.
 
-        By the time that each has for the node that waits.
+        Times are those that each input has at the node that waits.
         """
         found: list[tuple[PartitionKey, int, int]] = []
         pending = [*waits]
@@ -367,24 +370,27 @@ class Task:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many calls are open that no more records are taken: hold the inputs back."""
+        """Whether so many calls are open that the task takes no records: hold back the inputs."""
         return any(step.is_full for step in self._awaiting.values())
 
     @property
     def state_bytes(self) -> int:
-        """Pending changes by estimate, as of the last checkpoint: a reason to commit early."""
+        """Size of the pending changes by estimate, as of the last checkpoint.
+
+        A large size is a reason to commit early.
+        """
         return self._store.size_bytes
 
     @property
     def stream_times(self) -> dict[PartitionKey, int]:
-        """How far event time has come in what was taken of each input, in milliseconds.
+        """The event time of the records taken from each input, in milliseconds.
 
-        A runner keeps them beside the positions of a task without state: see `start_at`.
+        For a task without state, a runner stores them with the positions: see `start_at`.
         """
         times = {place: entry.time_ms for place, entry in self._queue.inputs.items()}
         if self.subtopology.changelog_topic is not None:
             return times
-        # Nothing else remembers what has reached the nodes that keep time.
+        # A task without state stores the time at its nodes nowhere else.
         reached: dict[PartitionKey, list[int]] = {}
         for node_time in self._node_times.values():
             for feed in node_time.reached.values():
@@ -396,11 +402,11 @@ class Task:
         positions: Mapping[PartitionKey, int],
         times: Mapping[PartitionKey, int] | None = None,
     ) -> None:
-        """All records before these offsets have been given to the task, or are not to be.
+        """Skip all records before these offsets: the task has received them, or does not need them.
 
-        To be called before the first records, and whenever the consumer's position passes
-        offsets that hold no records (control batches, gaps). `times` are the stream times
-        there; without them a task that has no state goes on as if its inputs began there.
+        Call this before the first records, and whenever the consumer's position passes offsets
+        without records (control batches, gaps). `times` are the stream times there; without them, a
+        task without state starts as if its inputs began at these offsets.
         """
         for place, position in positions.items():
             self._queue.inputs[place].start_at(position)
@@ -413,13 +419,13 @@ class Task:
 
     @property
     def logs(self) -> dict[PartitionKey, SourceLog]:
-        """Which log the positions belong to, as far as the task was told."""
+        """The logs that the positions belong to, as set by `belong_to`."""
         return dict(self._logs)
 
     def belong_to(self, logs: Mapping[PartitionKey, SourceLog]) -> None:
-        """The positions in these inputs belong to these logs; it is in the next checkpoint.
+        """Set which logs the positions in these inputs belong to; the next checkpoint contains it.
 
-        Of an input from which records were taken only the leader epoch may change.
+        After records were taken from an input, only the leader epoch may change.
         """
         for place, log in logs.items():
             entry = self._queue.inputs.get(place)
@@ -438,24 +444,23 @@ class Task:
         brought: Mapping[PartitionKey, int] = NOT_BROUGHT,
         confirmed: Sequence[EndOfInputQuestion] = (),
     ) -> Outbox:
-        """Take in records and time marks, and process all whose turn it is.
+        """Add records and time marks, and process everything that the merge order allows.
 
         Args:
-            records: per input partition, by ascending offset, following on those before.
-            now_ms: milliseconds since 1970 by a clock that does not go back; for `idle_after`
-                and for what processors do by the clock on the wall.
-            ends: end offsets (high watermarks). An input is waited for while it is behind its
-                end, and also as long as its end is not known.
-            results: of calls that earlier outboxes of this task have asked for.
-            marks: per input partition, those that stand between the records, and behind them.
-            brought: how far event time has come in inputs that are read to their end, where the
-                log can't say so by marks.
-            confirmed: doubts of this task that are settled: all that was in the log when they were
-                put, here and upstream, has been handed to the task.
+            records: per input partition, by ascending offset, following those of earlier calls.
+            now_ms: milliseconds since 1970 by a clock that does not go back; for `idle_after` and
+                for what processors do by the wall clock.
+            ends: end offsets (high watermarks). The task waits for an input that is behind its end,
+                or whose end is unknown.
+            results: of calls that earlier outboxes of this task asked for.
+            marks: time marks per input partition, between the records or after them.
+            brought: the event time of inputs at their end, where the log cannot hold marks.
+            confirmed: questions of this task that are answered: everything that was in the log when
+                they were asked, here and upstream, has been passed to the task.
 
         Raises:
-            ProcessingError: a record can't be read, or a function failed on it. Give the task
-                up: nothing since the last checkpoint may be committed.
+            ProcessingError: a record is unreadable, or a function failed on it. Discard the task
+                and commit nothing since its last checkpoint.
         """
         inputs, self._doubting.now_ms = self._queue.inputs, now_ms
         for looking in self._looking:
@@ -488,10 +493,10 @@ class Task:
         return outbox
 
     def _take(self, took: set[Input], now_ms: int) -> tuple[set[Input], bool]:
-        """Process records whose turn it is; of which inputs is added to `took`.
+        """Process the records that the merge order allows; adds their inputs to `took`.
 
-        Returns which inputs have passed time marks, and whether a timer fired there. A mark takes
-        effect before what is behind it is taken, as it does if that comes later.
+        Returns the inputs that have passed time marks, and whether a timer fired there. A mark
+        takes effect before the records after it are taken, as if they had arrived later.
         """
         passed: set[Input] = set()
         fired = False
@@ -510,9 +515,9 @@ class Task:
         return passed, fired
 
     def _settle(self, now_ms: int | None) -> bool:
-        """All records at hand have been taken: let time take effect; whether that is news."""
+        """Let time take effect after all available records were taken; returns whether it did."""
         self._follow()
-        # Parents first: what a window or a timer gives may be awaited behind it.
+        # Parents first: rows of a window or a timer may be the input of steps after it.
         is_news = False
         for join in self._meeting:
             join.hold()
@@ -521,19 +526,19 @@ class Task:
         return is_news
 
     def _follow(self) -> None:
-        """Tell the nodes that keep time what their inputs have learned."""
+        """Update the nodes that keep time from their inputs."""
         for node_time in self._node_times.values():
             node_time.follow()
 
     @property
     def has_waiting(self) -> bool:
-        """Whether rows wait for a commit to be handed on: then `emit` comes before `checkpoint`."""
+        """Whether rows wait for a commit: then call `emit` before `checkpoint`."""
         return any(step.has_waiting for step in self._emitting)
 
     def emit(self) -> Outbox:
-        """A commit is about to be made: hand on the rows that wait for one.
+        """Send the rows that wait for a commit, which the caller is about to make.
 
-        Nothing may be processed between this and the `checkpoint` that has them for done.
+        Process nothing between this and the `checkpoint` that marks these rows as sent.
         """
         for join in self._meeting:
             join.hold()
@@ -545,39 +550,43 @@ class Task:
         return self._collector.take()
 
     def write_rows(self, table: str, rows: Sequence[RowWrite]) -> Outbox:
-        """Set rows of a table that the program writes, in this order; they count from here on.
+        """Set rows of a writable table, in this order. They take effect immediately.
 
         Raises:
             TopologyError: the task has no such table.
         """
         step = self._steps.get(table)
         if not isinstance(step, WritableTableStep):
-            raise TopologyError(f"sub-topology {self.id.subtopology} writes no table {table!r}")
+            raise TopologyError(
+                f"sub-topology {self.id.subtopology} has no writable table {table!r}"
+            )
         step.write(rows)
         self._settle(None)
         self._has_news = True
         return self._collector.take()
 
     def adopt(self, node: str, window: FoldedWindow) -> Outbox:
-        """Rows of a windowed aggregation that a runner has folded, of all records that there are.
+        """Take over rows of a windowed aggregation that a runner has folded from all records.
 
-        The progress that the task began with says how far the records have come; rows come by
-        (end, start, key), in as many calls as the runner likes, before the first `process`.
+        The progress with which the task began says up to where. Rows come by (end, start, key), in
+        any number of calls before the first `process`.
 
         Raises:
             TopologyError: the task has no such aggregation.
         """
         step = self._steps.get(node)
         if not isinstance(step, WindowedAggregateStep):
-            raise TopologyError(f"sub-topology {self.id.subtopology} has no windows {node!r}")
+            raise TopologyError(
+                f"sub-topology {self.id.subtopology} has no windowed aggregation {node!r}"
+            )
         step.adopt(window)
         self._has_news = True
         return self._collector.take()
 
     def checkpoint(self) -> Changes:
-        """Everything that has changed since the last one, to be sent as ONE record batch.
+        """Return all changes since the last checkpoint, to be sent as ONE record batch.
 
-        Empty if nothing has, or if the task has no state. The last record is the progress.
+        Empty if nothing has changed, or if the task has no state. The last record is the progress.
 
         Raises:
             UsageError: rows wait for a commit, and `emit` was not called.
@@ -586,7 +595,7 @@ class Task:
         if self.subtopology.changelog_topic is None:
             return Changes()
         if self.has_waiting:
-            raise UsageError(f"task {self.id} has rows that wait for a commit: `emit` comes first")
+            raise UsageError(f"task {self.id} has rows that wait for a commit: call emit() first")
         for step in self._flushing:
             step.flush()
         changes = self._store.changes()
@@ -597,11 +606,11 @@ class Task:
 
     @property
     def progress(self) -> TaskProgress:
-        """What its state has taken in, as of the last checkpoint if nothing came since."""
+        """The input offsets and times of the state; unchanged since the last checkpoint if idle."""
         return TaskProgress(offsets=self.positions, logs=self._logs, sections=self._sections())
 
     def write_again(self, keys: Collection[bytes]) -> None:
-        """Have the next checkpoint contain these keys of the store, as they are."""
+        """Add these keys of the store, with their current values, to the next checkpoint."""
         self._has_news = self._has_news or bool(keys)
         for key in sorted({*keys} - {PROGRESS_KEY}):  # Every checkpoint has the progress.
             value = self._store.get(key)
@@ -611,17 +620,17 @@ class Task:
                 self._store.put(key, value)
 
     def committed(self, records: Changes, *, next_offset: int) -> None:
-        """The changelog has taken the `records` of a checkpoint: bring them into the store.
+        """Apply the records of a checkpoint to the store: the changelog has taken them.
 
         Args:
-            records: what `checkpoint` gave.
-            next_offset: the changelog's offset behind them.
+            records: what `checkpoint` returned.
+            next_offset: the changelog's offset after them.
         """
         if records:
             self._store.commit(records, next_offset=next_offset)
 
     def table(self, node: str) -> Iterator[tuple[Any, Any]]:
-        """The rows of a stateful node: keys and values.
+        """Iterate over the rows of a stateful node: keys and values.
 
         Raises:
             TopologyError: the task has no such node.
@@ -632,12 +641,12 @@ class Task:
         return step.table()
 
     def row(self, node: str, key: bytes, *, committed: bool) -> bytes | None:
-        """One row of a stateful node as `TableRows` reads it; None if there is none.
+        """Return one row of a stateful node as `TableRows` reads it; None if there is none.
 
         Args:
-            node: what keeps the rows.
+            node: the node that keeps the rows.
             key: as in the store, without its prefix.
-            committed: as of the last commit, instead of as it is now.
+            committed: as of the last commit, instead of now.
 
         Raises:
             TopologyError: the task has no such node.
@@ -651,7 +660,7 @@ class Task:
     def rows(
         self, node: str, span: KeySpan, *, committed: bool, rows_max: int = PAGE_ROWS_MAX
     ) -> RowPage:
-        """The first rows of a part of a table, in the order of their keys; see `row`."""
+        """Return the first rows of a part of a table, in the order of their keys; see `row`."""
         prefix = prefix_of(self.subtopology, node)
         if committed:
             return read_page(self._store.stored_range, prefix, span, rows_max=rows_max)
@@ -660,15 +669,15 @@ class Task:
 
     @property
     def committed_positions(self) -> Offsets:
-        """The next offsets to be read, as of the last commit."""
+        """The offsets of the next records to read, as of the last commit."""
         data = self._store.stored(PROGRESS_KEY)
         return {} if data is None else TaskProgress.decode(data).offsets
 
     def close(self) -> None:
-        """Forget what is not committed, and close the store.
+        """Discard what is not committed, and close the store.
 
         Raises:
-            ProcessingError: a processor failed in its `close`; the store is closed all the same.
+            ProcessingError: a processor failed in its `close`; the store is closed nevertheless.
         """
         try:
             for step in self._steps.values():
@@ -677,7 +686,7 @@ class Task:
             self._store.close()
 
     def _settle_rows(self, node: str) -> None:
-        """Bring what a step keeps as objects into the transaction."""
+        """Write what a step keeps as objects into the transaction."""
         self._steps[node].flush()
 
     def _new_queue(self) -> RecordQueue:
@@ -693,7 +702,8 @@ class Task:
 
     def _input(self, topic: TopicSpec) -> Input:
         entry = self._new_input(topic)
-        # In a ring, to be at the end upstream is to have taken what waits here.
+        # In a loop, the upstream task reaches its end only after this task has taken its records:
+        # a question here would wait for its own answer.
         entry.doubting = NO_CHECK if topic.name in self.subtopology.looped else self._doubting
         for node in self.subtopology.nodes:
             if isinstance(node, Entry) and node.topic.name == topic.name:
@@ -735,7 +745,7 @@ class Task:
         )
 
     def _build(self, global_tables: GlobalTables) -> None:
-        around = StepDeps(
+        deps = StepDeps(
             self.subtopology,
             self.id.partition,
             self._partitions,
@@ -747,7 +757,7 @@ class Task:
             global_tables,
         )
         for node in self.subtopology.nodes:
-            step = step_of(node, around)
+            step = step_of(node, deps)
             self._steps[node.name] = step
             step.failures = self._failures(node.name, node)
             for parent in node.parents:
@@ -758,12 +768,12 @@ class Task:
         self._node_times = {step.name: step.node_time for step in keeping}
 
     def _with(self, capability: str) -> list[Step]:
-        """The steps whose kind has this method of `Step`, parents first."""
-        nothing = getattr(Step, capability)
-        return [s for s in self._steps.values() if getattr(type(s), capability) is not nothing]
+        """Return the steps whose class overrides this method of `Step`, parents first."""
+        default = getattr(Step, capability)
+        return [s for s in self._steps.values() if getattr(type(s), capability) is not default]
 
     def _is_patient(self, step: Step) -> bool:
-        """Whether its node says itself for how long it waits for a quiet source."""
+        """Return whether the node declares itself how long it waits for a quiet source."""
         return getattr(self.subtopology.by_name[step.name], "idle_after_ms", None) is not None
 
     def _failures(self, name: str, node: Node) -> NodeFailures | None:
@@ -780,7 +790,7 @@ class Task:
         return entries
 
     def _parts(self) -> dict[str, dict[str, TaskPart]]:
-        """What a restart has to know beside the stores, by section and name."""
+        """Return what a restart needs besides the stores, by section and name."""
         parts: dict[str, dict[str, TaskPart]] = {
             INPUTS_SECTION: {entry.topic.name: entry for entry in self._queue.inputs.values()},
         }
@@ -798,9 +808,9 @@ class Task:
         return {**sections, ERA_SECTION: self._era.number}
 
     def _begin(self, given: TaskProgress | None, stored: TaskProgress | None) -> None:
-        """Go on from the progress that is given, else from that of the store."""
+        """Continue from the given progress, or else from that of the store."""
         self._load(given or stored)
-        # A runner that has moved an input wants that in the next checkpoint.
+        # If the runner has moved an input, the next checkpoint must contain it.
         self._has_news = None not in (given, stored) and given != stored
 
     def _load(self, progress: TaskProgress | None) -> None:
@@ -818,7 +828,7 @@ class Task:
                 for name in parts.keys() & set(stored):
                     parts[name].load(stored[name])
             if NODE_TIMES_SECTION not in sections:
-                # Written before nodes had a time of their own: it was that of the input.
+                # A checkpoint without node times: nodes had the time of their input then.
                 for node_time in self._node_times.values():
                     node_time.start()
         except (KeyError, TypeError, ValueError) as error:

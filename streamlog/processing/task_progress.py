@@ -9,7 +9,7 @@ never goes back: `lower_stream_times` caps the stored times at one moment. Rules
 
 1. Within an era no state is removed.
 2. `latest_times` and `lower_stream_times` walk the same fields, so what is shown is what is reset.
-   A time that was behind another stays behind it.
+   A time that was behind another never passes it.
 3. Numbers that identify rows behind a repartition topic are not times and never go back.
 
 Pure. Not done here: asking the user, and reading and writing the progress (the worker's).
@@ -37,16 +37,16 @@ from streamlog.topology import Subtopology
 from streamlog.windows.emit import UNKNOWN_MS
 
 ERA_SECTION = "era"
-"""Of the progress."""
+"""The section of the era's number."""
 INPUTS_SECTION = "inputs"
-"""The section of what is known of the inputs; in others, names are those of nodes."""
+"""The section of the inputs, by topic; other sections are by node."""
 NODE_TIMES_SECTION = "reached"
-"""The section of how far time has come by what has reached each node."""
+"""The section of the event time at each node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """How often an app has let go of state, and which stores were given up in which era."""
+    """How often an app has discarded state, and the era in which it discarded each store."""
 
     number: int = 0
     lost: Mapping[str, int] = field(default_factory=dict)
@@ -54,22 +54,22 @@ class Era:
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """What is to become of the state that a task has found."""
+    """What a task does with the state that it finds."""
 
     lost: tuple[str, ...]
     """Stores whose rows are to be removed."""
     progress: TaskProgress
-    """What is left of it."""
+    """The rest of the progress."""
 
     def clear(self, store: KeyValueStore) -> None:
-        """Remove the rows that nobody can use any more."""
+        """Remove the rows of the lost stores."""
         for name in self.lost:
             prefix = StoreSpec(name).prefix
             store.delete_range(prefix, prefix_end(prefix))
 
 
 def check_inheritance(sub: Subtopology, progress: TaskProgress, era: Era) -> Inheritance:
-    """What to do with the state that was found.
+    """Return what a task keeps of the state that it finds.
 
     Raises:
         TopologyError: a newer program has taken over, or the state is another topology's.
@@ -80,8 +80,8 @@ def check_inheritance(sub: Subtopology, progress: TaskProgress, era: Era) -> Inh
         raise CorruptData(f"the progress of a task of {sub.app_id!r} has the era {found!r}")
     if found > era.number:
         raise TopologyError(
-            f"a newer version of app {sub.app_id!r} has let go of state that this one works on: "
-            "stop this worker, or start it again to see what has changed"
+            f"a newer version of app {sub.app_id!r} has discarded state that this version uses: "
+            "stop this worker, or restart it to see what has changed"
         )
     foreign = {topic for topic, _ in progress.offsets if topic not in sub.topics}
     if found == era.number:
@@ -92,7 +92,7 @@ def check_inheritance(sub: Subtopology, progress: TaskProgress, era: Era) -> Inh
 
 
 def _keep(progress: TaskProgress, foreign: set[str], lost: set[str]) -> TaskProgress:
-    """Without the inputs that are not read any more, and without what belongs to lost stores."""
+    """Return the progress without inputs that are no longer read and without lost stores."""
     sections: dict[str, object] = dict(progress.sections)
     for name, section in sections.items():
         gone = foreign if name == INPUTS_SECTION else lost
@@ -106,19 +106,19 @@ def _keep(progress: TaskProgress, foreign: set[str], lost: set[str]) -> TaskProg
 def _refuse_foreign(foreign: set[str], sub: Subtopology) -> None:
     if foreign:
         raise TopologyError(
-            f"the state of sub-topology {sub.number} of app {sub.app_id!r} was made by another "
-            f"topology: it has read {', '.join(sorted(foreign))}, which the task does not read "
-            "now. Streams were added or removed before this one; give the app a new id, or delete "
-            "its changelog topics and its state directory to start afresh"
+            f"the state of sub-topology {sub.number} of app {sub.app_id!r} belongs to another "
+            f"topology: it has read {', '.join(sorted(foreign))}, which the task no longer reads. "
+            "Streams were added or removed before this sub-topology; give the app a new id, or "
+            "delete its changelog topics and its state directory to start afresh"
         )
 
 
 _RESUME_FIELD: Final = 6
-"""Where a row of a merged source has the offset before which all was heard (`merged`)."""
+"""The index, in a row of a merged source, of the offset before which all was taken."""
 
 
 class InputRestart(NamedTuple):
-    """Where an input goes on."""
+    """The offset and the log in which an input continues."""
 
     offset: int
     log: SourceLog
@@ -127,7 +127,7 @@ class InputRestart(NamedTuple):
 def restart_inputs(
     progress: TaskProgress, restarts: Mapping[tuple[str, int], InputRestart]
 ) -> TaskProgress:
-    """The progress of a task whose inputs go on in other logs."""
+    """Return the progress of a task whose inputs continue in other logs."""
     sections: dict[str, Any] = dict(progress.sections)
     inputs = dict(sections.get(INPUTS_SECTION, {}))
     for (topic, _), restart in restarts.items():
@@ -153,14 +153,14 @@ TIME_FIELDS: Final = frozenset(
     ("time_ms", "marked_ms", "told_ms", "now_ms", "turn_ms", "reached_ms", "feed_ms")
 )
 CLOCK_FIELDS: Final = frozenset(("stream", "clock", "early"))
-"""Fields of a node that hold fields like these themselves."""
+"""Fields of a node that contain fields like these themselves."""
 
 TimeChange: TypeAlias = Callable[[str, int], int]
-"""The new time in place of a stored one; the text names the source, "" for all of them."""
+"""Returns the new time for a stored one; the text names the source, "" for all of them."""
 STREAM_ROW_FIELDS: Final = 4
 """A source of a `StreamTime`: topic, partition, time, idle. Repartition topics store more."""
 ROW_TIMES: Final = (4, 7)
-"""Where a source of a repartition topic has its time, and the time of its turn, if it has one."""
+"""The indexes of the time and, if present, the merge key of a repartition topic's source."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -168,14 +168,14 @@ class StoredTime:
     """The latest stream time that is stored for a node and a source."""
 
     node: str
-    """Of the topology; for an input its topic."""
+    """The node of the topology; for an input, its topic."""
     source: str
     """Topic and partition; "" if the time is that of all sources together."""
     time_ms: int
 
 
 def latest_times(progress: TaskProgress, *, after_ms: int) -> list[StoredTime]:
-    """The latest time per node and source, of those later than `after_ms`."""
+    """Return the latest time per node and source, of those later than `after_ms`."""
     found: dict[tuple[str, str], int] = {}
     for section, parts in progress.sections.items():
         for name, data in _parts(parts):
@@ -190,7 +190,7 @@ def latest_times(progress: TaskProgress, *, after_ms: int) -> list[StoredTime]:
 
 
 def lower_stream_times(progress: TaskProgress, to_ms: int) -> TaskProgress:
-    """The same progress with no time later than `to_ms`."""
+    """Return the progress with no time later than `to_ms`."""
 
     def cap(_source: str, time_ms: int) -> int:
         return min(time_ms, to_ms)
@@ -204,7 +204,7 @@ def lower_stream_times(progress: TaskProgress, to_ms: int) -> TaskProgress:
 
 
 def latest_header_ms(headers: Headers) -> int:
-    """The latest time that a record or time mark of a repartition topic tells of its source.
+    """Return the latest time in the headers of a record or time mark of a repartition topic.
 
     Raises:
         CorruptData: a header is not readable.
@@ -219,14 +219,15 @@ def latest_header_ms(headers: Headers) -> int:
 
 
 def is_mark(headers: Headers) -> bool:
-    """Whether these are the headers of a time mark of a repartition topic."""
+    """Return whether these are the headers of a time mark of a repartition topic."""
     return any(name == MARK for name, _ in headers)
 
 
 def skip_time_marks(progress: TaskProgress, place: tuple[str, int], end: int) -> TaskProgress:
-    """The same progress behind time marks that it has not taken yet, up to `end`.
+    """Return the progress as if the task had skipped the time marks up to `end`.
 
-    No source counts as read to its end any more: the tasks upstream mark it again when they start.
+    Afterwards no source counts as read to its end: the upstream tasks send new marks when they
+    start.
     """
     topic, _ = place
     inputs: dict[str, Any] = dict(_parts(progress.sections.get(INPUTS_SECTION)))
@@ -246,21 +247,21 @@ def skip_time_marks(progress: TaskProgress, place: tuple[str, int], end: int) ->
 
 
 def _skip_row(row: list[Any], end: int) -> list[Any]:
-    """The row of a source of a repartition topic that goes on at an offset."""
+    """Return the row of a repartition topic's source that continues at an offset."""
     known, merge = row[:5], row[6:8]
     if not merge:
-        return [*known, 0]  # Not merged: for how long it has been quiet is counted anew.
+        return [*known, 0]  # Not merged: the quiet time is counted anew.
     resume, turn_ms = merge
     return [*known, BUSY_MS, max(resume, end), turn_ms]
 
 
 def _parts(parts: object) -> list[tuple[str, Any]]:
-    """The nodes or inputs of a section; the era, which is a number, has none."""
+    """Return the nodes or inputs of a section; the era, which is a number, has none."""
     return [*parts.items()] if isinstance(parts, Mapping) else []
 
 
 def _walk(section: str, data: Any, change: TimeChange) -> Any:  # noqa: ANN401 - JSON
-    """The data of a node or an input with its times changed."""
+    """Return the data of a node or an input with its times changed."""
     if section != NODE_TIMES_SECTION:
         return {name: _field(name, value, change) for name, value in data.items()}
     # Per topic: the time, that of the marks, and a duration.
@@ -283,7 +284,7 @@ def _field(name: str, value: Any, change: TimeChange) -> Any:  # noqa: ANN401 - 
 
 
 def _row(row: list[Any], change: TimeChange) -> list[Any]:
-    """The row of a source with its times changed."""
+    """Return the row of a source with its times changed."""
     topic, number, *_ = row
     places = (2,) if len(row) == STREAM_ROW_FIELDS else ROW_TIMES
     return [
@@ -293,7 +294,7 @@ def _row(row: list[Any], change: TimeChange) -> list[Any]:
 
 
 def _reschedule(data: Any, to_ms: int) -> Any:  # noqa: ANN401 - JSON
-    """The data of a node with what is due next by stream time no further away than before."""
+    """Return the data of a node with its next stream-time events moved to `to_ms` or soon after."""
     if not isinstance(data, Mapping):
         return data
     changed = dict(data)

@@ -1,19 +1,18 @@
 """Timers by key and punctuations: what is due on one of a processor's two clocks, in order.
 
-A timer is two rows in the task's store: one in the order of (time, key, tag), which is the
-order in which timers fire, and one by (key, tag), which says when. So timers are changed, taken
-back and fired in the same transaction as all other state, and are there after a restart. The
-next ones are kept in memory as well, so that a clock that moves on reads no store. Rules of
-the file:
+A timer is two rows in the task's store: one by (time, key, tag), the order in which timers fire,
+and one by (key, tag), which holds the time. So timers are changed, cancelled and fired in the
+transaction of all other state, and survive a restart. The next ones are kept in memory as well, so
+that a clock that advances reads no store. Rules of the file:
 
-1. What fires is a function of what was set and of the times to which the clock was moved, not
-   of the steps in which it was: a clock that goes to 10 and then to 20 fires what one that goes
-   to 20 does, in the same order. A punctuation fires at every multiple of its interval on the
-   clock of events, and once for all that were missed on the clock on the wall.
-2. Every firing has a number, which is its time unless that was given before: it identifies what
-   was forwarded for tasks downstream (`provenance`), also if it is repeated after a crash.
+1. What fires is a function of the timers set and of the time that the clock reaches, not of its
+   steps: a clock that goes to 10 and then to 20 fires what one that goes straight to 20 fires, in
+   equal order. A punctuation fires at every multiple of its interval on the event clock, and once
+   for all that were missed on the wall clock.
+2. Every firing has a number, which is its time unless that number was used before: it identifies
+   the forwarded records for downstream tasks (`provenance`), even if a crash repeats the firing.
 
-Not done here: calling the user's methods (`processor`).
+Not done here: calling the user's methods (`processor_step`).
 """
 
 from __future__ import annotations
@@ -30,9 +29,10 @@ from streamlog.tables.stores.store import NamedStore, prefix_end
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 READY_MAX = 20_000
-"""Timers kept in memory: some 3 MB. Beyond, the later half is left to the store."""
+"""Timers kept in memory: some 3 MB. If there are more, the later half stays in the store only."""
 PUNCTUATIONS_MAX = 1_000_000
-"""A clock that jumps over more of them (a record from the far future) fires the last ones only."""
+"""A clock that jumps over more punctuations than this (because of a record from the far future)
+fires only the last ones."""
 
 _AT = struct.Struct(">Q")
 _BY_TIME = b"t"
@@ -43,11 +43,11 @@ _AFTER_ALL = b"\xff" * 9
 
 
 class DueTimer(NamedTuple):
-    """Something that is due."""
+    """A timer or punctuation that is due."""
 
     at_ms: int
     method: str
-    """The punctuation to be called; "" for a timer."""
+    """The punctuation's method; "" for a timer."""
     key: bytes = b""
     tag: str = ""
 
@@ -66,11 +66,11 @@ class KeyTimers:
 
     @property
     def first_ms(self) -> int:
-        """No timer is due before this."""
+        """The time before which no timer is due."""
         return _at(self._ready[0]) if self._ready else self._rest_ms
 
     def set(self, key: bytes, at_ms: int, tag: str) -> None:
-        """Fire at this time, instead of what was set for this key and tag before."""
+        """Fire at this time; replaces the timer of this key and tag."""
         name = _name(key, tag)
         at = _AT.pack(at_ms)
         before = self._store.get(self._by_key + name)
@@ -88,7 +88,7 @@ class KeyTimers:
             self._rest_ms = min(self._rest_ms, at_ms)
 
     def cancel(self, key: bytes, tag: str) -> None:
-        """Do not fire, if one is set."""
+        """Remove the timer of this key and tag, if one is set."""
         name = _name(key, tag)
         before = self._store.get(self._by_key + name)
         if before is not None:
@@ -96,7 +96,7 @@ class KeyTimers:
             self._store.delete(self._by_time + before + name)
 
     def first(self, limit_ms: int) -> DueTimer | None:
-        """The first timer, if it is due."""
+        """Return the first timer, if it is due."""
         while self.first_ms <= limit_ms:
             if not self._ready:
                 self._read()
@@ -109,7 +109,7 @@ class KeyTimers:
         return None
 
     def first_of(self, key: bytes, limit_ms: int) -> DueTimer | None:
-        """The first timer of a key, if it is due."""
+        """Return the first timer of a key, if it is due."""
         prefix = self._by_key + _name(key, "")
         found = [
             (_at(at), name[len(prefix) :])
@@ -119,10 +119,10 @@ class KeyTimers:
         return DueTimer(at_ms, "", key, tag.decode()) if at_ms <= limit_ms else None
 
     def _read(self) -> None:
-        """Bring the next timers into memory."""
+        """Read the next timers into memory."""
         low, high = self._by_time + self._read_to, self._by_time + _AFTER_ALL
         if self._rest_ms > UNKNOWN_MS:
-            # Not from the beginning: a scan there would step over all timers ever fired.
+            # Not from the beginning: there, a scan steps over the tombstones of fired timers.
             low = max(low, self._by_time + _AT.pack(self._rest_ms))
         cut = len(self._by_time)
         found = islice(self._store.range(low, high), READY_MAX // 2 + 1)
@@ -145,7 +145,7 @@ class DueTimers:
     def __init__(
         self, feed: TimeSource, punctuations: Sequence[Punctuation], timers: KeyTimers | None
     ) -> None:
-        """`feed` is what is forwarded by firings comes from."""
+        """`feed` is the time source of the records that firings forward."""
         self.feed = feed
         self.timers = timers
         self.last = UNKNOWN_MS
@@ -155,25 +155,26 @@ class DueTimers:
 
     @property
     def next_ms(self) -> int:
-        """Nothing is due before this."""
+        """The time before which nothing is due."""
         next_ms = min(self._nexts.values(), default=FAR_MS)
         return next_ms if self.timers is None else min(next_ms, self.timers.first_ms)
 
     def start(self, now_ms: int) -> None:
-        """The clock is known from now on: punctuations begin after this moment.
+        """Start the punctuations: the clock is known from this moment.
 
-        One that was to fire later than an interval from now had another clock before.
+        A punctuation that is due more than one interval from now was set by another clock; it is
+        moved closer.
         """
         for method, every_ms in self._every_ms.items():
             next_ms = (now_ms // every_ms + 1) * every_ms
             self._nexts[method] = min(self._nexts.get(method, next_ms), next_ms)
 
     def due(self, limit_ms: int, *, each: bool) -> DueTimer | None:
-        """What fires next, up to this time; at equal times timers come first.
+        """Return what fires next, up to this time; at equal times timers come first.
 
         Args:
-            limit_ms: the time to which the clock has moved.
-            each: every punctuation that was passed, and not only the last one.
+            limit_ms: the time that the clock has reached.
+            each: whether to fire every punctuation that the clock has passed, or only the last one.
         """
         timer = None if self.timers is None else self.timers.first(limit_ms)
         punctuation = self._punctuation(limit_ms, each=each)
@@ -187,23 +188,23 @@ class DueTimers:
         return punctuation
 
     def may_have_due(self, limit_ms: int) -> bool:
-        """Whether a timer of any key is set for this time or before."""
+        """Return whether a timer of any key is set for this time or before."""
         timers = self.timers
         return timers is not None and timers.first_ms <= limit_ms and bool(timers.first(limit_ms))
 
     def due_of(self, key: bytes, limit_ms: int) -> DueTimer | None:
-        """The next timer of this key that fires, up to this time."""
+        """Return the next timer of this key that is due at this time."""
         timer = None if self.timers is None else self.timers.first_of(key, limit_ms)
         if timer is not None:
             self._take(timer)
         return timer
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the timers, which are in the store."""
+        """Return what a restart needs besides the timers, which are in the store."""
         return {"last": self.last, "nexts": self._nexts}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave; intervals may have become others since."""
+        """Restore what `to_data` returned; the intervals may have changed since."""
         self.last = int(data["last"])
         for method, every_ms in self._every_ms.items():
             if method in data["nexts"]:
@@ -228,7 +229,7 @@ class DueTimers:
 
 
 def _name(key: bytes, tag: str) -> bytes:
-    """Key and tag in bytes that are in the order of both, one after the other."""
+    """Return key and tag as bytes that sort by key, then by tag."""
     return key.replace(_ZERO, _ESCAPED_ZERO) + _END + tag.encode()
 
 

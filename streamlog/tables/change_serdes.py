@@ -1,10 +1,10 @@
 """What table operators send through repartition topics: references, outcomes and revisions.
 
 A foreign-key join sends a `Reference` to the task of the right row, and a `ReferenceOutcome` back
-to the task of the left row. An aggregation of a table sends a `Revision`: what a change takes out
-of a group and what it puts in. Rules of the module: references and outcomes carry the version of
-the left row, which grows with each of its changes, so an old outcome is recognised (KIP-213
-compares hashes instead); values are stored as their own bytes.
+to the task of the left row. An aggregation of a table sends a `Revision`: what a change removes
+from a group and what it adds. Rules of the module: references and outcomes carry the version of the
+left row, which grows with each of its changes, so an old outcome is recognised (KIP-213 compares
+hashes instead); values are stored as their own bytes.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from streamlog.serdes import Serde, form_of
 
 
 class Reference(NamedTuple):
-    """A row points to the key of this record, or no more."""
+    """A row refers to the key of this record, or no longer does."""
 
     row_key: bytes
     version: int
     value: Any
-    """Of the row that points; None: it does not any more."""
+    """The value of the row that refers; None: it no longer does."""
 
 
 class ReferenceOutcome(NamedTuple):
-    """What has come of a version of a row, by its key."""
+    """The result of a version of a left row, by the row's key."""
 
     version: int
     value: Any
-    """None: nothing."""
+    """None: there is no result."""
     is_gone: bool = False
-    """The row has been deleted; nothing else will come of this version."""
+    """Whether the row was deleted; this version has no other outcome then."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -49,19 +49,19 @@ class ReferenceSerde:
 
     @property
     def form(self) -> object:
-        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        """The form of the bytes, as plain data (`serdes.form_of`)."""
         return {"reference": form_of(self.value)}
 
     def dumps(self, obj: Reference) -> bytes:
-        """As MessagePack."""
+        """Return the reference as MessagePack."""
         value = None if obj.value is None else self.value.dumps(obj.value)
         return _encode((obj.row_key, obj.version, value))
 
     def loads(self, data: bytes) -> Reference:
-        """The reference.
+        """Return the reference.
 
         Raises:
-            SerdeError: the data is none.
+            SerdeError: the data is not a reference.
         """
         try:
             row_key, version, value = _reference(data)
@@ -78,19 +78,19 @@ class OutcomeSerde:
 
     @property
     def form(self) -> object:
-        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        """The form of the bytes, as plain data (`serdes.form_of`)."""
         return {"outcome": form_of(self.value)}
 
     def dumps(self, obj: ReferenceOutcome) -> bytes:
-        """As MessagePack."""
+        """Return the outcome as MessagePack."""
         value = None if obj.value is None else self.value.dumps(obj.value)
         return _encode((obj.version, value, obj.is_gone))
 
     def loads(self, data: bytes) -> ReferenceOutcome:
-        """The outcome.
+        """Return the outcome.
 
         Raises:
-            SerdeError: the data is none.
+            SerdeError: the data is not an outcome.
         """
         try:
             version, value, is_gone = _outcome(data)
@@ -105,7 +105,7 @@ _decode = msgspec.msgpack.Decoder(tuple[bytes | None, bytes | None]).decode
 
 
 class Revision(NamedTuple):
-    """A value that is there no more, and one that is there from now on."""
+    """The value that a change removes from a group, and the value that it adds."""
 
     old: Any
     new: Any
@@ -119,19 +119,19 @@ class RevisionSerde:
 
     @property
     def form(self) -> object:
-        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        """The form of the bytes, as plain data (`serdes.form_of`)."""
         return {"revision": form_of(self.value)}
 
     def dumps(self, obj: Revision) -> bytes:
-        """Both values as MessagePack."""
+        """Return both values as MessagePack."""
         dumps = self.value.dumps
         return _encode([None if value is None else dumps(value) for value in obj])
 
     def loads(self, data: bytes) -> Revision:
-        """Both values.
+        """Return both values.
 
         Raises:
-            SerdeError: the data is no revision.
+            SerdeError: the data is not a revision.
         """
         try:
             old, new = _decode(data)

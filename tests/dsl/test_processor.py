@@ -296,7 +296,7 @@ def misuse_time(self: Steps, record: Record[str, int]) -> None:
 @pytest.mark.parametrize(
     ("method", "misuse", "told"),
     [
-        ("init", misuse_init, r"'steps' failed in init.*ctx.forward belongs into process"),
+        ("init", misuse_init, r"'steps' failed in init.*call ctx.forward in process"),
         ("close", misuse_close, r"'steps' failed in close.*'steps/last' can't be written in close"),
         ("process", misuse_none, r"offset 0 of numbers-0: store 'steps/last' can't hold None"),
         ("process", misuse_key, r"offset 0 of numbers-0: str expected, got int"),
@@ -324,7 +324,7 @@ def test_a_range_of_keys_without_an_order_has_no_bounds() -> None:
             self.rows.range((0, "a"))
 
     app, numbers, _ = app_of(Pairs)
-    with app.test() as t, pytest.raises(ProcessingError, match="no order that is known"):
+    with app.test() as t, pytest.raises(ProcessingError, match="order of the keys of store"):
         t.input(numbers).send(1, key="a")
 
 

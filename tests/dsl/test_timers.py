@@ -253,11 +253,11 @@ def wrong_init(self: Timed) -> None:
 @pytest.mark.parametrize(
     ("method", "wrong", "told"),
     [
-        ("on_timer", wrong_endless, r"on_timer\('a', .*, ''\): .*without an end"),
+        ("on_timer", wrong_endless, r"on_timer\('a', .*, ''\): .*keeps setting timers"),
         ("on_timer", wrong_record, r"'timed' failed in on_timer.*no record here"),
         ("on_timer", wrong_division, r"on_timer\('a', 1970-.*, ''\): ZeroDivisionError"),
         ("process", wrong_key, r"offset 0 of numbers-0: str expected, got int"),
-        ("process", wrong_none, r"None is no key for a timer"),
+        ("process", wrong_none, r"None can.t be the key of a timer"),
         ("process", wrong_time, r"time before 1970"),
         ("process", wrong_clock, r"a timer's clock is 'event' or 'wall', not 'water'"),
         ("close", wrong_close, r"timers can't be set in close"),

@@ -108,7 +108,7 @@ def test_files_and_broker_give_what_is_readable(
     with pytest.raises(ProcessingError, match="lines-0"):
         rows(stored, end, None)
     stored.close()
-    assert caplog.text.count("passed by on_error") == 2 * len(passed)
+    assert caplog.text.count("skipped by on_error") == 2 * len(passed)
 
 
 def run_history(url: str, app: App, directory: Path) -> list[FinishedTask]:

@@ -116,7 +116,7 @@ def test_what_flat_map_makes_may_be_grouped_by_its_new_keys() -> None:
 def test_flat_map_must_give_pairs() -> None:
     wrong: Any = lambda _, v: [v]  # noqa: E731 - as a user writes it
     app, source, _ = app_of(lambda s: {"a": s.flat_map(wrong)})
-    with app.test() as t, pytest.raises(ProcessingError, match="must give pairs"):
+    with app.test() as t, pytest.raises(ProcessingError, match="must return pairs"):
         t.input(source).send(1, key="k")
 
 

@@ -144,7 +144,7 @@ def test_partitions_without_records_have_no_time_which_is_told(idle: bool) -> No
         assert rows == []
         assert "event-time-0 (no record yet), event-time-2" in told
         assert "a partition of readings without records has no event time" in told
-        assert "declare timestamp= on the topic in place of set_timestamp, or .idle_after" in told
+        assert "declare timestamp= on the topic instead of set_timestamp, or .idle_after" in told
 
 
 def test_with_timestamp_on_the_topic_they_are_brought_on() -> None:

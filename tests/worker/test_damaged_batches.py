@@ -99,8 +99,8 @@ def test_the_worker_goes_on_behind_the_batch(tmp_path: Path, policy: str, guaran
     with running(*STREAMLOG, "-A", "lines", "worker", cwd=tmp_path) as worker:
         worker.line("rebalance: this worker has")
         attached(url, write)
-        worker.line("passed by on_error: offset 1 of lines-0")
-        worker.line("passed by on_error: offset 4 of lines-0")
+        worker.line("skipped by on_error: offset 1 of lines-0")
+        worker.line("skipped by on_error: offset 4 of lines-0")
         assert attached(url, copies) == [b"before", b"after"]
         if policy == "dlq()":
             found = attached(url, letters)

@@ -1,14 +1,16 @@
 """When an input counts as read to its end, and when a quiet topic counts as complete.
 
-An input that is read to its end holds up nothing, or a quiet stream would stop its partner. But its
-end is what a fetch or a mark reported last; after a pause or a restart more may be there that has
-not arrived yet. So other inputs pass its time only by `SKEW_MS`, and only for that long after the
-last report. Beyond that the task stops and asks (`Task.doubts`), its runner finds out whether
-everything has arrived, and the answer (`Task.process`) releases what had arrived before the
-question. A partition of a topic without new records may advance to the time of the topic's other
-partitions, but not while the topic is being filled: `CalmDetector` samples the whole topic over a
-span of time. Pure: the clock is passed in and only decides when to ask. Not done here: finding out
-(the worker's).
+An input that is read to its end holds back no other input; otherwise, a quiet stream would stop its
+join partner. But the end offset is only what the last fetch or time mark reported: after a pause or
+a restart, the log may hold more records that have not arrived yet. Therefore other inputs pass such
+an input's time by at most `SKEW_MS`, and only for `SKEW_MS` after its last report. Beyond that, the
+task stops and asks a question (`Task.doubts`). Its runner finds out whether everything has arrived,
+and the answer (`Task.process`) releases the records that had arrived before the question.
+
+A partition of a topic without new records may advance to the time of the topic's other partitions,
+but not while the topic is being filled: `CalmDetector` samples the whole topic over a span of time.
+Pure: the clock is passed in and only decides when to ask. Not done here: finding the answer (the
+worker's job).
 """
 
 from __future__ import annotations
@@ -21,28 +23,28 @@ from streamlog.windows.emit import UNKNOWN_MS, Source
 
 Partition: TypeAlias = tuple[str, int]
 PACE = 2
-"""Event time may go on this many times as fast as the clock on the wall."""
+"""Event time of a calm topic advances at most this many times as fast as the wall clock."""
 JITTER_MS = 5_000
-"""And by this much more: records come in batches, and out of order."""
+"""Tolerance on top of `PACE`, because records come in batches and out of order."""
 SAMPLE_INTERVAL_MS = 1_000
-"""From one look to the next."""
+"""The interval between two samples."""
 SAMPLES_MAX = 240
-"""Bounds what is remembered; the span is a part of it."""
+"""Bounds the samples that are kept. The samples cover at least the detector's span."""
 
 
 class CalmState(NamedTuple):
-    """What is known of one partition."""
+    """What is known of one partition at one sample."""
 
     end: int
-    """The offset behind its last record that may be read."""
+    """The offset after the last readable record."""
     position: int
-    """What lies before this offset was taken."""
+    """The offset of the next record to take."""
     time_ms: int
-    """The event time of what was taken; UNKNOWN_MS if nothing was."""
+    """The event time of the records that were taken; UNKNOWN_MS if there were none."""
 
 
 class CalmDetector:
-    """What was seen of topics over the last span of time."""
+    """Samples of partitions over the last span of time."""
 
     def __init__(self, span_ms: int) -> None:
         """`span_ms` is how long a topic has to be calm."""
@@ -50,7 +52,7 @@ class CalmDetector:
         self._looks: deque[tuple[int, Mapping[Partition, CalmState]]] = deque()
 
     def look(self, now_ms: int, seen: Mapping[Partition, CalmState]) -> None:
-        """This is how partitions stand now."""
+        """Add a sample of the partitions and drop the samples that the span no longer needs."""
         self._looks.append((now_ms, seen))
         while len(self._looks) > SAMPLES_MAX or (
             len(self._looks) > 1 and now_ms - self._looks[1][0] >= self._span_ms
@@ -58,7 +60,11 @@ class CalmDetector:
             self._looks.popleft()
 
     def reached_ms(self, partitions: Collection[Partition]) -> int:
-        """How far event time has come in these; UNKNOWN_MS if they are not calm, or have none."""
+        """Return the largest event time of these partitions.
+
+        Returns UNKNOWN_MS if one of them is not calm, was not sampled over the whole span, or if
+        none has records.
+        """
         if not self._looks:
             return UNKNOWN_MS
         (before_ms, before), (now_ms, now) = self._looks[0], self._looks[-1]
@@ -82,34 +88,36 @@ def _is_calm(before: CalmState, now: CalmState, took_ms: int) -> bool:
 
 
 SKEW_MS = 1_000
-"""How far live streams may lie apart, in event time and on the wall, without a question."""
+"""How far live streams may lie apart, in event time and on the wall clock, without a question."""
 LAST_RANK = 1 << 31
-"""Behind that of every input."""
+"""A rank after that of every input."""
 MergeKey: TypeAlias = tuple[int, int]
-"""Time and rank, by which records are ordered."""
+"""Event time and rank of the input: the order in which a task takes records."""
 
 
 class EndOfInputQuestion(NamedTuple):
-    """Somewhere there may be more, though all that was heard of has been taken."""
+    """The question whether an input has more records, though everything reported has been taken."""
 
     place: tuple[str, int]
-    """The input, topic and partition."""
+    """Topic and partition of the input."""
     source: Source | None
-    """The one of its sources, behind a repartition; None: the input itself, all sources."""
+    """One source behind a repartition topic; None: the input itself, with all its sources."""
     turn_ms: int
-    """What waits for the answer and had come when the question was put, up to its newest turn."""
+    """The largest merge key that had arrived when the question was asked. The answer releases the
+    records up to it."""
     ends: Mapping[tuple[str, int], int]
-    """The same by offsets, of inputs whose records are read only when it is their turn."""
+    """End offsets when the question was asked, per input. They stand in for `turn_ms` in inputs
+    whose records are decoded only when they are next."""
     posed_ms: int
-    """When the question was put, on the wall."""
+    """When the question was asked, by the wall clock."""
 
     @property
     def about(self) -> tuple[tuple[str, int], Source | None]:
-        """What it is about, whenever it was put."""
+        """The input and source, which stay equal when the question is asked again."""
         return self.place, self.source
 
     def told(self) -> str:
-        """In a few words, behind "whether"."""
+        """Return a phrase for messages, to follow "whether"."""
         name = f"{self.place[0]}-{self.place[1]}"
         if self.source is None:
             return f"{name} has more"
@@ -117,7 +125,7 @@ class EndOfInputQuestion(NamedTuple):
 
 
 class CaughtUpCheck:
-    """Whether a task has doubts at all, and the time on the wall."""
+    """Whether a task asks questions about ends of inputs, and the wall-clock time."""
 
     __slots__ = ("is_on", "now_ms")
 
@@ -127,46 +135,56 @@ class CaughtUpCheck:
 
 
 NO_CHECK = CaughtUpCheck(is_on=False)
-"""What was heard last is true: nobody writes while a history is read."""
+"""A check that is off: the last reported end is final, as in a history, whose log has no writer.
+"""
 
 
 class InputEnd:
-    """What is known of an end: that of an input, or of one source that is merged in an input."""
+    """What is known of the end of an input, or of one source that is merged in an input."""
 
     __slots__ = ("_ends", "_heard_ms", "_passed_ms")
 
     def __init__(self) -> None:
         self._heard_ms: int | None = None
         self._passed_ms = UNKNOWN_MS
-        """Others have rightly gone so far while this one was at its end."""
+        """Up to here, answers allow others to pass while this one is at its end."""
         self._ends: dict[tuple[str, int], int] = {}
-        """Where records of others lie that need not wait for it."""
+        """The same permission by offset: other inputs' records before these need not wait."""
 
     def hear(self, now_ms: int) -> None:
-        """Something has come of it just now."""
+        """Note that a record or mark has just arrived."""
         self._heard_ms = now_ms
 
     def confirm(self, doubt: EndOfInputQuestion) -> None:
-        """All that there was when the question was put has come."""
+        """Take the answer: everything that existed when the question was asked has arrived."""
         self._heard_ms = max(doubt.posed_ms, self._heard_ms or doubt.posed_ms)
         self._passed_ms = max(doubt.turn_ms, self._passed_ms)
         for place, end in doubt.ends.items():
             self._ends[place] = max(end, self._ends.get(place, 0))
 
     def confirmed_until(self, place: tuple[str, int]) -> int | None:
-        """Before this offset no record of `place` needs to wait for it; None: nothing is known."""
+        """Return the offset in `place` before which no record needs to wait; None if unknown."""
         return self._ends.get(place)
 
     def pass_to(self, turn_ms: int) -> bool:
-        """What has this turn need not wait for it; whether that is news."""
+        """Let records up to this merge key pass without waiting; returns whether that is new."""
         is_news = turn_ms > self._passed_ms
         if is_news:
             self._passed_ms = turn_ms
         return is_news
 
     def bound(self, floor: MergeKey, now_ms: int) -> MergeKey:
-        """So far others may go while it is at its end; nothing of it comes before `floor`."""
+        """Return the merge key that others may reach while this one is at its end.
+
+        No record that is still to come from this one lies before `floor`.
+        """
         time_ms = max(floor[0], self._passed_ms)
+        # 1. A record arrived here 0.4 s ago at event time 10:00:00: others may take records up to
+        #    10:00:01, because two live streams differ by about that much.
+        # 2. Nothing has arrived for 5 s: others stop at the floor, and the task asks whether the
+        #    log has more. It may be a fetch that a pause has delayed.
+        # 3. The answer says that everything up to 10:07 has arrived: others take records up to
+        #    10:07, although this input's own records end at 10:00.
         if self._heard_ms is not None and now_ms - self._heard_ms <= SKEW_MS:
             return time_ms + SKEW_MS, LAST_RANK
         return (time_ms, LAST_RANK) if self._passed_ms >= floor[0] else floor

@@ -1,16 +1,17 @@
 """RecordQueue: which input's records a task processes next, and how it reads them.
 
-Records that arrive together are read into columns (`Chunk`); if one of them is unreadable, they are
-read one by one, and the error is handled when it is that record's turn. A source accepts timestamps
-between 1970 and the year 9999, and a topic may limit how far they lie ahead of the clock
-(`timestamp_ahead_max`); other records are refused like unreadable ones and move no time.
+Records that arrive together are decoded into columns (`Chunk`). If one of them is unreadable, they
+are decoded one by one, and the error is handled when the task reaches that record. A source accepts
+timestamps between 1970 and the year 9999, and a topic may limit how far they lie ahead of the clock
+(`timestamp_ahead_max`). Records with other timestamps are handled like unreadable ones and advance
+no time.
 
 A task with several inputs takes records by (running maximum of the timestamps in the input, rank of
 the input, offset): the order of Kafka Streams (KIP-353, KIP-695), with the running maximum in place
-of the head's timestamp. An input with records before its end offset that have not arrived is waited
-for; an input that is read to its end holds up nothing, unless that is in question (`end_of_input`).
-`CutInput` stops at a moment of event time instead of an offset: it takes everything before the
-first record whose stream time has come to the cut.
+of the head's timestamp. If an input has records before its end offset that have not arrived, the
+task waits for them. An input that is read to its end holds back no other input, unless that end is
+in question (`end_of_input`). `CutInput` stops at an event time instead of an offset: it takes
+everything before the first record whose stream time has reached the cut.
 
 Rule of the module: the queue takes runs of records of one input, as long as the order allows, so
 that steps see batches. Not done here: the sources behind a repartition topic (`repartition_input`),
@@ -61,30 +62,31 @@ _REMEDY = (
 
 
 class InvalidTimestamp(CorruptData):
-    """The timestamp of a record is outside what its source accepts."""
+    """A record's timestamp is outside the range that its source accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """The timestamps that a source accepts now."""
+    """The range of timestamps that a source accepts now."""
 
     newest_ms: int = TIMESTAMP_MS_MAX
     ahead_max_ms: int | None = None
-    """Why `newest_ms` is not the end of the calendar; None: it is."""
+    """The `timestamp_ahead_max` that sets `newest_ms`; None: the calendar's end sets it."""
 
     @classmethod
     def of(cls, topic: TopicSpec, now_ms: int) -> EventTimes:
-        """What this topic accepts at this time of the clock."""
+        """Return the range that a topic accepts when the clock reads `now_ms`."""
         ahead_ms = topic.timestamp_ahead_max_ms
         if ahead_ms is None or topic.internal:
             return ANY_TIME
         return cls(min(now_ms + ahead_ms, TIMESTAMP_MS_MAX), ahead_ms)
 
     def check(self, timestamp_ms: int) -> None:
-        """Refuse a timestamp that is not event time.
+        """Raise an error for a timestamp that is not an event time.
 
         Raises:
-            RefusedTime: it lies before 1970, beyond the calendar, or too far ahead of the clock.
+            InvalidTimestamp: it lies before 1970, beyond the calendar, or too far ahead of the
+                clock.
         """
         if timestamp_ms < 0:
             raise InvalidTimestamp(
@@ -105,13 +107,13 @@ class EventTimes:
 
 
 def seconds_hint(where: str, timestamp_ms: int) -> str | None:
-    """What to log about a timestamp that looks like seconds; None: it does not."""
+    """Return a warning about a timestamp that looks like seconds; None if it does not."""
     if not looks_like_seconds(timestamp_ms):
         return None
     return (
         f"{where}: the timestamp {timestamp_ms} looks like seconds "
-        f"({moment(1000 * timestamp_ms).isoformat()}); as milliseconds, which event time is in, it "
-        f"is {moment(timestamp_ms).isoformat()}. Multiply it by 1000 where it is made: in the "
+        f"({moment(1000 * timestamp_ms).isoformat()}); in milliseconds, the unit of event time, it "
+        f"is {moment(timestamp_ms).isoformat()}. Multiply it by 1000 where it is set: in the "
         "producer, in timestamp= of the topic, or in at="
     )
 
@@ -145,17 +147,17 @@ class Chunk:
         failures: NodeFailures | None = None,
         accepted: EventTimes = ANY_TIME,
     ) -> None:
-        """Read records.
+        """Decode records.
 
         Args:
-            records: as they arrived.
-            topic: that they are of.
-            partition: of the topic.
-            failures: what becomes of those that can't be read; None: the first one is raised.
-            accepted: the timestamps that are event time.
+            records: in offset order, as they arrived.
+            topic: the topic of the records, with its serdes and timestamp function.
+            partition: the partition number.
+            failures: the error policy for unreadable records; None: the first one raises.
+            accepted: the range of timestamps that are event times.
 
         Raises:
-            ProcessingError: one can't be read, or has no event time, and there is no policy.
+            ProcessingError: a record is unreadable or has no event time, and there is no policy.
         """
         self._accepted = accepted
         timestamps = records.timestamps
@@ -168,7 +170,7 @@ class Chunk:
         self.values: Sequence[Any] = ()
         self.timestamps: Sequence[int] = ()
         self.bad: dict[int, DeadLetterRecord] = {}
-        """By offset: what could not be read, and stands in the columns as None."""
+        """Unreadable records by offset. The columns hold None for them."""
         try:
             self._read(topic, partition, timestamps)
         except ProcessingError:
@@ -180,7 +182,7 @@ class Chunk:
     def _read(self, topic: TopicSpec, partition: int, timestamps: Sequence[int]) -> None:
         offsets = self.offsets
         if type(topic.key) is StrSerde and all_ascii(self.raw_keys):
-            # Sure to be text, which not everybody asks for.
+            # ASCII is certain to decode, so that can wait until a step needs the text.
             self._keys = RawKeys(topic.key, self.raw_keys)
         else:
             self._keys = _decode_column(self.raw_keys, topic, "key", partition, offsets)
@@ -198,7 +200,7 @@ class Chunk:
     def _read_each(
         self, topic: TopicSpec, partition: int, timestamps: Sequence[int], failures: NodeFailures
     ) -> None:
-        """Some can't be read. What becomes of those is seen when it is their turn."""
+        """Decode records one by one. The queue handles unreadable ones when it reaches them."""
         rows: list[tuple[Any, Any, int]] = []
         headers = repeat(()) if self.headers is None else self.headers
         raws = (self.raw_keys, self.raw_values, headers)
@@ -212,24 +214,24 @@ class Chunk:
         self._keys, self.values, self.timestamps = map(list, zip(*rows, strict=True))
 
     def count_from(self, time_ms: int) -> int:
-        """Set the running maximum of timestamps; returns the last one."""
+        """Compute the running maximum of timestamps from `time_ms`; returns the last one."""
         self.times = running_max(self.timestamps, time_ms)
         return self.times[-1]
 
     @property
     def keys(self) -> list[Any]:
-        """The keys, read."""
+        """The decoded keys."""
         if isinstance(self._keys, RawKeys):
             self._keys = self._keys.objects()
         return self._keys
 
     @property
     def lazy_keys(self) -> list[Any] | RawKeys:
-        """The keys, not read before somebody asks for them if that can wait."""
+        """The keys; as raw bytes if decoding them can wait."""
         return self._keys
 
     def part(self, low: int, high: int) -> Chunk:
-        """The records from `low` up to but not including `high`, all of them to be taken."""
+        """Return the records from `low` up to but not including `high` as a chunk of their own."""
         run = slice(low, high)
         part = object.__new__(Chunk)
         part.at = 0
@@ -259,7 +261,7 @@ def _decode_column(
     try:
         return deserialize_column(serde, raw)
     except Exception:  # noqa: BLE001 - a serde of the user: found and raised again below
-        # Which one was it, and why? Again one by one.
+        # Decode again one by one, to find the record and the reason.
         loads = serde.loads
         decoded, error = map_until_error(lambda data: None if data is None else loads(data), raw)
     if error is not None:
@@ -277,7 +279,7 @@ def _extract_timestamps(
     partition: int,
     offsets: Sequence[int],
 ) -> Sequence[int]:
-    """Event times by the user's function; a deletion keeps its record's own timestamp."""
+    """Return event times by the user's function; a deletion keeps its record's own timestamp."""
     extract = topic.timestamp
     if extract is None:
         return timestamps
@@ -291,7 +293,7 @@ def _extract_timestamps(
 
 
 def _read_one(record: LogRecord, topic: TopicSpec, accepted: EventTimes) -> tuple[Any, Any, int]:
-    """Key, value and event time of one record."""
+    """Return the key, value and event time of one record."""
     key = None if record.key is None else topic.key.loads(record.key)
     value = None if record.value is None else topic.value.loads(record.value)
     timestamp_ms = record.timestamp_ms
@@ -326,8 +328,8 @@ Records: TypeAlias = Sequence[LogRecord] | RecordColumns
 """Records of one partition in offset order."""
 
 RUN_RECORDS_MAX = 1_000
-"""So many are read and taken together at most: what is made of them goes before the next ones come,
-and its memory, still in the processor's caches, is theirs."""
+"""The largest run that is decoded and processed as one batch. The objects of one run are freed
+before the next one is decoded, so they reuse memory that is still in the processor's caches."""
 
 
 UNLOGGED = TimeMark(-1, 0)
@@ -335,24 +337,24 @@ UNLOGGED = TimeMark(-1, 0)
 
 
 class PassedRecords:
-    """A time mark whose turn is next."""
+    """A time mark that the task takes next."""
 
     __slots__ = ("mark", "time_ms")
 
     def __init__(self, mark: TimeMark, time_ms: int) -> None:
         self.mark = mark
         self.time_ms = time_ms
-        """Stream time behind it; UNKNOWN_MS if nothing is known that could go on."""
+        """Stream time after the mark; UNKNOWN_MS if the input had no time that could advance."""
 
     def __len__(self) -> int:
         return 0
 
 
 class Input(TimeSource):
-    """One input partition of a task: records that have arrived and are not taken yet."""
+    """One input partition of a task, with the records that have arrived and are not yet taken."""
 
     def __init__(self, topic: TopicSpec, partition: int, rank: int, *, clock: str = "") -> None:
-        """`clock` names how event time is read here: time marks may tell it a time."""
+        """`clock` names how event time is read here: time marks may carry a time for that name."""
         super().__init__((topic.name, partition), topic.key, topic.value)
         self.topic = topic
         self.clock = clock
@@ -360,55 +362,55 @@ class Input(TimeSource):
         self.rank = rank
         self._position: int | None = None
         self.failures: NodeFailures | None = None
-        """What becomes of records that can't be read; None: the task fails."""
+        """The error policy for unreadable records; None: the task fails."""
         self._bad: dict[int, DeadLetterRecord] = {}
         self._received: int | None = None
         self._end: int | None = None
         self._arrived_ms = UNKNOWN_MS
         self._unread: deque[RecordColumns | TimeMark] = deque()
-        """What has arrived, in pieces, as bytes, and the marks between them."""
+        """What has arrived and is not decoded: runs of records, and the marks between them."""
         self._chunks: deque[Chunk | PassedRecords] = deque()
-        """What has been read."""
+        """What is decoded and not yet taken."""
         self._quiet_since_ms: int | None = None
         self.before_ms = UNKNOWN_MS
-        """`time_ms` before the records in hand."""
+        """`time_ms` before the current batch."""
         self.elapsed_ms = 0
-        """What all time marks together have said has passed."""
+        """The sum of the elapsed times of all time marks."""
         self.told_ms = UNKNOWN_MS
-        """The latest time to which marks have brought the input, records or none."""
+        """The latest time that marks have given the input, even if it has no records."""
         self.now_ms = 0
         """The clock, as of the last `Task.process`: for `timestamp_ahead_max`."""
         self.doubting: CaughtUpCheck = NO_CHECK
-        """Whether what is known of its end may be doubted."""
+        """Whether the end of this input can be in question."""
         self._known = InputEnd()
         self._has_told_seconds = False
 
     @property
     def place(self) -> PartitionKey:
-        """Its topic and partition."""
+        """The topic and partition number."""
         return self.topic.name, self.partition
 
     @property
     def position(self) -> int | None:
-        """The next offset to be taken in; None as long as nothing is known."""
+        """The offset of the next record to take; None as long as it is unknown."""
         return self._position
 
     def __len__(self) -> int:
-        """Records that could be taken and wait for another input."""
+        """Return the number of records that have arrived and wait for another input."""
         unread = (len(piece) for piece in self._unread if not isinstance(piece, TimeMark))
         return sum(map(len, self._chunks)) + sum(unread)
 
     def start_at(self, position: int) -> None:
-        """Everything before this offset has been given to the task, or is none of its business."""
+        """Skip all records before this offset: the task has received or does not need them."""
         self._received = max(position, self._received or 0)
         if not self._chunks and not self._unread:
             self._position = max(position, self._position or 0)
 
     def arrive(self, records: Records, marks: Sequence[TimeMark] = ()) -> None:
-        """Take in records and time marks; those before the position have been taken already.
+        """Add records and time marks; those before the received offset are ignored.
 
         Raises:
-            ProcessingError: one of an internal topic can't be read.
+            ProcessingError: a record of an internal topic is unreadable.
         """
         columns, received, at = self._fresh(records), self._received or 0, 0
         if len(columns) or marks:
@@ -423,7 +425,10 @@ class Input(TimeSource):
         self._append(columns[at:] if at else columns)
 
     def bring(self, time_ms: int) -> None:
-        """Event time has come so far here, as a mark would say it, though the log has none."""
+        """Advance event time here as a time mark would, though the log has no mark.
+
+        Has no effect on an input that has records or marks to take, or has reached that time.
+        """
         if self._chunks or self._unread or time_ms <= max(self._arrived_ms, self.time_ms):
             return
         self._arrived_ms = time_ms
@@ -447,17 +452,17 @@ class Input(TimeSource):
         self._chunks.append(chunk)
 
     def _fresh(self, records: Records) -> RecordColumns:
-        """Those that have not arrived before."""
+        """Return the records that have not arrived before."""
         columns = RecordColumns.of(records)
         before = bisect_left(columns.offsets, self._received or 0)
         fresh: RecordColumns = columns[before:] if before else columns
         return fresh
 
     def head(self) -> MergeKey | None:
-        """Time and rank of the next record, which is read, or mark; None if there is none.
+        """Return time and rank of the next record or mark, decoded; None if there is none.
 
         Raises:
-            ProcessingError: one of the next records can't be read, or has no valid timestamp.
+            ProcessingError: one of the next records is unreadable, or has no valid timestamp.
         """
         if not self._chunks:
             if not self._unread:
@@ -473,16 +478,16 @@ class Input(TimeSource):
         return chunk.times[chunk.at], self.rank
 
     def _reach(self, mark: TimeMark) -> None:
-        """It is the turn of a mark: time goes on from where it has come."""
+        """Turn the next mark into the stream time that it results in."""
         self._arrived_ms = mark.time_behind(max(self._arrived_ms, self.time_ms), self.clock)
         self._chunks.append(PassedRecords(mark, self._arrived_ms))
 
     def floor(self) -> MergeKey:
-        """Time and rank that no record still to arrive comes before."""
+        """Return the smallest merge key that a record still to arrive can have."""
         return max(self._arrived_ms, self.time_ms), self.rank
 
     def bound(self) -> MergeKey | None:
-        """So far others may go while nothing of this is at hand; None: there is no bound."""
+        """Return the merge key that others may reach while this input is empty; None: no limit."""
         if not self.is_at_end():
             return self.floor()
         return (
@@ -490,24 +495,25 @@ class Input(TimeSource):
         )
 
     def unconfirmed_sources(self, turn: MergeKey | None) -> list[Source | None]:
-        """Of whose ends it has to be known more, for others to come to `turn`; None: the input's.
+        """Return the sources whose ends must be confirmed before others may reach `turn`.
 
-        Without a turn: for what of the input itself is held back.
+        None in the list stands for the input itself. `turn` None asks for what holds back the
+        input's own records.
         """
         bound = None if turn is None or not self.is_at_end() else self.bound()
         return [None] if bound is not None and turn is not None and bound < turn else []
 
     def confirm(self, doubt: EndOfInputQuestion) -> None:
-        """It was at its end when the question was put; what has come by then has arrived."""
+        """Take the answer to a question: everything that existed when it was asked has arrived."""
         self._known.confirm(doubt)
 
     def advance_past(self, other: Input) -> bool:
-        """Whether what the other has at hand may go further, as is known of this one's end."""
+        """Return whether an answer about this empty input lets the other input's records pass."""
         end = self._known.confirmed_until(other.place)
         return end is not None and self._known.pass_to(other.turn_before(end))
 
     def turn_before(self, end: int) -> int:
-        """The turn of the last record at hand that lies before this offset; -1 if there is none."""
+        """Return the time of the last decoded record before this offset, or UNKNOWN_MS."""
         if not self._chunks:
             return UNKNOWN_MS
         chunk = self._chunks[0]
@@ -518,16 +524,16 @@ class Input(TimeSource):
 
     @property
     def known_end(self) -> int:
-        """What lies before this offset is in the log, as far as is known."""
+        """The largest offset that the log is known to reach."""
         return max(self._received or 0, self._end or 0)
 
     @property
     def newest_ms(self) -> int:
-        """The newest turn that has come, as far as it is read."""
+        """The largest time that has arrived, of what is decoded."""
         return max(self._arrived_ms, self.time_ms)
 
     def is_at_end(self) -> bool:
-        """Whether there is nothing left to read, as far as is known."""
+        """Return whether everything up to the last reported end has been taken."""
         return (
             not self._chunks
             and not self._unread
@@ -536,16 +542,16 @@ class Input(TimeSource):
         )
 
     def learn_end(self, end: int | None, *, now_ms: int, took: bool) -> None:
-        """The end offset as of now, and whether records of this input were taken just now."""
+        """Set the end offset; `took` is whether records of this input have just been taken."""
         self._end = end if end is not None else self._end
         self.at_end = self.is_at_end()
         if took or self._quiet_since_ms is None:
-            # Offsets without records, such as marks, do not end a quiet time.
+            # Offsets without records, such as time marks, do not end a quiet period.
             self._quiet_since_ms = now_ms
         self.quiet_ms = max(now_ms - self._quiet_since_ms, 0) if self.at_end else 0
 
     def take(self, bound: MergeKey | None, records_max: int | None) -> Batch | TimeMark:
-        """The next run of records: those before `bound`, a time and a rank; or a mark."""
+        """Take the next mark, or the next run of records before `bound`."""
         chunk = self._chunks[0]
         if isinstance(chunk, PassedRecords):
             return self._passed(chunk)
@@ -575,7 +581,7 @@ class Input(TimeSource):
         return mark
 
     def arrived(self, records: RecordColumns) -> Chunk:
-        """Records, read; those that could not be are kept until it is their turn."""
+        """Decode records; keeps the unreadable ones until the task reaches them."""
         accepted = EventTimes.of(self.topic, self.now_ms)
         chunk = Chunk(records, self.topic, self.partition, self.failures, accepted)
         self._bad.update(chunk.bad)
@@ -591,7 +597,7 @@ class Input(TimeSource):
             logger.warning("%s", hint)
 
     def readable(self, batch: Batch) -> Batch:
-        """Without the records that could not be read: it is their turn."""
+        """Hand the batch's unreadable records to the error policy and return the others."""
         if not self._bad or self.failures is None:
             return batch
         letters = [self._bad.pop(offset, None) for offset in batch.origin.offsets]
@@ -601,13 +607,13 @@ class Input(TimeSource):
         return batch.where([letter is None for letter in letters])
 
     def _sendable(self, letter: DeadLetterRecord, time_ms: int) -> DeadLetterRecord:
-        """The letter; one for a refused timestamp has the time that its source had come to."""
+        """Return the letter; for a refused timestamp, it carries the stream time of its source."""
         if not isinstance(letter.error, InvalidTimestamp):
             return letter
         return replace(letter, sent_ms=self.now_ms if time_ms <= UNKNOWN_MS else time_ms)
 
     def batch(self, chunk: Chunk, low: int, high: int) -> Batch:
-        """The records of a chunk from `low` to `high`, which are being taken."""
+        """Take the records of a chunk from `low` up to but not including `high`."""
         if high - low < len(chunk.offsets):
             chunk = chunk.part(low, high)
         times, offsets = chunk.times, chunk.offsets
@@ -628,12 +634,12 @@ class Input(TimeSource):
         return Batch(origin, rows, chunk.lazy_keys, chunk.values, chunk.timestamps)
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the position."""
+        """Return what a restart needs besides the position."""
         times = {"time_ms": self.time_ms, "marked_ms": self.marked_ms}
         return {**times, "elapsed_ms": self.elapsed_ms, "told_ms": self.told_ms}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         self.time_ms = int(data["time_ms"])
         self.marked_ms = int(data.get("marked_ms", UNKNOWN_MS))
         self.elapsed_ms = int(data.get("elapsed_ms", 0))
@@ -641,7 +647,7 @@ class Input(TimeSource):
 
 
 class RecordQueue:
-    """The inputs of a task, and whose turn it is."""
+    """The inputs of a task, merged into one order."""
 
     def __init__(
         self, inputs: Sequence[Input], *, record_at_a_time: bool, doubting: CaughtUpCheck = NO_CHECK
@@ -651,7 +657,7 @@ class RecordQueue:
         self._records_max = 1 if record_at_a_time else None
 
     def next_run(self) -> tuple[Input, Batch | TimeMark] | None:
-        """The next run of records, or mark, and its input; None if there is none to be taken."""
+        """Return the next run of records, or mark, and its input; None if nothing may be taken."""
         heads, empty = self._heads()
         if not heads:
             return None
@@ -659,8 +665,16 @@ class RecordQueue:
         if self._doubting.is_on:
             passed = [entry.advance_past(chosen) for entry in empty]
             if any(passed):
-                heads, empty = self._heads()  # What is merged may have gone on by that.
+                heads, empty = self._heads()  # An answer may have released merged records.
                 first, chosen = heads[0]
+        # Inputs `a` (rank 0) and `b` (rank 1); the head of `a` has time 10.
+        # 1. `b` has a record at 12: take the run of `a` up to 12, those at 12 included, because
+        #    rank 0 comes first. Had `a` rank 1, its records at 12 would follow those of `b`.
+        # 2. `b` is empty and behind its end offset, its floor is 9: a record at 9 may still arrive,
+        #    so nothing is taken (`bound < first`).
+        # 3. `b` is empty and read to its end, and no check is on: no bound; all of `a` is taken.
+        # 4. As 3, but the end of `b` is in question: the bound is that of `InputEnd.bound`, and
+        #    `doubts` says what must be confirmed.
         bounds = [found for entry in empty if (found := entry.bound()) is not None]
         bounds += [head for head, _ in heads[1:]]
         bound = min(bounds, default=None)
@@ -669,7 +683,10 @@ class RecordQueue:
         return chosen, chosen.take(bound, self._records_max)
 
     def doubts(self) -> list[EndOfInputQuestion]:
-        """What has to be known for the next records to be taken, once there are none."""
+        """Return the questions that must be answered before the next records can be taken.
+
+        Call it when `next_run` returns None.
+        """
         if not self._doubting.is_on:
             return []
         heads, empty = self._heads()
@@ -684,7 +701,7 @@ class RecordQueue:
         return [EndOfInputQuestion(*about, turn_ms, ends, now_ms) for about in dict.fromkeys(found)]
 
     def _heads(self) -> tuple[list[tuple[MergeKey, Input]], list[Input]]:
-        """Inputs that have something at hand, in the order of their turns; and those without."""
+        """Return the inputs with something to take, in merge order, and the empty inputs."""
         heads: list[tuple[MergeKey, Input]] = []
         empty: list[Input] = []
         for entry in self.inputs.values():
@@ -699,10 +716,10 @@ class RecordQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpan:
-    """A part of a partition's time, in milliseconds since 1970.
+    """A part of a partition's event time, in milliseconds since 1970.
 
-    It begins with the first record that is not before `since_ms`, and ends before the first one
-    at which stream time has come to `until_ms`.
+    It begins with the first record that is not before `since_ms`, and ends before the first one at
+    which stream time has reached `until_ms`.
     """
 
     since_ms: int = UNKNOWN_MS
@@ -710,7 +727,7 @@ class TimeSpan:
 
 
 class CutInput(Input):
-    """An input partition between two times."""
+    """An input partition between two event times."""
 
     def __init__(
         self, topic: TopicSpec, partition: int, rank: int, *, span: TimeSpan, clock: str = ""
@@ -719,19 +736,22 @@ class CutInput(Input):
         self._span = span
         self._has_begun = span.since_ms == UNKNOWN_MS
         self.cut: int | None = None
-        """Offset of the first record, or mark, that is beyond the end; None: none was seen."""
+        """Offset of the first record or mark beyond the end; None: none was seen."""
 
     def start_at(self, position: int) -> None:
-        """As of all inputs; what is behind the cut is the business of who goes on from there."""
+        """Skip all records before this offset, at most up to the cut.
+
+        What follows the cut belongs to the runner that continues from there.
+        """
         super().start_at(position if self.cut is None else min(position, self.cut))
 
     def arrive(self, records: Records, marks: Sequence[TimeMark] = ()) -> None:
-        """Take in records and time marks, up to the end."""
+        """Add records and time marks, unless the cut was reached."""
         if self.cut is None:
             super().arrive(records, marks)
 
     def head(self) -> tuple[int, int] | None:
-        """Time and rank of the next record, or mark; None if there is none before the end."""
+        """Return time and rank of the next record or mark before the end; None if there is none."""
         while not self._chunks and self._unread:
             piece = self._unread.popleft()
             if isinstance(piece, TimeMark):
@@ -741,18 +761,22 @@ class CutInput(Input):
         return super().head() if self._chunks else None
 
     def floor(self) -> tuple[int, int]:
-        """Time and rank that no record still to arrive comes before."""
+        """Return the smallest merge key that a record still to arrive can have.
+
+        After a cut, that is the cut.
+        """
         return super().floor() if self.cut is None else (self._span.until_ms, self.rank)
 
     def is_at_end(self) -> bool:
-        """Whether there is nothing left to read: behind a cut there is."""
+        """Return whether everything was taken; False after a cut, because the log has more."""
         return self.cut is None and super().is_at_end()
 
     def _read(self, columns: RecordColumns) -> None:
         try:
             chunk = self.arrived(columns)
         except ProcessingError:
-            # It may be one behind the end, which is none of ours.
+            # The unreadable record may lie after the cut, where this input does not read. Halving
+            # finds out: the first half may contain the cut, and then the second is never decoded.
             if len(columns) == 1:
                 raise
             middle = len(columns) // 2

@@ -1,21 +1,22 @@
 """A partition of a repartition topic: many sources in one log, by arrival or merged into one order.
 
 The records of all upstream tasks arrive interleaved, and each names its source (`provenance`).
-Repetitions are dropped, stream time is kept per source, and time marks end here. The topology tells
-which sources exist; one that has not been heard from holds back stream time. A `RepartitionInput`
-processes records in the order of the log. A `MergedInput` takes them by (merge key, rank of the
-source, position), the order of a sort of everything: the merge key of a record from a topic is its
-stream time there, and of a merged record its earlier key. A record is released once every other
-source has come to its key or is read to its end. Rules of the module:
+Repetitions are dropped, stream time is kept per source, and time marks end here. The topology lists
+the sources that exist; a source from which nothing has arrived holds back stream time. A
+`RepartitionInput` processes records in the order of the log. A `MergedInput` takes them by (merge
+key, rank of the source, position), the order that sorting all records would give: the merge key of
+a record from a topic is its stream time there, and a record that was merged before keeps its
+earlier key. A record is released once every other source has reached its key or is read to its end.
+Rules of the module:
 
-1. Everything is decided in an order that is part of the progress, so a restart decides the same.
+1. Every decision is made in an order that is part of the progress, so a restart decides alike.
 2. The committed offset of a merge is that of the first record not released.
 3. While records of a source wait, its stream time is that of the last one released.
-4. A buffer over its bound releases what it must, and counts these records as "out of order", with
-   the source that it waited for. `MergeWait` names both ends of a long wait.
+4. A buffer over its bound releases its earliest records, and counts them as "out of order" with the
+   source that it waited for. `MergeWait` names both ends of a long wait.
 
-Flink and Feldera align sources for the same end. Not done here: when a source counts as read to its
-end (`end_of_input`).
+Flink and Feldera align sources for the same purpose. Not done here: when a source counts as read to
+its end (`end_of_input`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from streamlog.records.control_batches import TimeMark
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source, StreamTime
 
 MUCH_OF_BUFFER = 0.5
-"""Of the bound: from here on it is worth telling."""
+"""The part of the bound from which on a wait is reported."""
 _MIB = 1024 * 1024
 
 
@@ -70,48 +71,48 @@ class MergeWait:
     topic: str
     partition: int
     size_bytes: int
-    """By estimate."""
+    """An estimate."""
     bound_bytes: int
-    """Beyond this, records are taken before their turn and counted as "out of order"."""
+    """Above this, records are released early and counted as "out of order"."""
     behind: Source
-    """The source that is waited for: topic and partition."""
+    """Topic and partition of the source that the others wait for."""
     behind_ms: int
-    """How far event time has come there."""
+    """The event time that this source has reached."""
     ahead: Source
-    """The source of which most waits."""
+    """The source with the most waiting records."""
     ahead_ms: int
 
     @property
     def is_much(self) -> bool:
-        """Whether it should be told."""
+        """Whether the wait is long enough to report."""
         return self.size_bytes >= MUCH_OF_BUFFER * self.bound_bytes
 
     @property
     def apart_ms(self) -> int:
-        """What lies between the two in event time; 0 as long as one has not been heard of."""
+        """The event time between the two sources; 0 as long as one of them has no time."""
         if UNKNOWN_MS in {self.behind_ms, self.ahead_ms}:
             return 0
         return max(self.ahead_ms - self.behind_ms, 0)
 
     def told(self) -> str:
-        """In a line: what waits, for whom, and what to look at."""
+        """Return one line: what waits, for which source, and what to check."""
         return (
             f"{self.size_bytes / _MIB:.1f} of {self.bound_bytes / _MIB:.1f} MiB wait in "
             f"{self.topic}-{self.partition} for {partition_name(self.behind)} "
             f"({_format_progress(self.behind_ms)}), most of it from {partition_name(self.ahead)} "
-            f"({_format_progress(self.ahead_ms)}): what writes the first one is "
-            "behind, or a record of the second one has a time of the far future"
+            f"({_format_progress(self.ahead_ms)}): the task that writes the first one lags, or a "
+            "record of the second one has a timestamp far in the future"
         )
 
 
 def partition_name(source: Source) -> str:
-    """A source, as users write a partition."""
+    """Return a source the way users write a partition: `topic-0`."""
     topic, partition = source
     return f"{topic}-{partition}"
 
 
 def show_time(time_ms: int) -> str:
-    """An event time, as a moment if there is one."""
+    """Return an event time as an ISO date; in milliseconds if it is beyond the calendar."""
     try:
         return moment(time_ms).isoformat(timespec="seconds")
     except (OverflowError, ValueError):
@@ -119,11 +120,11 @@ def show_time(time_ms: int) -> str:
 
 
 def _format_progress(time_ms: int) -> str:
-    return "nothing has come" if time_ms == UNKNOWN_MS else f"at {show_time(time_ms)}"
+    return "no record yet" if time_ms == UNKNOWN_MS else f"at {show_time(time_ms)}"
 
 
 class SourceState:
-    """What has been heard of one source."""
+    """What has arrived from one source."""
 
     __slots__ = ("index", "marked_ms", "position", "quiet_ms", "source", "time_ms", "turn_ms")
 
@@ -133,14 +134,15 @@ class SourceState:
         self.index = 0
         self.time_ms = UNKNOWN_MS
         self.turn_ms = UNKNOWN_MS
-        """How far marks have told it to have come at its end, records left out included."""
+        """The merge key that its last mark states at the end of the source, which counts records
+        that were dropped upstream; UNKNOWN_MS while the source is not at its end."""
         self.marked_ms = UNKNOWN_MS
-        """See `Feed`."""
+        """See `TimeSource.marked_ms`."""
         self.quiet_ms = 0
 
 
 class RepartitionInput(Input):
-    """A partition of a repartition topic."""
+    """A partition of a repartition topic, in the order of its log."""
 
     def __init__(
         self,
@@ -162,11 +164,11 @@ class RepartitionInput(Input):
         self._collector = collector
 
     def arrive(self, records: Records, marks: Sequence[TimeMark] = ()) -> None:  # noqa: ARG002 - see below
-        """Take in records. What the log says of time is not asked: the tasks upstream say it."""
+        """Add records. Time marks of the log are ignored: upstream tasks send their own."""
         super().arrive(records)
 
     def batch(self, chunk: Chunk, low: int, high: int) -> Batch:
-        """The records from `low` to `high` that are new, without the marks among them."""
+        """Return the new records from `low` to `high`, without marks and repetitions."""
         kept: list[int] = []
         sources: list[Source] = []
         positions: list[int] = []
@@ -210,17 +212,17 @@ class RepartitionInput(Input):
         )
 
     def learn_end(self, end: int | None, *, now_ms: int, took: bool) -> None:
-        """The end offset as of now. Who is quiet is for the tasks upstream to say."""
+        """Set the end offset; the quiet time stays, because upstream tasks report it by marks."""
         quiet_ms = self.quiet_ms
         super().learn_end(end, now_ms=now_ms, took=took)
         self.quiet_ms = quiet_ms
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
-        """Its sources with their stream time and for how long they have been quiet."""
+        """Return the sources with their stream times and quiet times."""
         return [(state.source, state.time_ms, state.quiet_ms) for state in self._states.values()]
 
     def _hear(self, chunk: Chunk, at: int, headers: Headers) -> SourceState | None:
-        """The source of a record to be processed; None for a mark or a repetition."""
+        """Return the source of a record to process; None for a mark or a repetition."""
         name, data = provenance_header(self.topic.name, self.partition, chunk.offsets[at], headers)
         if name == MARK:
             mark, source = unpack_mark(data)
@@ -252,9 +254,10 @@ class RepartitionInput(Input):
         return state
 
     def _keep_up(self) -> None:
-        """Sources at their end whose last records were left out upstream hold no others back.
+        """Advance sources that are at their end and whose last records were dropped upstream.
 
-        They have come as far as those records say, but no further than any source's records did.
+        Each advances to the merge key that its last mark states, but not beyond the largest time
+        that the records of any source have reached.
         """
         lagging = [each for each in self._states.values() if each.time_ms < each.turn_ms]
         if lagging:
@@ -263,7 +266,7 @@ class RepartitionInput(Input):
                 self._advance(each, min(each.turn_ms, reached_ms))
 
     def _advance(self, state: SourceState, time_ms: int) -> None:
-        # Judged by the time known: a task upstream that started again may know less than before.
+        # Time never goes back: an upstream task that restarted may report less than before.
         state.time_ms = max(state.time_ms, time_ms)
         self._stream.advance(state.source, state.time_ms)
 
@@ -274,7 +277,7 @@ class RepartitionInput(Input):
         return state
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the position."""
+        """Return what a restart needs besides the position."""
         rows = [
             [*state.source, state.position, state.index, state.time_ms, state.quiet_ms]
             for state in self._states.values()
@@ -285,7 +288,7 @@ class RepartitionInput(Input):
         return {**own, "stream": self._stream.to_data()}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         if "stream" in data:  # `MergedInput` keeps none.
             self._stream.load(data["stream"])
         for name, partition, position, index, time_ms, quiet_ms, *_ in data["sources"]:
@@ -304,7 +307,7 @@ class RepartitionInput(Input):
 
 
 def provenance_of(headers: Sequence[Headers] | None, at: int) -> bytes:
-    """Where a record came from: position, index and source, but not when it was sent."""
+    """Return a record's provenance: position, index and source, without the time it was sent."""
     data = headers[at][-1][1] if headers is not None else None
     return ((data or b"")[TIME_BYTES:RECORD_BYTES]) + strip_tag((data or b"")[RECORD_BYTES:])
 
@@ -312,10 +315,10 @@ def provenance_of(headers: Sequence[Headers] | None, at: int) -> bytes:
 def provenance_header(
     topic: str, partition: int, offset: int, headers: Headers
 ) -> tuple[str, bytes]:
-    """The header that says where a record came from, or that it is a mark.
+    """Return the header that holds a record's provenance, or that marks a time mark.
 
     Raises:
-        ProcessingError: there is none.
+        ProcessingError: there is no such header.
     """
     name, data = headers[-1] if headers else ("", None)
     if data is None or name not in {PROVENANCE, MARK}:
@@ -328,7 +331,7 @@ def provenance_header(
 
 
 def unknown_source_error(topic: str, partition: int, source: bytes) -> ProcessingError:
-    """The error of a record from somewhere else, to be raised."""
+    """Return the error for a record of a source that the topology does not have."""
     error = CorruptData(
         f"a record came from {source_of(source)}, which the topology does not have: "
         "the app has changed; reset it, or give it another id"
@@ -337,18 +340,18 @@ def unknown_source_error(topic: str, partition: int, source: bytes) -> Processin
 
 
 BUFFER_BYTES = 64 * 1024 * 1024
-"""Default bound of what waits to be released, by estimate."""
+"""Default bound of the records that wait to be released, by estimate."""
 ENTRY_BYTES = 400
-"""What a waiting record costs beyond its key and value, their objects included."""
+"""What a waiting record costs beyond its key and value, Python objects included."""
 
 _Entry: TypeAlias = tuple[int, int, int, int, int, Chunk, int, int]
-"""Turn, rank of the source, position and index in it; stream time; chunk, and place in it; whether
-its source was busy then, as `quiet_ms` says it."""
+"""Merge key, rank of the source, position and index in it; stream time; chunk and index in it; and
+whether the source was busy then, as in `quiet_ms`."""
 _merge_key_of = itemgetter(0)
 
 
 class _Source:
-    """What has been heard of one source, and what of it waits."""
+    """What has arrived from one source, and its records that wait."""
 
     __slots__ = (
         "heard",
@@ -375,70 +378,71 @@ class _Source:
         self.quiet_ms = BUSY_MS
         """See `Mark`."""
         self.marked_ms = UNKNOWN_MS
-        """See `Feed`."""
+        """See `TimeSource.marked_ms`."""
         self.resume = 0
-        """What lies before this offset was heard before the task started."""
+        """Records before this offset were taken before the task started."""
         self.resumed_quiet_ms: int | None = None
-        """What is true of `quiet_ms` once the record there is heard again; None: what marks say."""
+        """The value of `quiet_ms` once the record at `resume` arrives again; None: marks say it.
+        """
         self.waiting: list[_Entry] = []
         self.known = InputEnd()
 
     @property
     def is_busy(self) -> bool:
-        """Whether more comes that is there already."""
+        """Whether the source has more records that are already in its log."""
         return self.quiet_ms == BUSY_MS
 
     @property
     def floor(self) -> MergeKey:
-        """Turn and rank that no record still to come is before."""
+        """The smallest merge key that a record still to come can have."""
         return self.heard_turn_ms, self.rank
 
     def bound(self, doubting: CaughtUpCheck) -> MergeKey | None:
-        """So far the others may go; None: there is no bound."""
+        """Return the merge key that the other sources may reach; None: no limit."""
         if self.is_busy:
             return self.floor
         return self.known.bound(self.floor, doubting.now_ms) if doubting.is_on else None
 
     @property
     def time_ms(self) -> int:
-        """Stream time, as far as records have been taken."""
+        """Stream time of the records that were taken."""
         return self.heard_ms if self.heard == self.released else self.released_ms
 
     @property
     def idle_ms(self) -> int:
-        """For how long nothing came, though all was read."""
+        """For how long nothing has arrived, with all records taken; otherwise 0."""
         return max(self.quiet_ms, 0) if self.heard == self.released else 0
 
     def kept_up_ms(self, reached_ms: int) -> int:
-        """Its time, which does not hold the others back at its end.
+        """Return the time of the source; at its end, it does not hold back the others.
 
-        Of its last records none has come through the topic, though they have moved its turn: so it
-        has come as far as they say, but no further than the records that came of any source.
+        If its last records were dropped upstream, they advanced its merge key but none arrived
+        here. Then its time is that merge key, limited by the largest time of any source's records.
         """
         if self.is_busy or self.heard != self.released:
             return self.time_ms
         return max(self.heard_ms, min(self.heard_turn_ms, reached_ms))
 
     def held_ms(self, reached_ms: int) -> int:
-        """The time beyond which this source holds the others back.
+        """Return the time beyond which this source holds back the others.
 
-        A source that goes on, or whose last record is not released, counts with its turn: nothing
-        of it comes before that. Its time may be less, if records were left out upstream, and how
-        much of what follows has arrived says nothing about the records in hand.
+        A source that is busy, or whose last record is not released, counts with its merge key: no
+        record of it comes before that. Its time may be smaller, if records were dropped upstream;
+        but how many of the later records have arrived says nothing about the current batch.
         """
         if self.is_busy or self.heard != self.released:
             return self.heard_turn_ms
         return self.kept_up_ms(reached_ms)
 
     def hear(self, turn_ms: int, time_ms: int, quiet_ms: int) -> None:
-        """It has come to this time, and what follows has its turn no earlier."""
+        """Take a report: the source has reached `time_ms`, and its later records `turn_ms`."""
         self.heard_turn_ms = max(self.heard_turn_ms, turn_ms)
         self.heard_ms = max(self.heard_ms, time_ms)
         self.quiet_ms = quiet_ms
 
 
 class MergedInput(Input):
-    """A partition of a repartition topic, its sources merged in the order of time."""
+    """A partition of a repartition topic whose sources are merged in the order of event time."""
 
     def __init__(
         self,
@@ -451,16 +455,16 @@ class MergedInput(Input):
         idle_after_ms: int | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        """An input of which nothing has been read.
+        """Create an input that has received nothing.
 
         Args:
-            topic: that the partition is of.
+            topic: the repartition topic.
             partition: its number.
             rank: of the input among those of the task.
             sources: in the order of their rank.
-            collector: where repetitions and the like are counted.
-            idle_after_ms: sources quiet for this long do not hold stream time back.
-            buffer_bytes: bounds what waits.
+            collector: counts dropped records, such as repetitions.
+            idle_after_ms: sources quiet for this long do not hold back stream time.
+            buffer_bytes: bounds the waiting records.
         """
         super().__init__(topic, partition, rank)
         self._sources = [_Source(source, at) for at, source in enumerate(sources)]
@@ -479,20 +483,20 @@ class MergedInput(Input):
         self._sequence = 0
 
     def __len__(self) -> int:
-        """Records whose turn has come in this input. Others wait for what is yet to be read."""
+        """Return the number of released records; others wait for records still to arrive."""
         return len(self._ready) - self._taken
 
     @property
     def position(self) -> int | None:
-        """The offset to read from after a restart: of the first record that is not taken."""
+        """The offset to read from after a restart: that of the first record not taken."""
         left = self._ready[self._taken :]
         left += [each.waiting[0] for each in self._sources if each.waiting]
         return min(map(_offset_of, left), default=self._received)
 
     def arrive(self, records: Records, marks: Sequence[TimeMark] = ()) -> None:  # noqa: ARG002 - see below
-        """Take in records, release those that nothing can come before.
+        """Add records and release those that no later record can precede.
 
-        What the log says of time is not asked: the tasks upstream say it, of every source.
+        Time marks of the log are ignored: upstream tasks send their own, one per source.
         """
         fresh = self._fresh(records)
         if not len(fresh):
@@ -505,36 +509,36 @@ class MergedInput(Input):
         self._release()
 
     def head(self) -> MergeKey | None:
-        """Turn and rank of the next record; None if there is none."""
+        """Return the merge key of the next released record; None if there is none."""
         if self._taken == len(self._ready):
             return None
         return max(self.turn_ms, self._ready[self._taken][0]), self.rank
 
     def floor(self) -> MergeKey:
-        """Turn and rank that no record still to come is before, as far as its sources are known."""
+        """Return the smallest merge key that a record still to come can have."""
         found = [each.waiting[0][:2] for each in self._sources if each.waiting]
         found += [bound for bound, _ in self._bounds()]
         lowest = min(found, default=(UNKNOWN_MS, self.rank))
         return max((self.turn_ms, self.rank), self._among_inputs(lowest))
 
     def _among_inputs(self, bound: MergeKey) -> MergeKey:
-        """What a source lets the others of this input go to, as what this input lets others."""
+        """Convert a bound between sources of this input to a bound between inputs of the task."""
         time_ms, rank = bound
         return time_ms, LAST_RANK if rank == LAST_RANK else self.rank
 
     def bound(self) -> MergeKey | None:
-        """So far others may go while nothing of this is at hand; None: there is no bound."""
+        """Return the merge key that others may reach while this input is empty; None: no limit."""
         return self.floor() if self.doubting.is_on or not self.is_at_end() else None
 
     def _bounds(self) -> list[tuple[MergeKey, _Source]]:
-        """So far each source lets the others go, where there is a bound."""
+        """Return the sources that limit the others, with the merge keys that they allow."""
         bounds = ((each.bound(self.doubting), each) for each in self._sources)
         return [(bound, each) for bound, each in bounds if bound is not None]
 
     def unconfirmed_sources(self, turn: MergeKey | None) -> list[Source | None]:
-        """Which of its sources may have more, for others to come to `turn`.
+        """Return the sources whose ends must be confirmed before others may reach `turn`.
 
-        Without one: for what of its own is held back, be it records or what marks tell of time.
+        `turn` None asks for what holds back this input's own records and the time of its marks.
         """
         bounds = self._bounds()
         if turn is None:
@@ -545,20 +549,21 @@ class MergedInput(Input):
         elif self.floor() >= turn:
             return []
         else:
-            # Sources have ranks of their own: by these one at the same time would hold nobody.
+            # Ranks of sources and of inputs are different scales: compared directly, a source at
+            # the same time as `turn` might hold back nothing.
             bounds = [(self._among_inputs(bound), each) for bound, each in bounds]
         held = [(bound, each) for bound, each in bounds if bound < turn]
         return [] if any(each.is_busy for _, each in held) else [each.source for _, each in held]
 
     def confirm(self, doubt: EndOfInputQuestion) -> None:
-        """A source was at its end when the question was put; what has come by then has arrived."""
+        """Take the answer for one source, or for all: what existed at the question has arrived."""
         for each in self._sources:
             if doubt.source in {None, each.source}:
                 each.known.confirm(doubt)
         self._release()
 
     def advance_past(self, other: Input) -> bool:
-        """Whether what the other has at hand may go further, as is known of these ends."""
+        """Return whether answers about these sources let the other input's records pass."""
         found = [(each, each.known.confirmed_until(other.place)) for each in self._sources]
         passed = [each.known.pass_to(other.turn_before(end)) for each, end in found if end]
         if any(passed):
@@ -566,16 +571,16 @@ class MergedInput(Input):
         return any(passed)
 
     def turn_before(self, end: int) -> int:  # noqa: ARG002 - offsets are in no order here
-        """None: what is known of others lets pass what had come, by its turn."""
+        """Return UNKNOWN_MS: offsets are in no order here, so answers count by merge key."""
         return UNKNOWN_MS
 
     @property
     def newest_ms(self) -> int:
-        """The newest turn that has come."""
+        """The largest merge key that has arrived."""
         return max(each.heard_turn_ms for each in self._sources)
 
     def is_at_end(self) -> bool:
-        """Whether everything upstream was read to its end, and has come here, and is taken."""
+        """Return whether every source is read to its end, and every record was taken."""
         return (
             self.head() is None
             and not any(each.is_busy or each.waiting for each in self._sources)
@@ -583,12 +588,12 @@ class MergedInput(Input):
         )
 
     def learn_end(self, end: int | None, *, now_ms: int, took: bool) -> None:
-        """The end offset as of now. Who is quiet is for the tasks upstream to say."""
+        """Set the end offset; the quiet time is the one that upstream tasks report."""
         super().learn_end(end, now_ms=now_ms, took=took)
         self.quiet_ms = min((each.idle_ms for each in self._sources), default=0)
 
     def take(self, bound: tuple[int, int] | None, records_max: int | None) -> Batch:
-        """The next run of records: those before `bound`, a time and a rank."""
+        """Take the next run of records before `bound`."""
         low, high = self._taken, len(self._ready)
         if bound is not None:
             time_ms, rank = bound
@@ -606,7 +611,7 @@ class MergedInput(Input):
 
     @property
     def wait(self) -> MergeWait | None:
-        """What waits, and for whom; None if nothing does. May be asked while the task works."""
+        """The records that wait, and for which source; None if none do. Safe during `process`."""
         busy = [each for each in self._sources if each.is_busy]
         if not self._waiting_bytes or not busy:
             return None
@@ -624,22 +629,22 @@ class MergedInput(Input):
         )
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
-        """Its sources with their stream time and for how long they have been quiet."""
+        """Return the sources with their stream times and quiet times."""
         reached_ms = self._reached_ms
         return [(each.source, each.kept_up_ms(reached_ms), each.idle_ms) for each in self._sources]
 
     @property
     def come_ms(self) -> int:
-        """How far the records have come: never beyond the largest time of a source."""
+        """The time that the records have reached: never beyond the largest time of a source."""
         return min(super().come_ms, self._reached_ms)
 
     def held_ms(self, idle_after_ms: int | None) -> int:
-        """The time of its slowest source; without those that have been quiet for so long."""
+        """Return the time of the slowest source, without those quiet for `idle_after_ms`."""
         live = (s for s in self._sources if idle_after_ms is None or s.idle_ms < idle_after_ms)
         return min((source.held_ms(self._reached_ms) for source in live), default=FAR_MS)
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the position."""
+        """Return what a restart needs besides the position."""
         left: dict[int, _Entry] = {}
         for entry in self._ready[self._taken :]:
             left.setdefault(entry[1], entry)
@@ -664,10 +669,10 @@ class MergedInput(Input):
         return {**times, **own, "sequence": self._sequence}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave, or what `RepartitionInput` did."""
+        """Restore what `to_data` of this class, or of `RepartitionInput`, returned."""
         self.time_ms = int(data["time_ms"])
         merged = "sequence" in data
-        # Records before had their offset for a position: what is to come is behind them.
+        # `RepartitionInput` numbers records by offset: the sequence continues after its last one.
         self._sequence = int(data["sequence"]) if merged else self._received or 0
         self.turn_ms = int(data.get("turn_ms", UNKNOWN_MS))
         for name, partition, position, index, time_ms, quiet_ms, *more in data["sources"]:
@@ -678,7 +683,7 @@ class MergedInput(Input):
                 if merged:
                     each.quiet_ms = quiet_ms
                     each.resume, each.heard_turn_ms, *quiet = more
-                    # Marks before it are not heard again, and none needs to follow.
+                    # The marks before that record are not read again, and no mark need follow it.
                     each.resumed_quiet_ms = quiet[0] if quiet else None
         heard_ms = max(each.heard_ms for each in self._sources)
         self._reached_ms = int(data.get("reached_ms", heard_ms))
@@ -711,7 +716,7 @@ class MergedInput(Input):
             self._collector.drop(self.topic.name, "duplicate")
             return
         each.known.hear(self.doubting.now_ms)
-        # Busy or at its end, the next mark says: one follows if that has changed.
+        # A record leaves the source busy or at its end, as it was: a mark follows if it changes.
         quiet_ms = min(each.quiet_ms, 0)
         if offset == each.resume and each.resumed_quiet_ms is not None:
             quiet_ms = each.resumed_quiet_ms
@@ -728,7 +733,7 @@ class MergedInput(Input):
         return each
 
     def _release(self) -> None:
-        """Move to the ready what no source can send anything before."""
+        """Move records to `_ready` that no source can precede any more."""
         bounds = self._bounds()
         bound = min((bound for bound, _ in bounds), default=None)
         self._make_ready((FAR_MS,) if bound is None else (*bound, FAR_MS))
@@ -737,7 +742,13 @@ class MergedInput(Input):
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """With nothing left to take, time is what marks have told."""
+        """Advance to the time that marks state, once no record is left to take."""
+        # Sources `a` and `b`, no record left to take:
+        # 1. Both are busy, `a` at 10:00 and `b` at 10:05: the merge key becomes 10:00.
+        # 2. `a` is at its end at 10:00, `b` is busy at 10:05: without a check, only `b` bounds the
+        #    merge key (10:05), and stream time waits for `a`, which holds it at 10:00.
+        # 3. As 2, and `a` has been idle for `idle_after_ms`: stream time is 10:05, that of `b`.
+        # 4. All are idle: stream time is the largest, because no source holds back another.
         if self._taken < len(self._ready) or any(each.waiting for each in self._sources):
             return
         if not any(each.is_busy for each in self._sources):
@@ -767,9 +778,10 @@ class MergedInput(Input):
         self._taken = 0
 
     def _overflow(self, slow: _Source) -> None:
-        """Release the earliest quarter of the bound, though `slow` may send what is earlier.
+        """Release the earliest records until a quarter of the bound is free.
 
-        As far as is known it does not if it is at its end, and they are in order.
+        `slow` may still send earlier ones. If it is at its end, it does not, as far as is known;
+        then the released records are in order and are not counted.
         """
         waiting = sorted(chain(*(each.waiting for each in self._sources)))
         sizes = accumulate(_size_bytes(entry[5], entry[6]) for entry in waiting)
@@ -822,10 +834,10 @@ class MergedInput(Input):
     def _watermarks(
         self, turns: Sequence[int], times: Sequence[int], moments: Sequence[int]
     ) -> list[int]:
-        """Stream time of all sources together at each record.
+        """Return the stream time of all sources together at each record.
 
-        Those that go on have come to its turn; those at their end hold time back where they are, or
-        keep up with the others if of their last records none came through.
+        Busy sources have reached the record's merge key. Sources at their end hold back time where
+        they are, or keep up with the others if their last records were dropped upstream.
         """
         ended = sorted(
             (each.heard_turn_ms, each.heard_ms)
@@ -836,6 +848,12 @@ class MergedInput(Input):
         lagging: list[tuple[int, int]] = []
         reached_ms, limit_ms, passed = self.time_ms, FAR_MS, 0
         for turn_ms, time_ms, moment_ms in zip(turns, times, moments, strict=True):
+            # Source `a` is busy; `b` is at its end, not idle. The record of `a` has key 10:05.
+            # 1. `b` ended with a record at 10:00: stream time stays at 10:00, since a window must
+            #    not close before `b` continues or becomes idle (`limit_ms`).
+            # 2. The last record of `b` that arrived is at 10:00, but it read up to 10:03 and a
+            #    filter dropped the rest: stream time is 10:03, not 10:00 (`lagging`).
+            # 3. `b` ended at 10:08, after this record: it holds back nothing yet.
             while passed < len(ended) and ended[passed][0] < turn_ms:
                 heard_turn_ms, heard_ms = ended[passed]
                 if heard_ms < heard_turn_ms:

@@ -4,8 +4,8 @@
 touches two or three buckets and expired records leave as one range. `DueRows` keeps waiting records
 in the order (due, rank, key, number), the first of them in memory and the others in the store.
 Records in use are objects; `flush` writes the new ones. Rules of the module: which records are
-found follows from the time that is passed in and from nothing else; the order of due rows is that
-of their keys, however much time passes at once. Not done here: what becomes of the records.
+found depends only on the time that is passed in; the order of due rows is that of their keys,
+however much time passes at once. Not done here: what happens to the records.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from streamlog.tables.stores.store import NamedStore, escape_key, time_at, time_
 from streamlog.windows.emit import FAR_MS
 
 PAGE_ROWS = 1_000
-"""Read from the store at once."""
+"""The number of rows to read from the store at once."""
 STALE_KEYS_MAX = 1_000
-"""More places of records that have left, and than there are others, are sorted out."""
+"""When the heap holds this many more keys than twice the rows, keys of removed rows are dropped."""
 
 _TIME_BYTES = 8
 _NUMBER = struct.Struct(">Q")
 
 
 class DueRow(NamedTuple):
-    """A record that waits."""
+    """A record that waits until it is due."""
 
     due_ms: int
     rank: int
@@ -55,28 +55,28 @@ _decode = msgspec.msgpack.Decoder(_Data).decode
 
 
 def due_row_key(due_ms: int, rank: int, key: bytes, number: int) -> bytes:
-    """Where a record is among the others, which is its key in the store; `rank` is a byte."""
+    """Return the key of a row in the store, which is also its order; `rank` is a byte."""
     return time_bytes(due_ms) + bytes((rank,)) + escape_key(key) + _NUMBER.pack(number)
 
 
 class DueRows:
-    """The records that wait."""
+    """The records that wait until they are due."""
 
     def __init__(self, store: NamedStore, *, bytes_max: int = ROWS_BYTES_MAX) -> None:
-        """Up to `bytes_max` of them are held in memory after a flush, by estimate."""
+        """After a flush, up to `bytes_max` of them stay in memory, by estimate."""
         self._store = store
         self._bytes_max = bytes_max
         self._order: list[bytes] = []
-        """A heap of places; some are of records that have left."""
+        """A heap of row keys; some are of rows that were removed."""
         self._data: dict[bytes, bytes] = {}
         self._fresh: set[bytes] = set()
-        """Places of those that are not in the store."""
+        """Keys of rows that are not in the store."""
         self._beyond: bytes | None = None
-        """Places from here on are in the store alone; None: there are none."""
+        """Rows from this key on are in the store only; None: there are none."""
         self._bytes = 0
 
     def add(self, place: bytes, value: bytes, headers: Headers) -> None:
-        """A record that waits; no other one has the same place."""
+        """Add a row that waits; its key is unique."""
         data = _encode(_Data(value, list(headers)))
         if self._beyond is not None and place >= self._beyond:
             self._store.put(place, data)
@@ -85,7 +85,7 @@ class DueRows:
         self._fresh.add(place)
 
     def discard(self, place: bytes) -> None:
-        """It does not wait any more, if it did."""
+        """Remove a row, if it waits."""
         if self._beyond is not None and place >= self._beyond:
             if self._store.get(place) is not None:
                 self._store.delete(place)
@@ -94,12 +94,12 @@ class DueRows:
 
     @property
     def next_ms(self) -> int | None:
-        """Nobody is due before this time; None: nobody waits."""
+        """The time before which no row is due; None: no row waits."""
         first = self._order[0] if self._order else self._beyond
         return None if first is None else time_at(first)
 
     def due(self, before_ms: int) -> Iterator[DueRow]:
-        """Those that are due before this time, in order; they do not wait any more."""
+        """Remove and return the rows that are due before this time, in order."""
         end = time_bytes(before_ms)
         while (first := self._first()) is not None and first < end:
             heappop(self._order)
@@ -107,7 +107,7 @@ class DueRows:
                 yield _read(first, self._forget(first))
 
     def flush(self) -> None:
-        """Write those that are new; hold no more of them than is allowed."""
+        """Write new rows, and keep no more in memory than allowed."""
         for place in self._fresh:
             self._store.put(place, self._data[place])
         self._fresh.clear()
@@ -118,25 +118,25 @@ class DueRows:
             self._evict()
 
     def load(self) -> None:
-        """The records are in the store."""
+        """Start from the rows in the store."""
         self._beyond = b""
         self._page()
 
     def rewrite(self, place_of_row: Callable[[DueRow], bytes]) -> None:
-        """Give all that are in the store another place; to be followed by `load`."""
+        """Give all rows in the store new keys; call `load` afterwards."""
         rows = [(place_of_row(_read(place, data)), data) for place, data in self._store.range()]
         self._store.delete_range()
         for place, data in rows:
             self._store.put(place, data)
 
     def _first(self) -> bytes | None:
-        """The first place, in memory; None: nobody waits."""
+        """Return the first key, in memory; None: no row waits."""
         if not self._order:
             self._page()
         return self._order[0] if self._order else None
 
     def _page(self) -> None:
-        """The next ones from the store."""
+        """Read the next page from the store."""
         if self._beyond is None:
             return
         rows = list(islice(self._store.range(self._beyond), PAGE_ROWS + 1))
@@ -145,7 +145,7 @@ class DueRows:
         self._beyond = rows[PAGE_ROWS][0] if len(rows) > PAGE_ROWS else None
 
     def _evict(self) -> None:
-        """All are in the store: hold on to the first page only."""
+        """Keep only the first page in memory: all rows are in the store."""
         order = sorted(self._data)
         if len(order) > PAGE_ROWS:
             self._beyond = order[PAGE_ROWS]
@@ -177,25 +177,25 @@ def _read(place: bytes, data: bytes) -> DueRow:
 
 
 JoinEntry: TypeAlias = tuple[int, int, Any]
-"""Timestamp, number, and value of a record; no two of a join have the same number."""
+"""Timestamp, number and value of a record; the number is unique in a join."""
 
 _FAR = 1 << 63
-"""Above every number."""
+"""Larger than every number."""
 
 
 class _Bucket:
-    """The records of one stretch of time."""
+    """The records of one interval of time."""
 
     __slots__ = ("bytes", "fresh", "is_whole", "rows")
 
     def __init__(self, *, is_whole: bool) -> None:
         self.bytes = 0
-        """In memory, by estimate."""
+        """Size in memory, by estimate."""
         self.rows: dict[bytes, list[JoinEntry]] = {}
         self.is_whole = is_whole
-        """Whether a key that is not in `rows` has none; otherwise the store has to be asked."""
+        """Whether a key that is not in `rows` has no records; otherwise the store may have some."""
         self.fresh: list[tuple[bytes, int, int, bytes]] = []
-        """Key, timestamp, number and value of those that are not in the store yet."""
+        """Key, timestamp, number and value of the records that are not in the store yet."""
 
 
 class JoinBuffer:
@@ -209,9 +209,9 @@ class JoinBuffer:
         keep_ms: int,
         bytes_max: int = ROWS_BYTES_MAX,
     ) -> None:
-        """Records are kept until stream time is more than `keep_ms` beyond them.
+        """Records are kept until stream time is more than `keep_ms` after them.
 
-        Up to `bytes_max` of them are held as objects after a flush, by estimate.
+        After a flush, up to `bytes_max` of them stay in memory as objects, by estimate.
         """
         self._store = store
         self._value = value
@@ -220,7 +220,7 @@ class JoinBuffer:
         self.bucket_ms = max(keep_ms // 2, 1)
         self._buckets: dict[int, _Bucket] = {}
         self.over_ms = FAR_MS
-        """Nothing is over before stream time is beyond this."""
+        """The stream time up to which no record expires."""
 
     def add(self, key: bytes, timestamp_ms: int, number: int, value: Any, data: bytes) -> None:  # noqa: ANN401 - the stream's values
         """Keep a record; `data` is its value as bytes."""
@@ -234,7 +234,7 @@ class JoinBuffer:
         bucket.bytes += ROW_BYTES + len(key) + (1 + STATE_TIMES) * len(data)
 
     def find(self, key: bytes, from_ms: int, to_ms: int) -> list[JoinEntry]:
-        """The records of a key in [from, to], by timestamp, those of one time as they came."""
+        """Return a key's records in [from, to], by timestamp, then by arrival."""
         found: list[JoinEntry] = []
         for at in range(from_ms // self.bucket_ms, to_ms // self.bucket_ms + 1):
             bucket = self._buckets.get(at)
@@ -248,9 +248,13 @@ class JoinBuffer:
         return found
 
     def expire(self, now_ms: int) -> None:
-        """Stream time is `now_ms`: remove what is over."""
+        """Remove what has expired at stream time `now_ms`."""
         if now_ms <= self.over_ms:
             return
+        # keep_ms is 10 s, so buckets span 5 s; stream time is 10:00:20.
+        # 1. The bucket from 10:00:05 to 10:00:09.999 expires after 10:00:19.999: it is removed.
+        # 2. The bucket from 10:00:10 stays until its last possible record has expired. It may hold
+        #    expired records until then; `StreamJoinStep` does not search that far back.
         over = [at for at in self._buckets if self._over_ms(at) < now_ms]
         for at in over:
             del self._buckets[at]
@@ -258,7 +262,7 @@ class JoinBuffer:
         self._set_gate()
 
     def flush(self) -> None:
-        """Write new records into the store; if they are many, do without their objects."""
+        """Write new records into the store, and drop all objects if they exceed the bound."""
         for at, bucket in self._buckets.items():
             for key, timestamp_ms, number, data in bucket.fresh:
                 self._store.put(self._row_key(at, key, timestamp_ms, number), data)
@@ -270,7 +274,7 @@ class JoinBuffer:
                 bucket.bytes = 0
 
     def load(self, bucket_ms: int) -> None:
-        """The records are in the store, with buckets of this size."""
+        """Start from the records in the store, whose buckets have this size."""
         if bucket_ms != self.bucket_ms:
             self._rewrite()
         low = b""
@@ -281,7 +285,7 @@ class JoinBuffer:
         self._set_gate()
 
     def _rewrite(self) -> None:
-        """Put all records into the buckets that they are in now."""
+        """Move all records to buckets of the current size."""
         rows = list(self._stored())
         self._store.delete_range()
         for key, timestamp_ms, number, data in rows:
@@ -296,7 +300,7 @@ class JoinBuffer:
             yield key, time_at(row, place), number, data
 
     def _rows(self, at: int, bucket: _Bucket, key: bytes) -> list[JoinEntry]:
-        """The records of a key in a bucket, in memory from now on."""
+        """Return the records of a key in a bucket; reads them into memory."""
         rows = bucket.rows.get(key)
         if rows is None:
             rows = bucket.rows[key] = [] if bucket.is_whole else self._read(at, bucket, key)
@@ -320,7 +324,7 @@ class JoinBuffer:
         return self._head(at) + escape_key(key) + time_bytes(timestamp_ms) + _NUMBER.pack(number)
 
     def _over_ms(self, at: int) -> int:
-        """When stream time is beyond this, the last record that a bucket can have is over."""
+        """Return the last stream time at which a bucket may hold a record that has not expired."""
         return (at + 1) * self.bucket_ms - 1 + self._keep_ms
 
     def _set_gate(self) -> None:

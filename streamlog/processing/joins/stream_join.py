@@ -1,19 +1,20 @@
 """StreamJoinStep: pairs of records of two streams with equal keys and near timestamps.
 
 A record is paired with the kept records of the other side, by (timestamp, arrival), and kept for
-those still to come. `JoinTime` is the stream time of a join: the largest timestamp that has reached
-it on any side, as in Kafka Streams; it never goes back, and waits for sources with a time of their
-own (windows on close, results of calls). Rules of the module, which are those of Kafka Streams
+later ones. `JoinTime` is the stream time of a join: the largest timestamp that has reached it on
+any side, as in Kafka Streams; it never goes back, and waits for sources with a time of their own
+(windows on close, results of calls). Rules of the module, which are those of Kafka Streams
 (KIP-633, KAFKA-10847):
 
-1. A pair belongs to the record that came last, and has the later timestamp of both.
+1. A pair belongs to the record that arrived last, and has the later timestamp of both.
 2. In left and outer joins a record without a partner is emitted alone, once, when stream time has
-   passed its window and grace: a source of its own, numbered in the order in which windows close.
-   That comes before the pairs of the record that moved the time, and never after a pair.
-3. No record is late: it is paired with what is kept, and emitted alone at once if there is nothing.
-   What is kept, and for how long, depends on stream time alone.
-4. A record without a value is left out. So is a record without a key, unless it may be emitted
-   alone, which happens at once (KIP-962).
+   passed its window and grace: with a time source of its own, numbered in the order in which
+   windows close. That comes before the pairs of the record that advanced the time, and never after
+   a pair.
+3. No record is late: it is paired with what is kept, and emitted alone immediately if there is
+   nothing. What is kept, and for how long, depends on stream time alone.
+4. A record without a value is dropped. So is a record without a key, unless it may be emitted
+   alone, which happens immediately (KIP-962).
 
 Not done here: the records of one side (`join_buffer`).
 """
@@ -54,43 +55,43 @@ class JoinTime:
         self.now_ms = UNKNOWN_MS
 
     def reach(self, feed: TimeSource, turn_ms: int) -> int:
-        """A record of this feed has come, at this of its `moments`: the time of the node then."""
+        """Advance to a record of this time source at one of its `moments`; returns the time."""
         if not self._own:
             if turn_ms > self.now_ms:
                 self._heard_ms = self.now_ms = turn_ms
             return self.now_ms
         for each, time_ms in self._own.items():
-            # A feed may be ahead of the row in hand, but not of those of others.
+            # A time source may be ahead of the current row, but not of the rows of others.
             self._own[each] = max(time_ms, turn_ms if each is feed else each.time_ms)
         if feed not in self._own:
             self._heard_ms = max(self._heard_ms, turn_ms)
         return self._advance(self._own.values())
 
     def settle(self) -> int:
-        """All records at hand have been taken: the time by what is known of those to come."""
+        """Advance, after all available records, to the time that later records can't precede."""
         times = {feed: feed.come_ms for feed in self._inputs}
         behind = [ms for feed, ms in times.items() if not feed.at_end]
         self._heard_ms = max(self._heard_ms, min(behind or [max(times.values(), default=-1)]))
         for feed in self._own:
             self._own[feed] = max(self._own[feed], feed.time_ms)
-        # What comes with its records, or with answers that are all there, holds up no more than
-        # an input at its end does.
+        # A source that passes on its records' times, or that has no open calls, holds back no more
+        # than an input at its end does.
         prompt = (AsyncTimeSource, SetTimestampSource)
         done = {feed for feed in self._own if isinstance(feed, prompt) and feed.at_end}
         return self._advance([ms for feed, ms in self._own.items() if feed not in done])
 
     def _advance(self, own: Iterable[int]) -> int:
-        # Those that come at times of their own are behind the records that they are made of.
+        # Sources with times of their own lag behind the records that their rows are made of.
         self.now_ms = max(self.now_ms, min(own, default=self._heard_ms))
         return self.now_ms
 
 
 UNMATCHED_ROWS_MAX = 10_000
-"""Handed on at once."""
+"""The most unmatched records that are forwarded in one batch."""
 
 
 class JoinSideStep(Step):
-    """The entrance of one side, and its buffer."""
+    """The entry of one side, and its buffer."""
 
     def __init__(self, node: JoinSide, store: KeyValueStore) -> None:
         super().__init__(node.name)
@@ -98,18 +99,18 @@ class JoinSideStep(Step):
         self.buffer = JoinBuffer(NamedStore(store, node.store), node.value, keep_ms=node.keep_ms)
 
     def process(self, batch: Batch) -> None:
-        """Tell the join whose records these are."""
+        """Pass the records to the join as those of this side."""
         for child in self.children:
             cast("StreamJoinStep", child).take(self, batch)
 
 
 class JoinedPairs:
-    """Results that belong to records in hand: columns in the making."""
+    """Results of the current records, as columns that are being filled."""
 
     __slots__ = ("_own", "_partners", "ats", "lefts", "rights", "timestamps")
 
     def __init__(self, *, is_left: bool) -> None:
-        """`is_left`: the records in hand are those of the left side."""
+        """`is_left`: the current records are those of the left side."""
         self.ats: list[int] = []
         self.lefts: list[Any] = []
         self.rights: list[Any] = []
@@ -118,7 +119,7 @@ class JoinedPairs:
         self._partners = self.rights if is_left else self.lefts
 
     def add(self, at: int, value: Any, partner: Any, timestamp_ms: int) -> None:  # noqa: ANN401 - the streams' values
-        """One more, of the record at this place of its batch."""
+        """Add the result of the record at this index of its batch."""
         self.ats.append(at)
         self._own.append(value)
         self._partners.append(partner)
@@ -126,7 +127,7 @@ class JoinedPairs:
 
 
 class StreamJoinStep(Step):
-    """The join behind its two sides."""
+    """The join of two sides."""
 
     section = "joins"
 
@@ -141,7 +142,7 @@ class StreamJoinStep(Step):
         partition: int,
         one_by_one: bool = False,
     ) -> None:
-        """`one_by_one`: what goes on alone is handed on so, as records of the task are."""
+        """`one_by_one`: unmatched records are forwarded one at a time, as the task's are."""
         super().__init__(node.name)
         self._node = node
         self._alone_rows = 1 if one_by_one else UNMATCHED_ROWS_MAX
@@ -151,27 +152,27 @@ class StreamJoinStep(Step):
         self.node_time = NodeTime(feeds)
         self._feeds = self.node_time.feeds
         self.feed = TimeSource((node.name, partition))
-        """What has gone on alone."""
+        """The time source of unmatched records."""
         self._time = JoinTime(self._feeds)
         self._number = 0
-        """Of the next record to be kept."""
+        """Of the next record to keep."""
         self._sequence = 0
-        """Of the next one to go on alone."""
+        """Of the next unmatched record to forward."""
         spec = node.unmatched
         self._unmatched = None if spec is None else DueRows(NamedStore(store, spec))
         reaches = [self._window.reach_ms(left=s.node.is_left) for s in sides if self._is_outer(s)]
         self._gate_ms = FAR_MS
-        """Nothing is over before time is beyond this."""
+        """Up to this time, no window closes and no record expires."""
         self._held_ms = max(max(reaches, default=0) + self._window.grace_ms, 0)
-        """How far a record that goes on alone is behind the time at which it does, at most."""
+        """The longest time between an unmatched record's timestamp and the time of its emission."""
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """What goes on alone."""
+        """The time source of unmatched records."""
         return () if self._unmatched is None else (self.feed,)
 
     def take(self, side: JoinSideStep, batch: Batch) -> None:
-        """Join the records of one side, which have their turn, with what is kept of the other."""
+        """Join the records of one side with what is kept of the other."""
         batch, raws, datas = self._written(side, batch)
         batch = self.node_time.of(batch)
         pairs = JoinedPairs(is_left=side.node.is_left)
@@ -187,21 +188,21 @@ class StreamJoinStep(Step):
                 pairs.add(at, batch.values[at], None, timestamps[at])
             else:
                 self._match(side, batch, at, (raw, data), pairs)
-        # Those below see how far it has come at this record, whatever was told between two.
+        # Steps below see the time as of the last record, however marks arrived between records.
         self._set_time()
         self._hand_on(batch, pairs)
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """When the next record goes on alone."""
+        """Return when the next unmatched record is due."""
         next_ms = None if self._unmatched is None else self._unmatched.next_ms
         return () if next_ms is None else [(feed, next_ms + 1) for feed in self._feeds]
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """It tells its time less how long a record may wait."""
+        """Return the times above that are later by as long as an unmatched record may wait."""
         return [(feed, time_ms + self._held_ms) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
-        """All records at hand have been taken: those whose windows have closed go on alone."""
+        """Emit the unmatched records whose windows have closed, after all available records."""
         before = self._sequence
         time_ms = self._time.settle()
         if time_ms > self._gate_ms:
@@ -212,14 +213,14 @@ class StreamJoinStep(Step):
         return self._sequence > before
 
     def flush(self) -> None:
-        """Write what is new into the stores."""
+        """Write new records into the stores."""
         self._left.buffer.flush()
         self._right.buffer.flush()
         if self._unmatched is not None:
             self._unmatched.flush()
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the records."""
+        """Return what a restart needs besides the records."""
         window = self._window
         return {
             "now_ms": self._time.now_ms,
@@ -231,7 +232,7 @@ class StreamJoinStep(Step):
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave; the records are in the stores."""
+        """Restore what `to_data` returned; the records are in the stores."""
         self._time.now_ms = int(data["now_ms"])
         self.feed.time_ms = int(data["time_ms"])
         self._number = int(data["number"])
@@ -247,13 +248,13 @@ class StreamJoinStep(Step):
         self._set_gate()
 
     def _is_outer(self, side: JoinSideStep) -> bool:
-        """Whether the side's records may go on alone."""
+        """Return whether the side's records may be emitted alone."""
         return self._node.how == "outer" or (self._node.how == "left" and side.node.is_left)
 
     def _written(
         self, side: JoinSideStep, batch: Batch
     ) -> tuple[Batch, Sequence[bytes | None], Sequence[bytes | None]]:
-        """The records that can be joined or go on alone, with keys and values as bytes."""
+        """Return the records that can be joined or emitted alone, with keys and values as bytes."""
         if has_none(batch.values) or (batch.has_null_keys and not self._is_outer(side)):
             takes_keyless = self._is_outer(side)
             kept = [
@@ -282,6 +283,14 @@ class StreamJoinStep(Step):
         first_ms = timestamp_ms - window.reach_ms(left=not is_left)
         last_ms = timestamp_ms + window.reach_ms(left=is_left)
         found = other.buffer.find(key, max(first_ms, now_ms - window.keep_ms), last_ms)
+        # A left join within 5 s, no grace. Stream time is 10:00:20.
+        # 1. A left record at 10:00:18 has no partner: its window closes at 10:00:23, until then it
+        #    waits among the unmatched.
+        # 2. A right record at 10:00:20 arrives: they are a pair, and the left one no longer waits.
+        #    It stays in its buffer, because further right records may match it.
+        # 3. A left record at 10:00:10 arrives late and has no partner: its window closed at
+        #    10:00:15, so it is emitted alone immediately.
+        # 4. A left record at 10:00:10 has a partner that is still kept: they are a pair.
         other_is_outer = self._is_outer(other)
         for partner_ms, number, partner in found:
             pairs.add(at, value, partner, max(timestamp_ms, partner_ms))
@@ -322,9 +331,10 @@ class StreamJoinStep(Step):
         self._gate_ms = over_ms if next_ms is None else min(over_ms, next_ms)
 
     def _close(self, now_ms: int) -> None:
-        """Hand on those whose windows have closed, and forget what is over."""
+        """Emit unmatched records whose windows have closed, and remove expired ones."""
         if self._unmatched is not None:
-            # Some are of a side that may not go on alone if the join was another one before.
+            # After a change from an outer to a left join, stored rows of the right side remain:
+            # they may no longer be emitted alone.
             due = (row for row in self._unmatched.due(now_ms) if self._is_outer(self._side(row)))
             while rows := list(islice(due, self._alone_rows)):
                 self._forward_unmatched(rows)
@@ -364,12 +374,12 @@ class StreamJoinStep(Step):
         return self._left if row.rank else self._right
 
     def _set_time(self) -> None:
-        """What is still to go on alone is no earlier than this."""
+        """Set the time that no later unmatched record precedes."""
         if self._time.now_ms > UNKNOWN_MS:
             self.feed.time_ms = max(self.feed.time_ms, self._time.now_ms - self._held_ms)
 
     def _moved(self, before: JoinWindow) -> Callable[[DueRow], bytes]:
-        """Where a record belongs that has been kept with another window."""
+        """Return a function that returns a row's key for the current window."""
 
         def place(row: DueRow) -> bytes:
             timestamp_ms = row.due_ms - before.closes_ms(0, left=bool(row.rank))

@@ -3,19 +3,19 @@
 `TableStep` keeps the latest value per key, and `TableJoinStep` looks up the row that exists when a
 stream's record is processed. `VersionedTableStep` also keeps earlier versions, and `AsOfJoinStep`
 looks up the version at the record's timestamp; with a grace the record first waits until the stream
-has come that much further (KIP-923). `GlobalTables` holds the rows that every worker has whole, and
+has advanced by that much (KIP-923). `GlobalTables` holds the rows that every worker has whole, and
 `GlobalJoinStep` looks them up. Rules of the module:
 
 1. Only the stream triggers. "Now" is the order of the task's `RecordQueue`: as for unversioned
    tables in Kafka Streams, arrival wins over timestamps. In a global table a lookup depends on how
    far the table had been read.
-2. A row that is older than the newest one of its key takes its place among the versions and is no
-   change of the table; a row that is older than the history retention is late.
+2. A row that is older than the newest one of its key becomes an earlier version and is no change of
+   the table; a row that is older than the history retention is late.
 3. Rows are stored as the bytes that arrived, and decoded rows are cached, so joiners must not
    change their arguments. One thread may apply rows of a global table while another looks them up:
    each row is replaced in one step.
 
-Not done here: reading the topics of global tables (the runner's).
+Not done here: reading the topics of global tables (the runner's job).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from streamlog.tables.stores.timed_stores import VersionedStore
 from streamlog.windows.emit import UNKNOWN_MS
 
 DECODED_ROWS_MAX = 100_000
-"""Rows kept as objects; beyond, all are dropped."""
+"""Rows kept as objects. When there are more, all are dropped."""
 PAGE_ROWS = 1_000
-"""Of a store, at once."""
+"""The number of rows to read from a store at once."""
 ROW = b"\x01"
-"""What the keys of rows begin with in a store."""
+"""The prefix of row keys in a store."""
 
 
 class RowsInMemory:
@@ -59,11 +59,11 @@ class RowsInMemory:
         self._rows: dict[bytes, bytes] = {}
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if there is none."""
+        """Return the value of a key; None if there is none."""
         return self._rows.get(key)
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Take in the changes in their order; None deletes."""
+        """Apply the changes in their order; None deletes."""
         for key, value in changes:
             if value is None:
                 self._rows.pop(key, None)
@@ -71,27 +71,27 @@ class RowsInMemory:
                 self._rows[key] = value
 
     def page(self, low: bytes) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """All keys from `low` on, and their values, as they are now."""
+        """Return all keys from `low` on, with their current values."""
         found = sorted(self._rows.copy().items())
         return [pair for pair in found if pair[0] >= low] if low else found, None
 
 
 class RowsInStore:
-    """The rows of a table in a store, beside what is known of the topic."""
+    """The rows of a table in a store, next to what is known of the topic."""
 
     def __init__(self, store: KeyValueStore) -> None:
         self.store = store
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if there is none."""
+        """Return the value of a key; None if there is none."""
         return self.store.get(ROW + key)
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Take in the changes in their order; None deletes."""
+        """Apply the changes in their order; None deletes."""
         self.store.write((ROW + key, value) for key, value in changes)
 
     def page(self, low: bytes) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Some keys from `low` on, and their values, as they are now; and where to go on."""
+        """Return some keys from `low` on with their values, and the key from which to continue."""
         scan = self.store.range(ROW + low, prefix_end(ROW))
         found = [(key[len(ROW) :], value) for key, value in islice(scan, PAGE_ROWS)]
         return found, found[-1][0] + b"\x00" if len(found) == PAGE_ROWS else None
@@ -104,23 +104,23 @@ class GlobalRows:
         self.table = table
         self.kept = kept
         self._decoded: dict[bytes, tuple[bytes, object]] = {}
-        """Values beside the bytes that they were made from."""
+        """Values with the bytes that they were decoded from."""
 
     def apply(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
-        """Take in records of the topic, in their order; those without a key are none of a row."""
+        """Apply records of the topic, in their order; those without a key belong to no row."""
         pairs = zip(keys, values, strict=True)
         self.kept.write([(key, value) for key, value in pairs if key is not None])
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key as bytes; None if there is none."""
+        """Return the value of a key as bytes; None if there is none."""
         return self.kept.get(key)
 
     def page(self, low: bytes = b"") -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Keys from `low` on with their values, in order; where to go on if these are not all."""
+        """Return keys from `low` on with their values, in order, and the key to continue from."""
         return self.kept.page(low)
 
     def rows(self) -> list[tuple[bytes, bytes]]:
-        """All keys and values, in the order of keys."""
+        """Return all keys and values, in the order of keys."""
         found: list[tuple[bytes, bytes]] = []
         low: bytes | None = b""
         while low is not None:
@@ -129,7 +129,7 @@ class GlobalRows:
         return found
 
     def lookup(self, key: bytes) -> object:
-        """The value of a key; None if there is none."""
+        """Return the value of a key; None if there is none."""
         data = self.kept.get(key)
         if data is None:
             return None
@@ -151,7 +151,7 @@ class GlobalTables:
         tables: Iterable[GlobalTableNode] = (),
         stores: Mapping[str, KeyValueStore] | None = None,
     ) -> None:
-        """`stores` are for tables that are kept on disk, by their names; by default none is."""
+        """`stores` are for tables kept on disk, by their names; the others are in memory."""
         found = stores or {}
         self._tables = {
             table.name: GlobalRows(
@@ -162,7 +162,7 @@ class GlobalTables:
 
     @property
     def topics(self) -> list[str]:
-        """What has to be read."""
+        """The topics to read."""
         return sorted({rows.table.topic.name for rows in self._tables.values()})
 
     @property
@@ -176,13 +176,13 @@ class GlobalTables:
     def apply(
         self, topic: str, keys: Sequence[bytes | None], values: Sequence[bytes | None]
     ) -> None:
-        """Take in records of one of the topics, in their order."""
+        """Apply records of one of the topics, in their order."""
         for rows in self._tables.values():
             if rows.table.topic.name == topic:
                 rows.apply(keys, values)
 
     def rows_of(self, table: str) -> GlobalRows:
-        """The rows of a table.
+        """Return the rows of a table.
 
         Raises:
             TopologyError: there is none of this name.
@@ -194,7 +194,7 @@ class GlobalTables:
 
 
 class GlobalJoinStep(Step):
-    """Each record with the row that it points to."""
+    """Joins each record with the row that it points to."""
 
     def __init__(self, node: GlobalJoin, rows: GlobalRows, collector: Collector) -> None:
         super().__init__(node.name)
@@ -204,7 +204,7 @@ class GlobalJoinStep(Step):
         self._collector = collector
 
     def process(self, batch: Batch) -> None:
-        """Ask each record for a key, look up its row, and call the joiner.
+        """Call the user's function for each record's lookup key, look up its row, call the joiner.
 
         A left join joins a record whose lookup key is None with None (KIP-962).
         """
@@ -231,7 +231,7 @@ class GlobalJoinStep(Step):
 
 
 ROWS_BYTES_MAX = 16 * 1024 * 1024
-"""Decoded rows per table, by estimate. Beyond, all are dropped."""
+"""Decoded rows per table, by estimate. Above this, all are dropped."""
 
 
 @runtime_checkable
@@ -239,17 +239,17 @@ class Lookup(Protocol):
     """Port: a step that has a row per key."""
 
     def lookup(self, raw: bytes) -> object:
-        """The value for a key as bytes; None if there is none."""
+        """Return the value for a key as bytes; None if there is none."""
 
     def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
-        """The value for each key."""
+        """Return the value for each key."""
 
     def table(self) -> Iterator[tuple[Any, Any]]:
-        """All rows: keys and values."""
+        """Iterate over all rows: keys and values."""
 
 
 class TableStep(Step):
-    """The latest value per key."""
+    """Keeps the latest value per key."""
 
     def __init__(
         self,
@@ -268,10 +268,10 @@ class TableStep(Step):
         self._tells_old_values = sends_old_values
         self._cache: dict[bytes, object] = {}
         self._cache_bytes = 0
-        """By estimate; rows that change count again, which only empties it earlier."""
+        """An estimate; rows that change count again, which only empties the cache earlier."""
 
     def process(self, batch: Batch) -> None:
-        """Take in rows; hand on the changes."""
+        """Apply rows, and forward the changes."""
         batch, raw_keys, raw_values = self.serialize_with(batch, self._key, self._value)
         if has_none(raw_keys):
             kept = [raw is not None for raw in raw_keys]
@@ -286,7 +286,7 @@ class TableStep(Step):
         self.forward(batch if all(changed) else batch.where(changed))
 
     def _replaced(self, rows: Iterable[tuple[bytes, bytes | None]]) -> list[object]:
-        """Take in rows; what each of them replaces."""
+        """Apply rows; returns what each of them replaces."""
         replaced: list[object] = []
         for raw, data in rows:
             replaced.append(self.lookup(raw))
@@ -294,7 +294,7 @@ class TableStep(Step):
         return replaced
 
     def _replace(self, raw: bytes, data: bytes | None) -> bool:
-        """Take in a row; False: it is deleted, and was not there."""
+        """Apply a row; returns False if it deletes a row that did not exist."""
         self._cache.pop(raw, None)
         key = self._prefix + raw
         if data is not None:
@@ -306,7 +306,7 @@ class TableStep(Step):
         return True
 
     def lookup(self, raw: bytes) -> object:
-        """The value for a key as bytes; None if there is none."""
+        """Return the value for a key as bytes; None if there is none."""
         found = self._cache.get(raw)
         if found is None:
             data = self._store.get(self._prefix + raw)
@@ -320,7 +320,7 @@ class TableStep(Step):
         return found
 
     def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
-        """The value for each key."""
+        """Return the value for each key."""
         found = list(map(cast("Mapping[bytes | None, object]", self._cache).get, raws))
         if has_none(found):
             for at, raw in enumerate(raws):
@@ -329,13 +329,13 @@ class TableStep(Step):
         return found
 
     def table(self) -> Iterator[tuple[Any, Any]]:
-        """All rows, by the bytes of the key."""
+        """Iterate over all rows, by the bytes of the key."""
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
             yield self._key.loads(key[len(self._prefix) :]), self._value.loads(data)
 
 
 class TableJoinStep(Step):
-    """Each record with the row of its key."""
+    """Joins each record with the row of its key."""
 
     def __init__(self, node: TableJoin, table: Lookup, collector: Collector) -> None:
         super().__init__(node.name)
@@ -344,7 +344,10 @@ class TableJoinStep(Step):
         self._collector = collector
 
     def process(self, batch: Batch) -> None:
-        """Look up the row of each record, and call the joiner where there is one to call for."""
+        """Look up the row of each record, and call the joiner for records with a row.
+
+        In a left join, it is called for all records.
+        """
         node = self._node
         batch, raw_keys = self.serialize_keys(batch, node.key)
         batch, rows = self._rows(batch, raw_keys)
@@ -360,7 +363,7 @@ class TableJoinStep(Step):
         self.forward(batch.with_values(joined))
 
     def _rows(self, batch: Batch, raws: Sequence[bytes | None]) -> tuple[Batch, list[object]]:
-        # One by one where each row is looked at through views, and to find the record of an error.
+        # One by one if views apply to each row, and to find the record of an error.
         if self._node.views:
             return self.applied(batch, self._row, raws, batch.keys)
         try:
@@ -388,7 +391,7 @@ class TableJoinStep(Step):
 
 
 def apply_view(view: View, key: object, value: object) -> object:
-    """A row as it is seen through a filter or a mapping of its table."""
+    """Return a row as a filter or a mapping of its table shows it; None: no row."""
     if isinstance(view, TableFilter):
         return value if view.fn(key, value) else None
     found: object = view.fn(value)
@@ -396,21 +399,21 @@ def apply_view(view: View, key: object, value: object) -> object:
 
 
 DUE_ROWS = 10_000
-"""Handed on at once."""
+"""The most waiting records that are joined in one batch."""
 SEEN_ROWS_MAX = 100_000
-"""Decoded versions in memory; beyond, all are dropped."""
+"""Decoded versions in memory. When there are more, all are dropped."""
 
 
 @runtime_checkable
 class AsOfLookup(Lookup, Protocol):
-    """Port: a step that knows what held for a key at a time."""
+    """Port: a step that knows the row of a key at a time."""
 
     def lookup_as_of(self, raw: bytes, timestamp_ms: int) -> object:
-        """The value for a key as bytes at that time; None if there was none, or none is known."""
+        """Return the value of a key, as bytes, at that time; None if none or unknown."""
 
 
 class VersionedTableStep(TableStep):
-    """The latest value per key by timestamp, and those before it."""
+    """Keeps the latest value per key by timestamp, and earlier versions."""
 
     section = "versioned"
 
@@ -432,7 +435,7 @@ class VersionedTableStep(TableStep):
         """Per key the version that was looked up last: from, until, value."""
 
     def process(self, batch: Batch) -> None:
-        """Give each row its place; hand on those that are the newest of their keys."""
+        """Store each row as a version, and forward those that are the newest of their keys."""
         batch, raws, datas = self.serialize_with(batch, self._key, self._value)
         kept: list[bool] = []
         replaced: list[object] = []
@@ -447,7 +450,7 @@ class VersionedTableStep(TableStep):
         self.forward(batch if all(kept) else batch.where(kept))
 
     def _put(self, raw: bytes, data: bytes | None, timestamp_ms: int) -> bool:
-        """Take in one row; whether it is the newest of its key, and changes it."""
+        """Store one version; returns whether it is the newest of its key, and changes the row."""
         if timestamp_ms > self._time_ms:
             self._time_ms = timestamp_ms
             self._versions.advance(timestamp_ms)
@@ -462,7 +465,7 @@ class VersionedTableStep(TableStep):
         return self._replace(raw, data)
 
     def lookup_as_of(self, raw: bytes, timestamp_ms: int) -> object:
-        """The value for a key as bytes at that time; None if there was none, or none is known."""
+        """Return the value of a key, as bytes, at that time; None if none or unknown."""
         is_known = timestamp_ms >= self._time_ms - self._history_ms
         seen = self._seen.get(raw)
         if is_known and seen is not None and seen[0] <= timestamp_ms < seen[1]:
@@ -479,18 +482,18 @@ class VersionedTableStep(TableStep):
         return value
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the rows."""
+        """Return what a restart needs besides the rows."""
         return {"time_ms": self._time_ms}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave; the rows are in the store."""
+        """Restore what `to_data` returned; the rows are in the store."""
         self._time_ms = int(data["time_ms"])
         if self._time_ms > UNKNOWN_MS:
             self._versions.advance(self._time_ms)
 
 
 class AsOfJoinStep(TableJoinStep):
-    """Each record with the row that held for its key at its timestamp."""
+    """Joins each record with the row that its key had at the record's timestamp."""
 
     def __init__(self, node: AsOfJoin, table: AsOfLookup, collector: Collector) -> None:
         super().__init__(node, table, collector)
@@ -509,7 +512,7 @@ class AsOfJoinStep(TableJoinStep):
 
 
 class WaitingAsOfJoinStep(AsOfJoinStep):
-    """The same for records that wait before, for rows that come late."""
+    """As `AsOfJoinStep`, for records that first wait for rows that arrive late."""
 
     section = "joins"
 
@@ -529,7 +532,7 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         self.node_time = NodeTime(feeds)
         self._feeds = self.node_time.feeds
         self.feed = TimeSource((node.name, partition))
-        """What has waited."""
+        """The time source of records that have waited."""
         self._now_ms = UNKNOWN_MS
         self._waiting = DueRows(waiting)
         self._number = 0
@@ -537,11 +540,11 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """What has waited."""
+        """The time source of records that have waited."""
         return (self.feed,)
 
     def process(self, batch: Batch) -> None:
-        """Let records wait that are not late, hand on those whose turn has come."""
+        """Join the waiting records that are due; let new ones wait unless they are late."""
         batch = self._without_null_values(batch)
         batch, raws, datas = self.serialize_with(batch, self._node.key, self._serde)
         batch = self.node_time.of(batch)
@@ -554,6 +557,11 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
                 at_once = []
                 self._release(now_ms)
             timestamp_ms = batch.timestamps[at]
+            # grace is 10 s; the stream is at 10:00:20.
+            # 1. A record at 10:00:15 waits until the stream reaches 10:00:25. It then sees the
+            #    version at 10:00:15, even if that row arrived after the record.
+            # 2. A record at 10:00:10 or earlier has waited long enough: joined at once.
+            # 3. A record without a key has no row to wait for: joined at once.
             if raw is None or data is None or timestamp_ms <= now_ms - self._grace_ms:
                 at_once.append(at)
                 continue
@@ -564,30 +572,31 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         self._set_time()
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """When the next record has waited long enough."""
+        """Return when the next waiting record is due."""
         next_ms = self._waiting.next_ms
         return () if next_ms is None else self.needs(next_ms)
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """It tells its time less how long records wait."""
+        """Return the times above that are later by as long as records wait."""
         return [(feed, time_ms + self._grace_ms) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
-        """All records at hand have been taken: tell those below whether more comes soon.
+        """Update the quiet time and the end of the time source after all available records.
 
-        What waits goes on with a record, never between two: rows of the table have their turns
-        there as well, and which of them are seen must not depend on when that is.
+        A waiting record is joined when another record arrives, never between records: rows of the
+        table are ordered among the records, and which rows a record sees must not depend on when a
+        batch ends.
         """
         self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
         self.feed.at_end = all(feed.at_end for feed in self._feeds)
         return False
 
     def flush(self) -> None:
-        """Write the records that wait into the store."""
+        """Write the waiting records into the store."""
         self._waiting.flush()
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the records."""
+        """Return what a restart needs besides the records."""
         return {
             "now_ms": self._now_ms,
             "time_ms": self.feed.time_ms,
@@ -596,7 +605,7 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave; the records are in the store."""
+        """Restore what `to_data` returned; the records are in the store."""
         self._now_ms = int(data["now_ms"])
         self.feed.time_ms = int(data["time_ms"])
         self._number = int(data["number"])
@@ -613,7 +622,7 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         return next_ms is not None and next_ms <= now_ms - self._grace_ms
 
     def _join_now(self, batch: Batch, ats: Sequence[int]) -> None:
-        """Join records in hand: those that were late when they came, or have no key."""
+        """Join current records: those that were late on arrival, or have no key."""
         if ats:
             chosen = {*ats}
             super().process(batch.where([at in chosen for at in range(len(batch))]))
@@ -642,6 +651,6 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         super().process(batch)
 
     def _set_time(self) -> None:
-        """What waits is later than this."""
+        """Set the time that no waiting record precedes."""
         if self._now_ms > UNKNOWN_MS:
             self.feed.time_ms = max(self.feed.time_ms, self._now_ms - self._grace_ms)

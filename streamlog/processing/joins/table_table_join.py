@@ -1,19 +1,19 @@
 """Joins of two tables, by key and by foreign key.
 
-`TableTableJoinStep` makes a new row from a change of one side and the last row of the other.
-A foreign-key join has three steps: `ReferStep` stands by the left table, `ForeignKeyJoinStep` by
-the right table, `ForeignKeyRowsStep` behind both. Rules of the module:
+`TableTableJoinStep` makes a new row from a change of one side and the last row of the other. A
+foreign-key join has three steps: `ReferStep` in the left table's task, `ForeignKeyJoinStep` in the
+right table's task, `ForeignKeyRowsStep` after both. Rules of the module:
 
 1. A result has the larger timestamp of the change and of the other side's row, if there is one. A
    deletion counts with its own timestamp.
 2. A deletion is forwarded only if there was a row.
-3. What is kept is what the sides have forwarded, so each result follows from those before it.
+3. The step keeps what the sides have forwarded, so each result follows from those before it.
 4. What one record changes on both sides is one change of the join. A step forwards to its children
    one after the other, so the join holds changes from before the first child that leads to it until
    after the last one (`wait_for_both_sides`).
 5. Each change of a left row has a version, counted by its task. An outcome of an older version than
-   the newest known one is dropped: the row refers to another key by now. For each version exactly
-   one place reports an outcome: the right row's task, or the left table's if it refers to nothing.
+   the newest known one is dropped: the row refers to another key now. For each version exactly one
+   task reports an outcome: the right row's task, or the left table's if the row refers to nothing.
 6. The version of a deleted row is kept as long as an older outcome may be under way.
 
 Rows of windowed tables expire once stream time is so far past their windows that neither side can
@@ -56,20 +56,20 @@ _decode_sides = msgspec.msgpack.Decoder(tuple[int, bytes | None, int, bytes | No
 
 
 class JoinSideRow:
-    """What one side has told of a key."""
+    """The row of a key on one side."""
 
     __slots__ = ("data", "time_ms", "value")
 
     def __init__(self, value: object, data: bytes | None, time_ms: int) -> None:
         self.value = value
-        """None: there is no row, or no more."""
+        """None: there is no row."""
         self.data = data
         self.time_ms = time_ms
-        """Its timestamp; UNKNOWN_MS without a row."""
+        """Timestamp of the row; UNKNOWN_MS without a row."""
 
 
 class JoinPair:
-    """What both sides have told of a key."""
+    """The rows of a key on both sides."""
 
     __slots__ = ("dirty", "left", "raw", "right")
 
@@ -81,12 +81,12 @@ class JoinPair:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has to be kept."""
+        """Whether neither side has a row, so that nothing has to be kept."""
         return self.left.value is None and self.right.value is None
 
 
 class _Held:
-    """What both sides have told of a key since changes are held; None: nothing."""
+    """The rows of a key that both sides have reported while changes are held; None: no change."""
 
     __slots__ = ("last", "left", "left_ms", "right", "right_ms")
 
@@ -94,42 +94,42 @@ class _Held:
         self.left: JoinSideRow | None = None
         self.right: JoinSideRow | None = None
         self.left_ms = self.right_ms = UNKNOWN_MS
-        """When, also of deletions."""
+        """Timestamps of the changes, deletions included."""
         self.last = (0, 0)
-        """The batch with its last change, and where in it."""
+        """Number of the batch with the last change, and the index in it."""
 
 
 class _Results:
-    """Changes in the making, of those that came in a batch: columns for the next one."""
+    """Changes made of a batch, as columns that are being filled."""
 
     __slots__ = ("batch", "changed", "new", "old", "times")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.changed: list[bool] = []
-        """For each record that came in."""
+        """For each record of the batch, whether it is a change."""
         self.new: list[Any] = []
         self.old: list[Any] = []
         self.times: list[int] = []
 
 
 class TableSideStep(Step):
-    """Where the changes of one of the tables come in."""
+    """The entry of the changes of one table."""
 
     def __init__(self, name: str, *, is_left: bool) -> None:
         super().__init__(name)
         self.is_left = is_left
         self.take: Callable[[Batch, bool], None] | None = None
-        """Of the join behind it."""
+        """The join's method that takes the changes."""
 
     def process(self, batch: Batch) -> None:
-        """Tell the join which side this is."""
+        """Pass the changes to the join as those of this side."""
         if self.take is not None:
             self.take(batch, self.is_left)
 
 
 class TableTableJoinStep(Step):
-    """Rows of two tables by key."""
+    """Joins rows of two tables by key."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class TableTableJoinStep(Step):
             side.take = self.take
 
     def take(self, batch: Batch, is_left: bool) -> None:  # noqa: FBT001 - as `TableSideStep.take`
-        """Take in changes of one side, hand on what comes of them."""
+        """Take changes of one side, and forward the resulting changes."""
         serde = self._node.left if is_left else self._node.right
         batch, datas = self.serialize_values(batch, serde)
         batch, raw_keys = self._keyed(batch)
@@ -178,11 +178,11 @@ class TableTableJoinStep(Step):
         self._hand_on(results)
 
     def hold(self) -> None:
-        """Both sides are about to hear of the same record: wait until they have."""
+        """Hold changes: a record is about to reach both sides."""
         self._holds += 1
 
     def release(self) -> bool:
-        """They have: one row for each key that has changed. Returns whether there was one."""
+        """Forward one change for each key that changed while held; returns whether any did."""
         self._holds -= 1
         if self._holds or not self._held_batches:
             return False
@@ -203,11 +203,11 @@ class TableTableJoinStep(Step):
         return True
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - as of its sides
-        """All above have let time take effect: what they told is one change."""
+        """Release what was held while the steps above let time take effect."""
         return self._holds > 0 and self.release()
 
     def flush(self) -> None:
-        """Write changed rows into the store, and remove those that have expired."""
+        """Write changed rows into the store, and remove expired ones."""
         dirty, self._dirty = self._dirty, []
         gone = [pair for pair in dirty if pair.is_empty]
         kept = [pair for pair in dirty if not pair.is_empty]
@@ -228,17 +228,17 @@ class TableTableJoinStep(Step):
         self._expire()
 
     def lookup(self, raw: bytes) -> object:
-        """The row of a key as bytes; None if there is none."""
+        """Return the row of a key as bytes; None if there is none."""
         pair = self._pair(raw)
         found: object = self._node.joined(pair.left.value, pair.right.value)
         return found
 
     def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
-        """The row of each key."""
+        """Return the row of each key."""
         return [None if raw is None else self.lookup(raw) for raw in raws]
 
     def table(self) -> Iterator[tuple[Any, Any]]:
-        """All rows, by the bytes of the key."""
+        """Iterate over all rows, by the bytes of the key."""
         self.flush()
         for stored, data in self._store.range(self._prefix, prefix_end(self._prefix)):
             value = read_joined_row(self._node, data)
@@ -246,7 +246,7 @@ class TableTableJoinStep(Step):
                 yield self._key(stored[len(self._prefix) :]), value
 
     def _keyed(self, batch: Batch) -> tuple[Batch, Sequence[bytes]]:
-        """The changes that have a key, with where the rows of those lie."""
+        """Return the changes that have a key, with their row keys."""
         if batch.has_null_keys:
             kept = [key is not None for key in batch.keys]
             self._collector.drop(self.name, "null key", kept.count(False))
@@ -280,7 +280,7 @@ class TableTableJoinStep(Step):
         *,
         is_left: bool,
     ) -> None:
-        """Note what a side has told, until the other one has been heard."""
+        """Store what a side reports until the other side has been reached."""
         number = len(self._held_batches)
         self._held_batches.append(batch)
         for at, (raw, value, data, time_ms) in enumerate(columns):
@@ -294,6 +294,11 @@ class TableTableJoinStep(Step):
 
     def _change_held(self, results: _Results, at: int, raw: bytes, held: _Held) -> None:
         pair = self._pair(raw)
+        # A table joined with a filter of itself; one record changes key k from 1 to 2.
+        # 1. The filter passes 2: both sides have changed. The join makes one row of (2, 2), and
+        #    never the row of (2, 1) that neither table ever described.
+        # 2. The filter drops 2: the right side is deleted. An inner join forwards one deletion.
+        # 3. Only the left path has a change: the right row is the one kept from before.
         left, right = held.left or pair.left, held.right or pair.right
         left_ms = left.time_ms if held.left is None else held.left_ms
         right_ms = right.time_ms if held.right is None else held.right_ms
@@ -303,7 +308,7 @@ class TableTableJoinStep(Step):
     def _change(
         self, results: _Results, at: int, pair: JoinPair, left: JoinSideRow, right: JoinSideRow
     ) -> bool:
-        """These are the sides of a row from here on; whether that changes it."""
+        """Set both sides of a row; returns whether that changes the joined row."""
         before_left, before_right = pair.left, pair.right
         pair.left, pair.right = left, right
         if not pair.dirty:
@@ -331,7 +336,7 @@ class TableTableJoinStep(Step):
         self.forward(changes)
 
     def _expire(self) -> None:
-        """Remove the rows of windows that nobody can change any more."""
+        """Remove the rows of windows that can no longer change."""
         if self._node.kept_ms is None:
             return
         time_ms = min((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
@@ -359,10 +364,10 @@ def _read_sides(node: TableTableJoin, data: bytes | None) -> tuple[JoinSideRow, 
 
 
 def read_joined_row(node: TableTableJoin, data: bytes) -> object:
-    """The row that these bytes of the store stand for; None if there is none.
+    """Return the row that these bytes of the store encode; None if there is none.
 
     Raises:
-        CorruptData: they are not readable.
+        CorruptData: the bytes are not readable.
     """
     left, right = _read_sides(node, data)
     found: object = node.joined(left.value, right.value)
@@ -370,20 +375,20 @@ def read_joined_row(node: TableTableJoin, data: bytes) -> object:
 
 
 FAN_OUT_ROWS = 10_000
-"""Outcomes handed on at a time, if one row is pointed to by so many."""
+"""The most outcomes that are forwarded in one batch, if many rows refer to one."""
 
 _LENGTH = struct.Struct(">I")
 _TIME = struct.Struct(">Q")
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
-    """A value with its timestamp, and of left rows the version; what the stores hold."""
+    """A value with its timestamp and, for left rows, the version; what the stores hold."""
 
     timestamp_ms: int
     value: bytes | None
     version: int = 0
     gone_ms: int = UNKNOWN_MS
-    """When it was deleted, as the task's order has it."""
+    """The merge key at which it was deleted."""
 
 
 _decode = msgspec.msgpack.Decoder(_Row).decode
@@ -397,7 +402,7 @@ def _row_of(node: str, data: bytes) -> _Row:
 
 
 class _Message(NamedTuple):
-    """Messages in the making: of which record, to which key, at what time."""
+    """A message to send: its record, its key, its content and its timestamp."""
 
     at: int
     key: Any
@@ -418,7 +423,7 @@ def _batch_of(batch: Batch, sent: Sequence[_Message]) -> Batch:
 
 
 class ReferStep(Step):
-    """Changes of the left table as references and outcomes."""
+    """Turns changes of the left table into references and outcomes."""
 
     section = "references"
 
@@ -428,7 +433,7 @@ class ReferStep(Step):
         self._version = 0
 
     def process(self, batch: Batch) -> None:
-        """Say of each change what its row does not point to any more, and what it does."""
+        """Send, for each change, which key its row no longer refers to, and which one it does."""
         raws = batch.raw_keys(self._node.key, self.name)
         sent: list[_Message] = []
         columns = zip(raws, batch.values, batch.old_values or (), strict=True)
@@ -443,6 +448,13 @@ class ReferStep(Step):
         key, time_ms, version = batch.keys[at], batch.timestamps[at], self._version
         old = None if old_value is None else apply_to_old(self, batch, at, self._on, old_value)
         new = None if value is None else apply_to_new(self, batch, at, self._on, value)
+        # Row k of the left table, whose change has version 8:
+        # 1. It referred to a and refers to b: the task of a removes the reference; the task of b
+        #    adds it, and reports the outcome of version 8.
+        # 2. It still refers to a, with another value: only a's task is told, which reports.
+        # 3. It is deleted: a's task removes the reference, and the left table reports.
+        # 4. It refers to nothing (the function returned None): the left table reports, and in a
+        #    left join the outcome is a row without a right side.
         if old is not None and old[0] is not None and (new is None or new[0] != old[0]):
             yield _Message(at, old[0], Reference(raw, version, None), time_ms)
         if new is None:  # Deleted, or a row on which the function fails.
@@ -458,16 +470,16 @@ class ReferStep(Step):
         return (self._node.on(value),)
 
     def to_data(self) -> dict[str, object]:
-        """The version counted last."""
+        """Return the last version."""
         return {"version": self._version}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the last version."""
         self._version = int(data["version"])
 
 
 class ForeignKeyJoinStep(Step):
-    """References and the rows that they point to."""
+    """Joins references with the rows that they refer to."""
 
     def __init__(
         self,
@@ -486,7 +498,7 @@ class ForeignKeyJoinStep(Step):
             side.take = self.take
 
     def take(self, batch: Batch, is_left: bool) -> None:  # noqa: FBT001 - as `TableSideStep.take`
-        """Take in references, or rows that they point to."""
+        """Take references, or changes of the rows that they refer to."""
         if batch.has_null_keys:
             kept = [key is not None for key in batch.keys]
             self._collector.drop(self.name, "null key", kept.count(False))
@@ -504,7 +516,7 @@ class ForeignKeyJoinStep(Step):
                 self.forward(_batch_of(batch, some))
 
     def _referred(self, batch: Batch, at: int, raw: bytes) -> Iterator[_Message]:
-        """A row points to this key from now on, or no more."""
+        """Store a reference to this key and report its outcome, or remove the reference."""
         node, reference = self._node, batch.values[at]
         place = _LENGTH.pack(len(raw)) + raw + reference.row_key
         if reference.value is None:
@@ -522,7 +534,7 @@ class ForeignKeyJoinStep(Step):
         yield _Message(at, key, ReferenceOutcome(reference.version, result), later_ms)
 
     def _changed(self, batch: Batch, at: int, raw: bytes, data: bytes | None) -> Iterator[_Message]:
-        """The row of this key has changed: everyone who points to it hears of it."""
+        """Store the changed row of this key; report an outcome for each row that refers to it."""
         node, time_ms = self._node, batch.timestamps[at]
         if data is not None:
             self._rows.put(raw, _encode(_Row(time_ms, data)))
@@ -546,7 +558,7 @@ class ForeignKeyJoinStep(Step):
 
 
 class ForeignKeyRowsStep(Step):
-    """The newest outcome for each row of the left table."""
+    """Keeps the newest outcome for each row of the left table."""
 
     def __init__(
         self,
@@ -564,10 +576,10 @@ class ForeignKeyRowsStep(Step):
         self._feeds = feeds
         self._tells_old_values = sends_old_values
         self._next_gone_ms = 0
-        """No row that is gone was deleted before this."""
+        """No row that is kept for its version was deleted before this time."""
 
     def process(self, batch: Batch) -> None:
-        """Take in the outcomes that are news."""
+        """Keep the outcomes that are new, and forward the changes."""
         raws = batch.raw_keys(self._key, self.name)
         new: list[Any] = []
         old: list[Any] = []
@@ -588,9 +600,15 @@ class ForeignKeyRowsStep(Step):
     def _newer(
         self, outcome: ReferenceOutcome, raw: bytes, timestamp_ms: int, turn_ms: int
     ) -> _Row | None:
-        """Keep an outcome; the row that it replaces, None if there is a newer one."""
+        """Keep an outcome; returns the row that it replaces, or None if there is a newer one."""
         data = self._rows.get(raw)
         row = _Row(UNKNOWN_MS, None) if data is None else _row_of(self.name, data)
+        # Row k referred to a (version 7) and now refers to b (version 8).
+        # 1. The outcome of 8 arrives first, then that of 7: 7 is dropped, since k has left a.
+        # 2. b's row changes later: its task reports 8 again with another value, which replaces
+        #    the outcome. Hence `<` and not `<=`.
+        # 3. k is deleted by version 9: the row stays, without a value, so that a late 8 finds a
+        #    newer version. `settle` removes it once every source has passed the deletion.
         if outcome.version < row.version:
             return None
         gone_ms = UNKNOWN_MS
@@ -603,7 +621,7 @@ class ForeignKeyRowsStep(Step):
         return row
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - event time only
-        """All records at hand have been taken: forget what is gone for good."""
+        """Remove deleted rows for which no older outcome can be under way, by event time."""
         time_ms = min((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
         if time_ms <= self._next_gone_ms or not all(feed.at_end for feed in self._feeds):
             return False
@@ -618,17 +636,17 @@ class ForeignKeyRowsStep(Step):
         return False
 
     def lookup(self, raw: bytes) -> object:
-        """The row of a key as bytes; None if there is none."""
+        """Return the row of a key as bytes; None if there is none."""
         data = self._rows.get(raw)
         value = None if data is None else _row_of(self.name, data).value
         return None if value is None else self._value.loads(value)
 
     def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
-        """The row of each key."""
+        """Return the row of each key."""
         return [None if raw is None else self.lookup(raw) for raw in raws]
 
     def table(self) -> Iterator[tuple[Any, Any]]:
-        """All rows, by the bytes of the key."""
+        """Iterate over all rows, by the bytes of the key."""
         for raw, data in self._rows.range():
             row = _row_of(self.name, data)
             if row.value is not None:
@@ -636,10 +654,10 @@ class ForeignKeyRowsStep(Step):
 
 
 def read_outcome_row(node: ForeignKeyRows, data: bytes) -> object:
-    """The row that these bytes of the store stand for; None if there is none.
+    """Return the row that these bytes of the store encode; None if there is none.
 
     Raises:
-        CorruptData: they are not readable.
+        CorruptData: the bytes are not readable.
     """
     row = _row_of(node.name, data)
     found: object = None if row.value is None else node.value.loads(row.value)
@@ -647,32 +665,32 @@ def read_outcome_row(node: ForeignKeyRows, data: bytes) -> object:
 
 
 class HoldStep(Step):
-    """Before the first child that leads to a join."""
+    """Makes a join hold changes, before the first child that leads to it."""
 
     def __init__(self, join: TableTableJoinStep) -> None:
         super().__init__(join.name)
         self._join = join
 
-    def process(self, batch: Batch) -> None:  # noqa: ARG002 - those around it take it
-        """Both sides are about to hear of it."""
+    def process(self, batch: Batch) -> None:  # noqa: ARG002 - the children next to it take it
+        """Hold: a record is about to reach both sides."""
         self._join.hold()
 
 
 class ReleaseStep(HoldStep):
-    """After the last one."""
+    """Releases a join, after the last child that leads to it."""
 
-    def process(self, batch: Batch) -> None:  # noqa: ARG002 - likewise
-        """Both sides have."""
+    def process(self, batch: Batch) -> None:  # noqa: ARG002 - as `HoldStep.process`
+        """Release: the record has reached both sides."""
         self._join.release()
 
 
 def wait_for_both_sides(
     sub: Subtopology, steps: Mapping[str, Step], entries: Iterable[list[Step]]
 ) -> list[TableTableJoinStep]:
-    """Make joins wait where paths to both of their sides part; returns which ones do.
+    """Make joins hold changes where paths to both of their sides fork; returns those joins.
 
     Args:
-        sub: of these steps.
+        sub: the sub-topology of these steps.
         steps: by name, with their children.
         entries: for each topic, the steps that read it.
     """
@@ -694,7 +712,7 @@ def wait_for_both_sides(
 
 
 class _Fork:
-    """Where joins have to wait among which children."""
+    """The children among which joins have to hold changes."""
 
     def __init__(self) -> None:
         self._forks: dict[int, list[Step]] = {}
@@ -702,7 +720,7 @@ class _Fork:
         self._after: defaultdict[tuple[int, int], list[Step]] = defaultdict(list)
 
     def add(self, fork: list[Step], join: TableTableJoinStep, above: Collection[str]) -> bool:
-        """The join waits here if several children lead to it; whether it does."""
+        """Make the join hold changes if several children lead to it; returns whether they do."""
         leading = [at for at, child in enumerate(fork) if child.name in above]
         if len(leading) > 1:
             self._forks[id(fork)] = fork
@@ -711,7 +729,7 @@ class _Fork:
         return len(leading) > 1
 
     def apply(self) -> None:
-        """Put the waits among the children: joins further up are done first."""
+        """Insert the holds and releases among the children: joins further up release first."""
         for fork in self._forks.values():
             fork[:] = [
                 each
@@ -721,7 +739,7 @@ class _Fork:
 
 
 def _nodes_above(sub: Subtopology, side: str) -> Iterable[str]:
-    """A side of a join, and the nodes that lead to it."""
+    """Yield a side of a join, and the nodes that lead to it."""
     yield side
     for node in sub.ancestors(sub.by_name[side]):
         yield node.name

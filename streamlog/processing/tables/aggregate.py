@@ -3,10 +3,10 @@
 The states of keys in use are objects in a write-back cache; `flush` writes the changed ones into
 the task's transaction, once per checkpoint and not once per record. Rule of the module: a state is
 folded in the order of the records and nothing else reads it in between; `Aggregation.result`, which
-is forwarded, is the aggregation's own copy. As in Kafka Streams, records without key or value are
-dropped, and a result has the largest timestamp of its records. `LastRecords` finds the record that
-changed a row last, for the error of a row that cannot be stored, at no cost per record. Not done
-here: windows (`processing/windows`), rows that expire (`ttl_aggregate`).
+is forwarded, is a copy of its own. As in Kafka Streams, records without key or value are dropped,
+and a result has the largest timestamp of its records. `LastRecords` finds the record that changed a
+row last, for the error of a row that cannot be stored, at no cost per record. Not done here:
+windows (`processing/windows`), rows that expire (`ttl_aggregate`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streamlog.tables.folds.folding import Row, write_down, write_down_dirty, wr
 from streamlog.tables.stores.store import Changes, KeyValueStore, prefix_end
 
 NOTED_BATCHES_MAX = 32
-"""Of older ones only the first offset is kept, by partition."""
+"""Batches whose records are kept. Of older ones only the first offset is kept, per partition."""
 
 
 class _Noted(NamedTuple):
@@ -40,12 +40,12 @@ class _Noted(NamedTuple):
     partition: int
     offsets: Sequence[int]
     rows: Sequence[int]
-    """Of the offsets."""
+    """Indexes into `offsets`."""
     raws: Sequence[bytes | None]
 
 
 class LastRecords:
-    """The records since the last flush of one node, by the keys of their rows."""
+    """The records of one node since its last flush, by the keys of their rows."""
 
     __slots__ = ("_first", "_node", "_noted")
 
@@ -55,19 +55,19 @@ class LastRecords:
         self._first: dict[tuple[str, int], int] = {}
 
     def note(self, batch: Batch, raws: Sequence[bytes | None]) -> None:
-        """These records are folded, into rows with these keys."""
+        """Add records that are folded into rows with these keys."""
         origin, rows = batch.origin, batch.rows
         if rows:
             self._first.setdefault((origin.topic, origin.partition), origin.offsets[rows[0]])
             self._noted.append(_Noted(origin.topic, origin.partition, origin.offsets, rows, raws))
 
     def clear(self) -> None:
-        """All rows are stored."""
+        """Forget the records: all rows are stored."""
         self._noted.clear()
         self._first.clear()
 
     def failure(self, raw: bytes, error: Exception) -> ProcessingError:
-        """The error of a row that can't be stored, to be raised."""
+        """Return the error of a row that can't be stored, for the caller to raise."""
         reason = SerdeError(f"can't store its state for key {raw!r}: {error}")
         for noted in reversed(self._noted):
             for at in range(len(noted.raws) - 1, -1, -1):
@@ -77,21 +77,21 @@ class LastRecords:
                         self._node, noted.topic, noted.partition, offset, reason
                     )
         for (topic, partition), offset in self._first.items():
-            reason = SerdeError(f"{reason}; its record is at this offset or behind it")
+            reason = SerdeError(f"{reason}; its record is at this offset or after it")
             return processing_error(self._node, topic, partition, offset, reason)
         return ProcessingError(f"{self._node!r} {reason}", node=self._node)
 
 
 ROWS_BYTES_MAX = 64 * 1024 * 1024
-"""States that one step keeps as objects after a flush, by estimate. Beyond, all are dropped."""
+"""States that one step keeps as objects after a flush, by estimate. Above this, all are dropped."""
 ROW_BYTES = 400
-"""What a row costs beyond its key and state: objects' heads, and a slot in a dict."""
+"""What a row costs beyond its key and state: object headers and a dict entry."""
 STATE_TIMES = 8
-"""How many times as much a state takes as an object as it does written down."""
+"""How many times larger a state is as an object than as bytes."""
 KEY_TIMES = 2
-"""A row is known by its own key, and keeps the one that it has in the store."""
+"""A row has two keys in memory: its own, and the one in the store."""
 SAMPLE = 16
-"""One in so many is looked at for its size."""
+"""One of this many rows is measured."""
 
 IMMUTABLE_TYPES = frozenset({int, float, str, bytes, bool})
 """States of these types can't be changed in place."""
@@ -111,11 +111,11 @@ class RowFormat:
         self._last = None if _are_numbers(aggregation) else LastRecords(node)
         pack = getattr(self._state, "pack", None)
         self._packs = pack is not None
-        """States are written as MessagePack."""
+        """Whether states are written as MessagePack."""
         self._dumps: Callable[[Any], bytes] = pack or self._state.dumps
 
     def dumps(self, row: Row) -> bytes:
-        """The row as bytes.
+        """Return the row as bytes.
 
         Raises:
             ProcessingError: the user's function left a state that can't be written.
@@ -128,17 +128,17 @@ class RowFormat:
         raise last.failure(row.raw, caught) from caught
 
     def note(self, batch: Batch, raws: Sequence[bytes | None]) -> None:
-        """These records are folded: the error of a row that can't be stored names the last one."""
+        """Note records that are folded, for the error of a row that can't be stored."""
         if self._last is not None:
             self._last.note(batch, raws)
 
     def stored(self) -> None:
-        """All rows are stored."""
+        """Forget the noted records: all rows are stored."""
         if self._last is not None:
             self._last.clear()
 
     def dumps_all(self, rows: list[Row]) -> list[bytes]:
-        """The rows as bytes.
+        """Return the rows as bytes.
 
         Raises:
             ProcessingError: as `dumps`.
@@ -151,7 +151,7 @@ class RowFormat:
     def write_down(
         self, rows: list[Row], head: bytes, keys: list[bytes], values: list[bytes | None]
     ) -> None:
-        """Add the rows to columns of changes; see `folding.write_down`.
+        """Append the rows to columns of changes; see `folding.write_down`.
 
         Raises:
             ProcessingError: as `dumps`.
@@ -165,7 +165,11 @@ class RowFormat:
     def write_down_dirty(
         self, rows: dict[bytes, Row], head: bytes, keys: list[bytes], values: list[bytes | None]
     ) -> None:
-        """As `write_down`, those of all rows that are dirty; see `folding.write_down_dirty`."""
+        """Append the dirty rows to columns of changes; see `folding.write_down_dirty`.
+
+        Raises:
+            ProcessingError: as `dumps`.
+        """
         try:
             write_down_dirty(rows, head, self._dumps, keys, values, packs=self._packs)
         except Exception:  # noqa: BLE001 - as above
@@ -182,7 +186,7 @@ class RowFormat:
             row.dirty = False
 
     def loads(self, data: bytes | None, raw: bytes = b"") -> Row:
-        """The row of a key in the bytes; a new one if there are none."""
+        """Return the row of a key from its bytes; a new one if there are none."""
         if data is None:
             return Row(self._initial(), -1, raw)
         state = self._state.loads(data[_TIMESTAMP.size :])
@@ -190,12 +194,12 @@ class RowFormat:
 
 
 def _are_numbers(aggregation: Aggregation) -> bool:
-    """Whether states are whole numbers, which can always be stored."""
+    """Return whether states are whole numbers, which can always be stored."""
     return isinstance(aggregation.numbers, WholeNumbers)
 
 
 class RowSizes:
-    """What rows take in memory, judged by some of those that were written down."""
+    """An estimate of the memory that rows take, from a sample of the rows that were written."""
 
     __slots__ = ("_bytes", "_rows")
 
@@ -203,20 +207,20 @@ class RowSizes:
         self._bytes = self._rows = 0
 
     def add(self, keys: Sequence[bytes], values: Sequence[bytes | None], start: int = 0) -> None:
-        """These were written down, from `start` on."""
+        """Sample rows that were written, from index `start` on."""
         keys, values = keys[start::SAMPLE], values[start::SAMPLE]
         self._rows += len(keys)
         self._bytes += KEY_TIMES * total_bytes(keys) + STATE_TIMES * total_bytes(values)
 
     def bytes_of(self, count: int) -> int:
-        """What so many rows take."""
+        """Return the estimate for `count` rows."""
         return count * (ROW_BYTES + self._bytes // max(self._rows, 1))
 
 
 def without_nulls(
     step: Step, batch: Batch, key: Serde[Any], collector: Collector
 ) -> tuple[Batch, Sequence[bytes]]:
-    """The records that have a key and a value, with their keys as bytes; the others counted."""
+    """Return the records that have a key and a value, with keys as bytes; counts the others."""
     batch, raw_keys = step.serialize_keys(batch, key)
     if not has_none(raw_keys) and not has_none(batch.values):
         return batch, cast("Sequence[bytes]", raw_keys)
@@ -235,11 +239,11 @@ def without_nulls(
 def guard_state(
     node: Aggregate | WindowedAggregate | RecordWindowsAggregate | CountedAggregate,
 ) -> Aggregation:
-    """The node's aggregation; one that changes no state if it fails, where that matters.
+    """Return the node's aggregation, whose failure must not change a state if records are skipped.
 
     A function may have changed the state in place before it raised, or leave one that can't be
-    stored or shown. Where the record is to be left out, it works on a copy that counts if all
-    that went well.
+    stored or shown. Where the policy skips the record, the function works on a copy, which replaces
+    the state only if all of that succeeds.
     """
     aggregation, serde = node.aggregation, node.aggregation.state
     if node.on_error is None or node.on_error.action == "fail":
@@ -264,7 +268,7 @@ def guard_state(
 
 
 class AggregateStep(Step):
-    """One running result per key. A row whose state becomes None is not there any more."""
+    """One running result per key. A row whose state becomes None no longer exists."""
 
     def __init__(
         self,
@@ -285,11 +289,11 @@ class AggregateStep(Step):
         self._rows: dict[bytes, Row] = {}
         self._dirty: list[Row] = []
         self._has_absent = False
-        """A record was folded into nothing where nothing was: there is no change to be told."""
+        """Whether a record's result was None where there was no row, so that there is no change."""
         self._sizes = RowSizes()
 
     def process(self, batch: Batch) -> None:
-        """Fold each record into its key's state and hand on the new result."""
+        """Fold each record into its key's state and forward the new result."""
         batch, raw_keys = without_nulls(self, batch, self._key, self._collector)
         old_values: list[object] | None = [] if self._tells_old_values else None
         fold = self._fold if old_values is None else partial(self._fold_noting, old_values)
@@ -313,10 +317,10 @@ class AggregateStep(Step):
     def _fold_noting(
         self, old_values: list[object], raw: bytes, value: object, timestamp_ms: int
     ) -> tuple[Any, int]:
-        """Fold, and note what the new result replaces."""
+        """Fold a record, and append the value that the new result replaces."""
         old_value = self.lookup(raw)
         folded = self._fold(raw, value, timestamp_ms)
-        old_values.append(old_value)  # Not before: it may have failed.
+        old_values.append(old_value)  # Not before the fold, which may fail.
         return folded
 
     def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[Any, int]:
@@ -325,7 +329,7 @@ class AggregateStep(Step):
             data = self._store.get(self._prefix + raw)
             row, is_there = self._format.loads(data, raw), data is not None
             row.state = self._aggregation.add(row.state, value)
-            self._rows[raw] = row  # Not before: it may have failed on the first record of a key.
+            self._rows[raw] = row  # Not before the fold, which may fail on a key's first record.
         else:
             is_there = row.state is not None
             state = row.state if is_there else self._aggregation.initial()
@@ -341,7 +345,7 @@ class AggregateStep(Step):
         return self._aggregation.result(row.state), row.timestamp_ms
 
     def flush(self) -> None:
-        """Write changed states into the store, and remove rows that are gone."""
+        """Write changed states into the store, and remove rows without a state."""
         if any(row.state is None for row in self._dirty):
             self._remove([row for row in self._dirty if row.state is None])
         keys: list[bytes] = []
@@ -362,7 +366,7 @@ class AggregateStep(Step):
             self._store.delete(self._prefix + row.raw)
 
     def lookup(self, raw: bytes) -> object:
-        """The result for a key; None if there is none."""
+        """Return the result for a key; None if there is none."""
         row = self._rows.get(raw)
         if row is None:
             data = self._store.get(self._prefix + raw)
@@ -373,11 +377,11 @@ class AggregateStep(Step):
         return result
 
     def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
-        """The result for each key."""
+        """Return the result for each key."""
         return [None if raw is None else self.lookup(raw) for raw in raws]
 
     def table(self) -> Iterator[tuple[Any, Any]]:
-        """All keys with their results, by the bytes of the key."""
+        """Iterate over all keys with their results, by the bytes of the key."""
         self.flush()
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
             row = self._format.loads(data)

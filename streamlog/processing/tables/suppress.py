@@ -1,13 +1,14 @@
-"""Changes of tables held back: until windows close, for a time, or while there is room.
+"""Changes of tables that are held back: until windows close, for a time, or up to a limit of rows.
 
 What is held back is in memory, and in the store as of the last commit. Rules of the file, which are
 those of Kafka Streams (KIP-328):
 
-1. Time is the largest timestamp of the changes that have come, but no later than the stream time of
-   all sources behind them. For final rows a time mark of the log counts as well, and what is idle
-   (`idle_after`); never that records came from which no change was made, nor that none come now.
-2. A change replaces the one of its row that is held back, and leaves it its place in the queue.
-3. Rows go on by (window's end, start, key), others by (timestamp of the first change, key).
+1. Time is the largest timestamp of the changes so far, but no later than the stream time of all
+   sources above them. For final rows, time marks of the log and idle sources (`idle_after`) count
+   as well. Records of which no change was made never count, nor does the mere absence of records.
+2. A change replaces the held change of its row, and keeps its position in the queue.
+3. Windowed rows are forwarded by (window's end, start, key), others by (timestamp of the first
+   change, key).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    """A change that is held back, as it is in the store under its key."""
+    """A held change, as it is in the store under its key."""
 
     place: tuple[int, int]
     timestamp_ms: int
@@ -48,7 +49,7 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 
 
 class SuppressedRow:
-    """A change that is held back."""
+    """A held change."""
 
     __slots__ = ("is_new", "key", "old_value", "place", "raw", "source", "timestamp_ms", "value")
 
@@ -56,19 +57,19 @@ class SuppressedRow:
         self.raw = raw
         self.key = key
         self.place = place
-        """By which the queue is in order, then by the key."""
+        """The order in the queue, together with the key."""
         self.timestamp_ms = UNKNOWN_MS
         self.value: Any = None
         self.old_value: Any = None
-        """What has gone on before, if somebody needs that."""
+        """The last forwarded value, if a step downstream needs it."""
         self.is_new = False
-        """Nothing has gone on before, as is known."""
+        """Whether the row is known to have had no earlier value."""
         self.source: tuple[str, int, int] | None = None
-        """Topic, partition and offset of its record; None of one that was stored before."""
+        """Topic, partition and offset of the record; None after a restart."""
 
 
 class SuppressStep(Step):
-    """Holds changes back; what they wait for is for kinds to say."""
+    """Holds back changes; subclasses decide until when."""
 
     section = "suppressed"
 
@@ -90,7 +91,7 @@ class SuppressStep(Step):
 
     @abstractmethod
     def _place(self, key: Any, timestamp_ms: int) -> tuple[int, int]:  # noqa: ANN401 - the table's
-        """Where a row that is not held back yet has its place in the queue."""
+        """Return the position in the queue for a row that is not held yet."""
 
     def _hold(self, batch: Batch, at: int, raw: bytes) -> None:
         held = self._held.get(raw)
@@ -108,14 +109,14 @@ class SuppressStep(Step):
         self._changed.add(raw)
 
     def _pass(self, batch: Batch, at: int) -> None:
-        """Time goes on with a change."""
+        """Advance the time to that of a change."""
         watermark_ms = batch.origin.watermarks[batch.rows[at]]
         self._time_ms = max(self._time_ms, min(batch.timestamps[at], watermark_ms))
 
     def _keyed(self, batch: Batch) -> tuple[Batch, list[bytes]]:
-        """The changes that have a key and can be stored, with their keys as bytes."""
+        """Return the changes that have a key and can be stored, with their keys as bytes."""
         if self.failures is not None:
-            # Left out now or never: when they are stored, their record has been handed on.
+            # Skip them here: when they are stored, at the commit, their batch is long gone.
             batch, _ = self.serialize_values(batch, self._value)
         if batch.has_null_keys:
             kept = [key is not None for key in batch.keys]
@@ -124,14 +125,14 @@ class SuppressStep(Step):
         return batch, [raw or b"" for raw in batch.raw_keys(self._key, self.name)]
 
     def _release(self, count: int) -> list[SuppressedRow]:
-        """The first of the queue."""
+        """Remove and return the first `count` rows of the queue."""
         released = [self._held.pop(raw) for _, raw in self._queue[:count]]
         del self._queue[:count]
         self._changed.update(held.raw for held in released)
         return released
 
     def flush(self) -> None:
-        """Write down what is held back now, and remove what is no more."""
+        """Write the held changes that are new, and remove the others."""
         changes: list[Change] = []
         for raw in sorted(self._changed):
             held = self._held.get(raw)
@@ -147,7 +148,7 @@ class SuppressStep(Step):
         else:
             row = _Stored(held.place, held.timestamp_ms, value, old_value, held.is_new)
             return _encode(row)
-        reason = SerdeError(f"it can't store its row of key {held.raw!r}: {caught}")
+        reason = SerdeError(f"can't store its row of key {held.raw!r}: {caught}")
         if held.source is None:
             raise ProcessingError(f"{self.name!r}: {reason}", node=self.name) from caught
         raise processing_error(self.name, *held.source, reason) from caught
@@ -156,14 +157,14 @@ class SuppressStep(Step):
         return None if value is None else self._value.dumps(value)
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside what is held back."""
+        """Return what a restart needs besides the held changes."""
         return {"time_ms": self._time_ms}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave, and what is in the store.
+        """Restore what `to_data` returned, and the held changes from the store.
 
         Raises:
-            CorruptData: that is not readable.
+            CorruptData: a stored change is not readable.
         """
         self._time_ms = int(data["time_ms"])
         loads = self._value.loads
@@ -181,14 +182,14 @@ class SuppressStep(Step):
 
 
 class SuppressWithinStep(SuppressStep):
-    """Holds changes back for a time, or while there is room."""
+    """Holds back changes for a time, or up to a limit of rows."""
 
     def __init__(self, node: SuppressWithin, store: KeyValueStore, collector: Collector) -> None:
         super().__init__(node, store, collector)
         self._node = node
 
     def process(self, batch: Batch) -> None:
-        """Hold the changes back, and hand on those whose time is over or that have no room."""
+        """Hold the changes, and forward those whose time has passed or that exceed the limit."""
         batch, raws = self._keyed(batch)
         ats: list[int] = []
         going: list[SuppressedRow] = []
@@ -218,7 +219,7 @@ class SuppressWithinStep(SuppressStep):
 
 
 class SuppressUntilClosedStep(SuppressStep):
-    """Hands on each row of a windowed table once, when it is final."""
+    """Forwards each row of a windowed table once, when it is final."""
 
     def __init__(
         self,
@@ -231,7 +232,7 @@ class SuppressUntilClosedStep(SuppressStep):
         partition: int,
         sends_old_values: bool,
     ) -> None:
-        """`marked_by`: for each feed the inputs whose time marks are news of it."""
+        """`marked_by`: for each time source, the inputs whose time marks advance it."""
         super().__init__(node, store, collector)
         self._node = node
         self.node_time = NodeTime(feeds)
@@ -239,24 +240,25 @@ class SuppressUntilClosedStep(SuppressStep):
         self._tells_old_values = sends_old_values
         self._marked_by = dict(zip(self._feeds, marked_by, strict=True))
         self._told_ms = dict.fromkeys(self._feeds, UNKNOWN_MS)
-        """To where each has come, by the changes that are made of it and by time marks."""
+        """The time of each source, by the changes made of its records and by time marks."""
         self._others_ms = FAR_MS
-        """Of feeds beside that of the changes in hand, to where the slowest has come."""
+        """The smallest time of the sources other than that of the current changes."""
         self._marked_ms = {each: each.marked_ms for inputs in marked_by for each in inputs}
-        """Inputs to whose marks this has listened."""
+        """The inputs' time marks that have taken effect here."""
         self._sequence = 0
-        # A session that grows backwards must not depend on who has looked before.
+        # A session that grows backwards changes its start: order sessions by their end, so that
+        # the result does not depend on when rows were released.
         self._timed_by = 0 if node.are_sessions else 1
         self.feed = TimeSource((node.name, partition))
-        """What final rows carry."""
+        """The time source of final rows."""
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """The final rows."""
+        """The time source of final rows."""
         return (self.feed,)
 
     def process(self, batch: Batch) -> None:
-        """Hold the rows back, and hand on those of windows that have closed."""
+        """Hold the rows, and forward those of windows that have closed."""
         batch, raws = self._keyed(batch)
         batch = self.node_time.of(batch)
         own = batch.origin.feed
@@ -273,22 +275,22 @@ class SuppressUntilClosedStep(SuppressStep):
             self._close()
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """When the first row is final."""
+        """Return when the first row is final."""
         if not self._queue:
             return ()
         (end_ms, _), _ = self._queue[0]
         return self._marks_for(end_ms + self._node.closes_after_ms)
 
     def ends_at(self, due_ms: int) -> int:
-        """A row is final when stream time has passed its window's end by the grace."""
+        """Return the end of the window whose row is final at this stream time."""
         return due_ms - self._node.closes_after_ms
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """When every row of a window that begins before `time_ms` is final."""
+        """Return when every row of a window that begins before `time_ms` is final."""
         return self._marks_for(time_ms + self._node.closes_after_ms + self._node.size_ms)
 
     def _pass(self, batch: Batch, at: int) -> None:
-        """Time goes on with a change, as far as all others have come; see `_told_ms`, too."""
+        """Advance the time to that of a change, limited by all other sources; see `_told_ms`."""
         origin = batch.origin
         time_ms = min(batch.timestamps[at], origin.watermarks[batch.rows[at]])
         if time_ms > self._told_ms.get(origin.feed, FAR_MS):
@@ -296,10 +298,16 @@ class SuppressUntilClosedStep(SuppressStep):
         self._time_ms = max(self._time_ms, min(time_ms, self._others_ms))
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - event time only
-        """All records at hand have been taken: let marks take effect, and what is idle."""
+        """Let time marks and idle sources take effect after all available records were taken."""
         feeds = self._feeds
         self.feed.quiet_ms = min((feed.quiet_ms for feed in feeds), default=0)
         self.feed.at_end = all(feed.at_end for feed in feeds)
+        # Windows of 1 min; the row of 10:00 to 10:01 waits.
+        # 1. A change at 10:01:05 arrives: the row is final and was forwarded in `process`.
+        # 2. Records up to 10:02 arrive, a filter above drops them: no change, so the row waits,
+        #    as in Kafka Streams.
+        # 3. A time mark of the log brings its input to 10:03: the row is final now.
+        # 4. The source is idle for `idle_after`: its records count as well, and the row is final.
         for feed, inputs in self._marked_by.items():
             if isinstance(feed, NodeTimeSource) or feed in inputs:
                 marked_ms = min(feed.marked_ms, feed.time_ms)
@@ -317,13 +325,13 @@ class SuppressUntilClosedStep(SuppressStep):
         return is_news
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside what is held back."""
+        """Return what a restart needs besides the held changes."""
         marked = [[*feed.source, time_ms] for feed, time_ms in self._told_ms.items()]
         data = {"sequence": self._sequence, "feed_ms": self.feed.time_ms, "marked": marked}
         return {**super().to_data(), **data}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         super().load(data)
         self._sequence = int(data["sequence"])
         self.feed.time_ms = int(data["feed_ms"])
@@ -333,15 +341,15 @@ class SuppressUntilClosedStep(SuppressStep):
         self._marked_ms = {each: each.marked_ms for each in self._marked_ms}
 
     def _marks_for(self, time_ms: int) -> list[tuple[TimeSource, int]]:
-        """Who has to be marked until this time is certain."""
+        """Return the sources that need a time mark before this time is certain."""
         if not all(self._marked_by.values()):
             return []  # No mark could make a difference.
         told = self._told_ms.items()
-        # Records of which nothing was made may have gone further: the next mark will do.
+        # Records of which no change was made may be later: then the next mark is enough.
         return [(feed, max(time_ms, feed.time_ms + 1)) for feed, ms in told if ms < time_ms]
 
     def _idle_ms(self) -> int:
-        """How far sources have come, if none of them is waited for any more."""
+        """Return the largest time of the sources if all are idle; otherwise UNKNOWN_MS."""
         idle_after_ms = self._node.idle_after_ms
         if idle_after_ms is None or self.feed.quiet_ms < idle_after_ms:
             return UNKNOWN_MS
@@ -351,7 +359,7 @@ class SuppressUntilClosedStep(SuppressStep):
         return when_ms(key.end), when_ms(key.start)
 
     def _forget(self, held: SuppressedRow) -> None:
-        """The row is gone before it was final."""
+        """Remove a row that was deleted before it was final."""
         del self._held[held.raw]
         del self._queue[bisect_left(self._queue, (held.place, held.raw))]
         self._changed.add(held.raw)
@@ -367,7 +375,7 @@ class SuppressUntilClosedStep(SuppressStep):
             self.forward(results)
 
     def _publish_time(self) -> None:
-        """No window that is still to come begins before this; of sessions none ends before."""
+        """Set the time that no later row's window begins before; for sessions, ends before."""
         size_ms = self._node.size_ms
         is_first_least = size_ms or self._node.are_sessions
         first = self._queue[:1] if is_first_least else self._queue
@@ -382,7 +390,7 @@ class SuppressUntilClosedStep(SuppressStep):
 
 
 def _before(queue: Sequence[tuple[tuple[int, int], bytes]], time_ms: int) -> int:
-    """How many of the queue have their place before a time."""
+    """Return how many rows of the queue come before a time."""
     return bisect_left(queue, ((time_ms, UNKNOWN_MS), b""))
 
 

@@ -1,9 +1,9 @@
-"""Aggregations of tables: rows into groups, and groups into results that can be taken back.
+"""Aggregations of tables: rows become members of groups, and groups become results.
 
-`RegroupStep` makes a revision or two of each change and stands before the repartition topic; an
-`AggregateStep` folds them behind it. Rule of the file: what is taken out of a group is what
-was put into it, made again of the old value by the same function; so functions have to be
-deterministic, and of a row on which one fails nothing is in any group.
+`RegroupStep` makes one or two revisions of each change, before the repartition topic; an
+`AggregateStep` folds them after it. Rule of the file: what is removed from a group equals what was
+added to it, computed again from the old value by the same function. So functions have to be
+deterministic, and a row on which one fails is in no group.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ KeyValuePair = tuple[Any, Any]
 
 
 class RegroupStep(Step):
-    """Changes of a table as revisions of groups."""
+    """Turns changes of a table into revisions of groups."""
 
     def __init__(self, node: Regroup) -> None:
         super().__init__(node.name)
         self._fn = node.fn
 
     def process(self, batch: Batch) -> None:
-        """Take the old values out of their groups, then put the new ones into theirs."""
+        """Remove the old values from their groups, then add the new ones to theirs."""
         ats: list[int] = []
         keys: list[Any] = []
         revisions: list[Revision] = []
@@ -44,7 +44,7 @@ class RegroupStep(Step):
         self.forward(moved)
 
     def _pairs(self, batch: Batch) -> tuple[list[KeyValuePair | None], list[KeyValuePair | None]]:
-        """Group and value of each row as it is now, and as it was."""
+        """Return group and value of each row, as they are now and as they were before."""
         fn = self._pair
         new: list[KeyValuePair | None] = []
         old: list[KeyValuePair | None] = []
@@ -59,7 +59,7 @@ class RegroupStep(Step):
         if pair is None:
             return None
         if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004 - a pair
-            raise TypeError(f"group_by of a table must give (group, value) or None, not {pair!r}")
+            raise TypeError(f"group_by of a table must return (group, value) or None, not {pair!r}")
         return None if pair[0] is None or pair[1] is None else pair
 
 

@@ -1,10 +1,10 @@
-"""Aggregations without windows: rows that are over, and changes that wait for a commit.
+"""Aggregations without windows: rows that expire, and changes that wait for a commit.
 
-`TtlAggregateStep` deletes a row when stream time is its time to live past its newest record,
-before the record that moves time there is folded, so nothing depends on batches. `AtCommitsStep`
-hands on the newest change of each row when a commit is made. Rule of the file: each row has one
-due in the store, which is not after the time at which it is over; one that comes too early is put
-off, so a row costs one write for each time that it lives through.
+`TtlAggregateStep` deletes a row when stream time is its time to live past its newest record, before
+it folds the record that advances time there, so nothing depends on batches. `AtCommitsStep`
+forwards the newest change of each row when a commit is made. Rule of the file: each row has one
+entry in the expiry queue, at or before the time at which the row expires; an entry that comes too
+early is moved, so a row costs one write for each time to live.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamlog.windows.emit import UNKNOWN_MS
 
 
 class TtlAggregateStep(AggregateStep):
-    """One running result per key, as long as records of the key come."""
+    """One running result per key, which expires when no more records of the key come."""
 
     section = "expiring"
 
@@ -34,7 +34,7 @@ class TtlAggregateStep(AggregateStep):
             node, context.store, context.collector, sends_old_values=context.sends_old_values
         )
         self.feed = TimeSource((node.name, context.partition))
-        """What deletions carry."""
+        """The time source of deletions."""
         self._ttl_ms = node.ttl_ms
         self.node_time = NodeTime(context.feeds)
         self._feeds = self.node_time.feeds
@@ -45,20 +45,20 @@ class TtlAggregateStep(AggregateStep):
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """The deletions."""
+        """The time source of deletions."""
         return (self.feed,)
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """When the next row may be over."""
+        """Return when the next row may expire."""
         due_ms = self._dues.next_ms(self._due_rows)
         return () if due_ms is None else [(feed, due_ms) for feed in self._feeds]
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """It tells the time of its records."""
+        """Return the times above: they equal the time here."""
         return [(feed, time_ms) for feed in self._feeds]
 
     def process(self, batch: Batch) -> None:
-        """Fold each record, after the rows are gone that are over by its time."""
+        """Fold each record, after deleting the rows that have expired by its time."""
         batch, raws = without_nulls(self, batch, self._key, self._collector)
         batch = self.node_time.of(batch)
         first = 0
@@ -77,7 +77,7 @@ class TtlAggregateStep(AggregateStep):
         super().process(_slice(batch, first, len(raws)))
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
-        """All records at hand have been taken: rows may be over; whether some were."""
+        """Delete the rows that have expired; returns whether there were any."""
         self._clock.settle()
         has_expired = self._expire()
         self.feed.time_ms = max(self.feed.time_ms, self._clock.now_ms)
@@ -86,11 +86,11 @@ class TtlAggregateStep(AggregateStep):
         return has_expired
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the rows."""
+        """Return what a restart needs besides the rows."""
         return {"clock": self._clock.to_data(), "next": self._next}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         self._clock.load(data["clock"])
         self._next = int(data["next"])
         self.feed.time_ms = self._clock.now_ms
@@ -103,15 +103,19 @@ class TtlAggregateStep(AggregateStep):
         return folded
 
     def _expire(self) -> bool:
-        """Delete the rows that are over by now; whether there were any."""
+        """Delete the rows that have expired; returns whether there were any."""
         now_ms = self._clock.now_ms
         gone: list[tuple[bytes, int, object]] = []
         while due := self._dues.take(self._due_rows, now_ms):
             for raw in due:
                 row = self._row(raw)
                 if row.state is None:
-                    self._forget(raw)  # It has gone before.
+                    self._forget(raw)  # The aggregation has deleted the row before.
                     continue
+                # The time to live is 1 h. A row of 10:00 has its entry at 11:00.
+                # 1. A record at 10:40 writes the row, not the entry: at 11:00, the entry moves to
+                #    11:40, the row's new end. One write per hour, not one per record.
+                # 2. No record came: at 11:00 the row is deleted, with 11:00 as its timestamp.
                 over_ms = row.timestamp_ms + self._ttl_ms
                 if over_ms > now_ms:
                     self._dues.move(self._due_rows, raw, None, over_ms)
@@ -161,20 +165,20 @@ class _Waiting(NamedTuple):
     key: object
     value: object
     old: object
-    """What the first change since the last commit replaced."""
+    """The value that the first change since the last commit replaced."""
     timestamp_ms: int
     time_ms: int
 
 
 class AtCommitsStep(Step):
-    """Changes that wait for a commit."""
+    """Holds changes until a commit."""
 
     section = "at commits"
 
     def __init__(self, node: AtCommits, context: StepContext) -> None:
         super().__init__(node.name)
         self.feed = TimeSource((node.name, context.partition))
-        """What goes on at commits."""
+        """The time source of the changes that commits forward."""
         self._key = node.key
         self.node_time = NodeTime(context.feeds)
         self._feeds = self.node_time.feeds
@@ -186,7 +190,7 @@ class AtCommitsStep(Step):
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """What goes on at commits."""
+        """The time source of the changes that commits forward."""
         return (self.feed,)
 
     @property
@@ -195,7 +199,7 @@ class AtCommitsStep(Step):
         return bool(self._waiting)
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """It tells its time as it is, but for what waits."""
+        """Return the times above: they equal the time here, apart from waiting changes."""
         return [(feed, time_ms) for feed in self._feeds]
 
     def process(self, batch: Batch) -> None:
@@ -220,7 +224,7 @@ class AtCommitsStep(Step):
             )
 
     def emit(self) -> None:
-        """Hand on what has changed since the last commit, in the order of the last changes."""
+        """Forward the changes since the last commit, in the order of each row's last change."""
         rows, self._waiting = [*self._waiting.values()], {}
         if not rows:
             return
@@ -233,7 +237,7 @@ class AtCommitsStep(Step):
         self.forward(without_void_deletions(batch))
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
-        """All records at hand have been taken: time goes on if nothing waits."""
+        """Advance the time, unless changes wait, after all available records were taken."""
         self._clock.settle()
         waits = self.has_waiting
         if not waits:
@@ -244,18 +248,18 @@ class AtCommitsStep(Step):
         return False
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know."""
+        """Return what a restart needs."""
         return {"clock": self._clock.to_data(), "number": self._number, "time_ms": self._time_ms}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         self._clock.load(data["clock"])
         self._number, self._time_ms = int(data["number"]), int(data["time_ms"])
         self.feed.time_ms = max(self._time_ms, self._clock.now_ms)
 
 
 def _slice(batch: Batch, first: int, until: int) -> Batch:
-    """The records from one up to another."""
+    """Return the records from index `first` up to but not including `until`."""
     if first == 0 and until == len(batch):
         return batch
     return batch.where([first <= at < until for at in range(len(batch))])

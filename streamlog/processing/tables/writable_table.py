@@ -1,12 +1,12 @@
-"""Tables that the program writes: rows set by agents, processors and puts, and what changes below.
+"""Tables that the program writes: rows set by agents, processors and puts, and their changes.
 
-The step owns the rows; everybody's writes come through it, one after the other, so what is below
-sees every change once and in order. Changes are a source of their own, numbered, as many belong to
-no record of the task: an agent's rows arrive with a commit. Rule of the file: the table's time is
-that of its writes, the newest of them, and never of a clock; where agents or processors write, a
-put counts as written at the time that the table has, since it may come in the middle of a history.
-Rows live from the table's time when they are written. Not done here: who may write what
-(`local_tables`, `agents/rows`).
+The step owns the rows; all writes come through it, one after the other, so the steps below receive
+every change once and in order. Changes have a time source of their own and are numbered, because
+many belong to no record of the task: an agent's rows arrive with a commit. Rule of the file: the
+table's time is that of its newest write, and never that of a clock. If agents or processors write
+the table, a put counts as written at the table's time, because it may come in the middle of a
+history. A row's time to live starts at the table's time when it is written. Not done here: what may
+write which table (`tables/local_rows`, `agents/rows`).
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from streamlog.tables.stores.ttl_queue import TtlQueue
 from streamlog.windows.emit import UNKNOWN_MS
 
 POSITIONS = 1 << 24
-"""More changes than come between two commits. A new owner's have numbers of their own: what an
-agent writes again after a crash is not what it wrote before."""
+"""More than the changes between two commits. Each later owner numbers its changes in a range of its
+own: what an agent writes again after a crash is not what it wrote before."""
 
 
 class RowWrite(NamedTuple):
-    """A row as it is set."""
+    """A row to set."""
 
     key: bytes
     data: bytes | None
-    """None deletes it."""
+    """None deletes the row."""
     timestamp_ms: int
 
 
 class _Change(NamedTuple):
-    """A row that has been set, and not been handed on."""
+    """A row that was set and not yet forwarded."""
 
     key: bytes
     data: bytes | None
     old: bytes | None
-    """What it replaces, if somebody wants to know."""
+    """The value that it replaces, if a step downstream needs it."""
     timestamp_ms: int
     time_ms: int
-    """The table's time then."""
+    """The table's time when it was set."""
 
 
 class RowMark(NamedTuple):
-    """Where a table stood."""
+    """A state of a table to return to."""
 
     changes: int
     time_ms: int
 
 
 class WritableTableStep(Step):
-    """The rows of a table that the program writes."""
+    """Keeps the rows of a table that the program writes."""
 
     section = "written tables"
 
@@ -72,7 +72,10 @@ class WritableTableStep(Step):
         has_writers: bool,
         sends_old_values: bool = False,
     ) -> None:
-        """`owner` grows with every owner of the state; `has_writers` beside those who put."""
+        """`owner` is larger for each later owner of the state.
+
+        `has_writers`: agents or processors write the table, not puts only.
+        """
         super().__init__(node.name)
         self._node = node
         self._prefix = node.store.prefix
@@ -89,11 +92,11 @@ class WritableTableStep(Step):
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """Its changes."""
+        """The time source of its changes."""
         return (self._feed,)
 
     def process(self, batch: Batch) -> None:
-        """Rows that were put from anywhere."""
+        """Set rows that were put through the table's topic."""
         node = self._node
         batch, keys, values = self.serialize_with(batch, node.table_key, node.table_value)
         if has_none(keys):
@@ -106,27 +109,27 @@ class WritableTableStep(Step):
         self.hand_on()
 
     def write(self, rows: Sequence[RowWrite]) -> None:
-        """Rows that an agent has set, in this order."""
+        """Set rows that an agent has written, in this order."""
         for row in rows:
             self._set(row, self._store)
         self.hand_on()
 
     def set(self, row: RowWrite, store: KeyValueStore) -> None:
-        """A row that a processor sets, by its view of the task's store; `hand_on` follows."""
+        """Set a row for a processor, through its view of the task's store; call `hand_on` after."""
         self._set(row, store)
 
     def mark(self) -> RowMark:
-        """Where it stands, for `go_back`."""
+        """Return the current state, for `go_back`."""
         return RowMark(len(self._changes), self._time_ms)
 
     def go_back(self, mark: RowMark) -> None:
-        """What was set since then has been taken back in the store: forget it."""
+        """Forget what was set since `mark`; the caller has undone it in the store."""
         del self._changes[mark.changes :]
         self._time_ms = mark.time_ms
         self._dues.look_again()
 
     def hand_on(self) -> None:
-        """Tell those below of all changes that they have not heard of."""
+        """Forward all changes that have not been forwarded."""
         changes, self._changes = self._changes, []
         if not changes:
             return
@@ -137,33 +140,33 @@ class WritableTableStep(Step):
             self.forward(self._batch(changes, range(first, self._next)))
 
     def lookup(self, raw: bytes) -> object:
-        """The value for a key as bytes; None if there is none. It is the asker's own copy."""
+        """Return the value for a key as bytes, decoded for each call; None if there is none."""
         data = self.row(self._store.get(self._prefix + raw))
         return None if data is None else self._node.table_value.loads(data)
 
     def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
-        """The value for each key."""
+        """Return the value for each key."""
         return [None if raw is None else self.lookup(raw) for raw in raws]
 
     def table(self) -> Iterator[tuple[Any, Any]]:
-        """All rows, by the bytes of the key."""
+        """Iterate over all rows, by the bytes of the key."""
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
             found = self.row(data) or b""
             own = key[len(self._prefix) :]
             yield self._node.table_key.loads(own), self._node.table_value.loads(found)
 
     def row(self, stored: bytes | None) -> bytes | None:
-        """The value in what is stored."""
+        """Return the value in the stored bytes."""
         if stored is None or self._node.ttl_ms is None:
             return stored
         return stored[TIME_BYTES:]
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the rows."""
+        """Return what a restart needs besides the rows."""
         return {"time_ms": self._time_ms, "next": self._next, "owner": self._owner}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         self._time_ms = self._feed.time_ms = int(data["time_ms"])
         self._feed.at_end = self._time_ms > UNKNOWN_MS
         owners = max(self._owner - int(data["owner"]), 0)
@@ -188,7 +191,7 @@ class WritableTableStep(Step):
             self._note(row.key, row.data, self.row(old), row.timestamp_ms)
 
     def _expire(self, store: KeyValueStore, dues: NamedStore) -> None:
-        """The table's time has come so far: rows that are over by it are deleted."""
+        """Delete the rows that have expired at the table's time."""
         for key in self._dues.take(dues, self._time_ms):
             old = store.get(self._prefix + key)
             store.delete(self._prefix + key)
@@ -231,4 +234,4 @@ class WritableTableStep(Step):
 
 
 TIME_BYTES = 8
-"""Before the value of a row that is over some time: when it was written."""
+"""Size of the time of writing, which precedes the value of a row with a time to live."""

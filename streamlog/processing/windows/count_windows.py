@@ -1,9 +1,9 @@
-"""CountedStep: windows of so many records of a key, and what they come to.
+"""CountWindowsStep: windows of a number of records of a key, and their results.
 
-A window that is full goes on with the record that filled it; one that times out is a source of its
-own. Rules of the file: records count in the order of the task; stream time moves before the record
-that moves it is counted, so a window that is over by then does not have it; what is open is kept
-per key, and in the order in which it times out.
+A full window is forwarded with the record that filled it; one that times out has a time source of
+its own. Rules of the file: records count in the order of the task; stream time advances before the
+record that advances it is counted, so a window that times out by then does not have it; open
+windows are kept per key, and in the order in which they time out.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from streamlog.windows.window_assigner import window_of
 
 
 class StoredCountWindow(msgspec.Struct, array_like=True):
-    """An open window, as it is written down."""
+    """An open window, as it is stored."""
 
     number: int
-    """Of the record of its key that began it."""
+    """The number, within its key, of the record that opened it."""
     records: int
     first_ms: int
     last_ms: int
@@ -55,7 +55,7 @@ class StoredCountWindow(msgspec.Struct, array_like=True):
 
 
 class OpenCountWindow:
-    """An open window, and the key of what comes of it."""
+    """An open window, and the window of its results' keys."""
 
     __slots__ = ("first_ms", "last_ms", "number", "opened_ms", "records", "state")
 
@@ -79,18 +79,18 @@ class OpenCountWindow:
 
     @property
     def suffix(self) -> bytes:
-        """Start and end as `windowed_bytes` has them behind a key."""
+        """Start and end as `windowed_bytes` appends them to a key."""
         return windowed_bytes(b"", self.first_ms, self.last_ms)
 
     def copy(self) -> OpenCountWindow:
-        """As it is now: it goes on."""
+        """Return an object with the current bounds, which later records do not change."""
         found = OpenCountWindow(self.number, self.opened_ms, None)
         found.first_ms, found.last_ms = self.first_ms, self.last_ms
         return found
 
 
 class CountKeyWindows:
-    """What is open of a key, and how many of its records have been counted meanwhile."""
+    """The open windows of a key, and the number of its records since the first one opened."""
 
     __slots__ = ("open", "seen")
 
@@ -104,7 +104,7 @@ _decode = msgspec.msgpack.Decoder(tuple[int, list[StoredCountWindow]]).decode
 
 
 def read_open_windows(node: CountedAggregate, data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """What is open of a key, as stored: times of its first and last record, and the result."""
+    """Iterate over a key's stored open windows: times of first and last record, and the result."""
     _, stored = _decode(data)
     for each in stored:
         state = node.aggregation.state.loads(each.state)
@@ -112,7 +112,7 @@ def read_open_windows(node: CountedAggregate, data: bytes) -> Iterator[tuple[int
 
 
 class _Results:
-    """What goes on, in columns."""
+    """Results to forward, as columns."""
 
     def __init__(self) -> None:
         self.places: list[int] = []
@@ -121,7 +121,7 @@ class _Results:
         self.values: list[Any] = []
 
     def add(self, place: int, raw: bytes, window: OpenCountWindow, value: object) -> None:
-        """One more; `place` is where its origin has what it belongs to."""
+        """Add one result; `place` is the index in the origin of the record that it belongs to."""
         self.places.append(place)
         self.raws.append(raw)
         self.windows.append(window.copy())
@@ -129,14 +129,14 @@ class _Results:
 
 
 class CountWindowsStep(Step):
-    """One result per key and so many of its records."""
+    """One result per key and number of its records."""
 
     section = "windows"
 
     def __init__(self, node: CountedAggregate, context: StepContext) -> None:
         super().__init__(node.name)
         self.feed = TimeSource((node.name, context.partition))
-        """What windows that time out carry."""
+        """The time source of windows that time out."""
         self._node = node
         self.node_time = NodeTime(context.feeds)
         self._feeds = self.node_time.feeds
@@ -155,11 +155,11 @@ class CountWindowsStep(Step):
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """Windows that time out."""
+        """The time source of windows that time out."""
         return () if self._timeout_ms is None else (self.feed,)
 
     def process(self, batch: Batch) -> None:
-        """Count each record into the windows of its key, hand on those that are full."""
+        """Add each record to the windows of its key, and forward those that are full."""
         batch, raws = without_nulls(self, batch, self._node.key, self._collector)
         self._last.note(batch, raws)
         batch = self.node_time.of(batch)
@@ -174,21 +174,21 @@ class CountWindowsStep(Step):
         self._hand_on(batch, results)
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """When the next window times out, if its row goes on then."""
+        """Return when the next window times out, if its row is forwarded then."""
         if self._next_due_ms == FAR_MS or self._node.emit != Emit.CLOSE:
             return ()
         return [(feed, self._next_due_ms) for feed in self._feeds]
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """When every window that was opened before `time_ms` is full or has timed out."""
+        """Return when every window that was opened before `time_ms` is full or has timed out."""
         return [(feed, time_ms + (self._timeout_ms or 0)) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
-        """All records at hand have been taken: let windows time out."""
+        """Let windows time out after all available records were taken."""
         self._clock.settle()
         self._time_out()
         if self._timeout_ms is not None:
-            # One that times out later was opened later than this.
+            # A window that times out later was opened later than this.
             time_ms = self._clock.now_ms - self._timeout_ms
             self.feed.time_ms = max(self.feed.time_ms, time_ms)
         self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
@@ -196,7 +196,7 @@ class CountWindowsStep(Step):
         return False
 
     def flush(self) -> None:
-        """Write what has changed."""
+        """Write changed keys into the store."""
         for raw in sorted(self._dirty):
             key = self._keys[raw]
             if not key.open:
@@ -214,7 +214,7 @@ class CountWindowsStep(Step):
             self._keys.clear()
 
     def table(self) -> Iterator[tuple[Any, Any]]:
-        """The windows that are open, by the bytes of the key."""
+        """Iterate over the open windows, by the bytes of the key."""
         self.flush()
         for raw, data in self._store.range():
             key = self._node.key.loads(raw)
@@ -222,11 +222,11 @@ class CountWindowsStep(Step):
                 yield Windowed(key, moment(first_ms), moment(last_ms)), result
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside what is open."""
+        """Return what a restart needs besides the open windows."""
         return {"clock": self._clock.to_data(), "sequence": self._sequence}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave."""
+        """Restore what `to_data` returned."""
         self._clock.load(data["clock"])
         self._sequence = int(data["sequence"])
         self._look_ahead()
@@ -249,24 +249,24 @@ class CountWindowsStep(Step):
     def _counted(
         self, raw: bytes, value: object, timestamp_ms: int
     ) -> list[tuple[OpenCountWindow, Any]]:
-        """Count the record; the windows that go on, and their results.
+        """Count the record; returns the windows to forward, and their results.
 
         Nothing has changed if the user's function raises.
         """
         window_of(timestamp_ms, 1)  # Refuses times before 1970,
-        moment(timestamp_ms)  # and those that no calendar has.
+        moment(timestamp_ms)  # and those outside the calendar.
         spec, aggregation, key = self._node.windows, self._aggregation, self._key(raw)
         begun = [] if key.seen % spec.step else [self._begun(key.seen, timestamp_ms)]
         windows = [*key.open, *begun]
         states = [aggregation.add(window.state, value) for window in windows]
-        goes_on = self._node.emit == Emit.UPDATE
+        on_update = self._node.emit == Emit.UPDATE
         found: list[tuple[OpenCountWindow, Any]] = []
         for window, state in zip(windows, states, strict=True):
             window.state = state
             window.records += 1
             window.first_ms = min(window.first_ms, timestamp_ms)
             window.last_ms = max(window.last_ms, timestamp_ms)
-            if goes_on or window.records == spec.records:
+            if on_update or window.records == spec.records:
                 found.append((window, aggregation.result(state)))
         for window in begun:
             self._expect(raw, window)
@@ -279,7 +279,7 @@ class CountWindowsStep(Step):
         return OpenCountWindow(number, opened_ms, self._aggregation.initial())
 
     def _keep(self, raw: bytes, key: CountKeyWindows, windows: Sequence[OpenCountWindow]) -> None:
-        """Of these, the ones that are not full."""
+        """Keep those windows that are not full."""
         full = self._node.windows.records
         key.open = [window for window in windows if window.records < full]
         self._keys[raw] = key
@@ -289,7 +289,7 @@ class CountWindowsStep(Step):
                 self._due.delete(self._place(raw, window))
 
     def _expect(self, raw: bytes, window: OpenCountWindow) -> None:
-        """It may time out."""
+        """Store when the window times out."""
         if self._timeout_ms is not None:
             self._due.put(self._place(raw, window), b"")
             self._next_due_ms = min(self._next_due_ms, window.opened_ms + self._timeout_ms)
@@ -299,7 +299,7 @@ class CountWindowsStep(Step):
         return time_bytes(due_ms) + escape_key(raw) + window.number.to_bytes(8, "big")
 
     def _time_out(self) -> None:
-        """Hand on the windows that are over by now, by when that was."""
+        """Forward the windows that have timed out, in the order in which they did."""
         now_ms = self._clock.now_ms
         if self._timeout_ms is None or self._next_due_ms > now_ms:
             return

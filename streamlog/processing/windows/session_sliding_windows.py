@@ -11,8 +11,8 @@ Rules of the module:
    than the node waits. So a record's effect depends on records before it, and not on when a window
    is found to be closed, which happens once per batch.
 2. Final rows come in (end, start, key) order, once, also across restarts; their number identifies
-   them for tasks downstream (`provenance`). Updates belong to the record that caused them.
-3. A function that fails on a record has changed nothing, where the record is to be skipped.
+   them for downstream tasks (`provenance`). Updates belong to the record that caused them.
+3. A function that fails on a record has changed nothing, if the policy skips the record.
 4. All open sessions of a key are in memory, or none.
 
 Not done here: which sessions a record joins (`streamlog/windows`), open rows and early results
@@ -66,22 +66,22 @@ from streamlog.windows.definitions import merge_spans, window_after, window_up_t
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit
 
 T = TypeVar("T")
-"""What is done for a record gives this."""
+"""The result of an operation on a record."""
 
 
 class WindowArrival(NamedTuple):
-    """A record to be taken in."""
+    """A record to add to windows."""
 
     raw: bytes
-    """Its key."""
+    """The key."""
     value: Any
     timestamp_ms: int
     open_ms: int
-    """Windows that end before this are closed to it."""
+    """Windows that end before this are closed to the record."""
 
 
 class _Results:
-    """Rows in the making: columns for the next batch."""
+    """Rows to forward, as columns that are being filled."""
 
     __slots__ = ("ats", "before", "timestamps", "values", "windows")
 
@@ -93,7 +93,7 @@ class _Results:
         self.timestamps: list[int] = []
 
     def add(self, at: int, window: OpenWindow, value: object, before: object = None) -> None:
-        """One more; `at` is the place of the record behind it."""
+        """Add one result; `at` is the index of its record."""
         self.ats.append(at)
         self.windows.append(window)
         self.values.append(value)
@@ -110,7 +110,7 @@ class RecordWindowsStep(Step):
         super().__init__(node.name)
         self._tells_old_values = context.sends_old_values
         self.feed = TimeSource((node.name, context.partition))
-        """What its results carry, unless they belong to the records behind them."""
+        """The time source of the results, unless they belong to the records that caused them."""
         windows = node.windows
         self._node = node
         self.node_time = NodeTime(context.feeds)
@@ -130,7 +130,7 @@ class RecordWindowsStep(Step):
         self._stream = self._time.stream
         self._early = self._early_changes(node, context)
         self._tells_changes = self._early is not None or node.emit == Emit.UPDATE
-        """Whether anybody has to know what a record has changed."""
+        """Whether the changes of each record are needed."""
         self._closed_ms = UNKNOWN_MS
         self._sequence = 0
 
@@ -144,36 +144,36 @@ class RecordWindowsStep(Step):
 
     @abstractmethod
     def add(self, arrival: WindowArrival) -> list[WindowChange] | None:
-        """What a record does to the windows of its key; None if all are closed to it."""
+        """Return the changes of a record to its key's windows; None if all are closed to it."""
 
     @abstractmethod
     def forget(self, window: OpenWindow) -> None:
-        """It is closed."""
+        """Remove a closed window from memory."""
 
     @abstractmethod
     def index(self, written: Mapping[bytes, OpenWindow | None], time_ms: int) -> None:
-        """These rows were written, or removed (None): bring the store by key to the same state."""
+        """Bring the store by key to the state of these rows, written or removed (None)."""
 
     @abstractmethod
     def last_end_ms(self, timestamp_ms: int) -> int:
-        """The end of the last window to close of those that a record makes alone."""
+        """Return the end of the last window to close of those that a record makes alone."""
 
     @abstractmethod
     def first_time_ms(self, end_ms: int) -> int:
-        """The smallest timestamp that the result of a window may have which ends then or later."""
+        """Return the smallest time of a result whose window ends at `end_ms` or later."""
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """Its rows, unless they belong to the records behind them; the early ones apart."""
+        """The time sources of rows that belong to no record; early ones have one of their own."""
         return (self.feed,) if self._early is None else (self._early.feed, self.feed)
 
     @property
     def next_wall_ms(self) -> int:
-        """When early rows are due, if that is by the clock on the wall."""
+        """When early rows are due, if that is by the wall clock."""
         return FAR_MS if self._early is None else self._early.next_wall_ms
 
     def process(self, batch: Batch) -> None:
-        """Take in the records, close what they close, hand on the results."""
+        """Add the records to windows, close windows, and forward the results."""
         batch, raws = without_nulls(self, batch, self._node.key, self._collector)
         batch = self.node_time.of(batch)
         updates = _Results()
@@ -185,7 +185,7 @@ class RecordWindowsStep(Step):
             self._forward(batch.origin, rows, updates)
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """When the next window closes, if that is when its row goes on, or early rows do."""
+        """Return when the next window closes, or early rows are due, if rows are forwarded then."""
         due_ms = self._rows.due_ms
         if not self._node.emit.is_final or due_ms == FAR_MS:
             return ()
@@ -195,18 +195,18 @@ class RecordWindowsStep(Step):
         return [(feed, due_ms) for feed in self._feeds]
 
     def ends_at(self, due_ms: int) -> int:
-        """A window closes when stream time has passed its end by the gap and the grace."""
+        """Return the end of the window that closes at this stream time: gap and grace earlier."""
         return due_ms - self._node.closes_after_ms - 1
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """When every window that begins before `time_ms` is closed."""
+        """Return when every window that begins before `time_ms` is closed."""
         closed_ms = time_ms + self._node.windows.size_ms + self._node.closes_after_ms + 1
         return [(feed, closed_ms) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:
-        """All records at hand have been taken: note how far sources have come, and who is idle.
+        """Let time, idle sources and intervals take effect after all available records were taken.
 
-        Returns whether the end of an interval let rows go on.
+        Returns whether the end of an interval has forwarded rows.
         """
         self._time.settle()
         for own in self.own_time_sources:
@@ -223,7 +223,7 @@ class RecordWindowsStep(Step):
             self._early.flush()
 
     def table(self) -> Iterator[tuple[Any, Any]]:
-        """The rows that are kept, by (end, start, key)."""
+        """Iterate over the rows that are kept, by (end, start, key)."""
         self.flush()
         for key, data in self._rows.stored():
             end_ms, start_ms, raw = split_window_key(key)
@@ -231,12 +231,12 @@ class RecordWindowsStep(Step):
             yield windowed, self._aggregation.result(self._format.loads(data).state)
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the rows."""
+        """Return what a restart needs besides the rows."""
         data = {"stream": self._stream.to_data(), "sequence": self._sequence}
         return data if self._early is None else {**data, "early": self._early.to_data()}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave; the rows are in the store."""
+        """Restore what `to_data` returned; the rows are in the store."""
         self._stream.load(data["stream"])
         self._sequence = int(data["sequence"])
         self._closed_ms = self._limit_ms()
@@ -266,11 +266,11 @@ class RecordWindowsStep(Step):
                 self._show(None)
 
     def _added(self, arrival: WindowArrival) -> list[WindowChange] | None:
-        # A window after the record may be as long as the definition says.
+        # A window may begin right after the record, and end a whole window's size later.
         time_ms, size_ms = arrival.timestamp_ms, self._node.windows.size_ms
         if not 0 <= time_ms < TIMESTAMP_MS_MAX - size_ms:
             raise UsageError(
-                f"a timestamp of {time_ms} ms is in no window: they begin at 1970, and end by 9999"
+                f"a timestamp of {time_ms} ms is in no window: windows lie between 1970 and 9999"
             )
         return self.add(arrival)
 
@@ -284,7 +284,7 @@ class RecordWindowsStep(Step):
             updates.add(at, window, value, before)
 
     def _told(self, window: OpenWindow) -> object:
-        """The result of a window that is about to change, if somebody has to know."""
+        """Return the result of a window that is about to change, if a step downstream needs it."""
         return self._aggregation.result(window.row.state) if self._tells_old_values else None
 
     def _tried(self, batch: Batch, at: int, work: Callable[[], T]) -> T | SkippedRecord:
@@ -304,11 +304,11 @@ class RecordWindowsStep(Step):
         self._late.leave_out(batch, at, end_ms=end_ms, late_by_ms=open_ms - end_ms)
 
     def _limit_ms(self) -> int:
-        """Windows that end at this time or before are closed for good."""
+        """Return the time up to which windows that end by it are closed for good."""
         return self._stream.now_ms - self._node.closes_after_ms - 1
 
     def _close(self) -> None:
-        """Emit and remove what stream time has passed."""
+        """Emit and remove the windows that stream time has passed."""
         limit_ms = self._limit_ms()
         if limit_ms <= self._closed_ms:
             return
@@ -328,7 +328,7 @@ class RecordWindowsStep(Step):
             self._go_on(self.feed, range(first, self._sequence), times, final)
 
     def _show(self, wall_ms: int | None) -> bool:
-        """Let early rows go on, if an interval is over; whether it is."""
+        """Forward early rows if an interval has ended; returns whether it has."""
         early = self._early
         if early is None or not early.is_due(self._stream.now_ms, wall_ms):
             return False
@@ -342,12 +342,12 @@ class RecordWindowsStep(Step):
                 shown.add(0, OpenWindow(start_ms, end_ms, Row(None, end_ms, raw)), None)
             numbers.append(number)
         if numbers:
-            # Those of a window come before its final one.
+            # A window's early rows come before its final one.
             self._go_on(early.feed, numbers, [max(self.feed.time_ms, 0)] * len(numbers), shown)
         return True
 
     def _set_time(self) -> None:
-        """Results still to come belong to windows that are open."""
+        """Set the time that no later result precedes: later results belong to open windows."""
         if self._closed_ms >= 0:
             for feed in self.own_time_sources:
                 feed.time_ms = self.first_time_ms(self._closed_ms + 1)
@@ -364,7 +364,7 @@ class RecordWindowsStep(Step):
     def _go_on(
         self, feed: TimeSource, numbers: Sequence[int], times: Sequence[int], results: _Results
     ) -> None:
-        """Hand on rows that are a source of their own, with numbers for offsets."""
+        """Forward rows that have a time source of their own, with numbers for offsets."""
         origin = BatchOrigin.of_rows(feed, numbers, times)
         self._forward(origin, range(len(numbers)), results)
 
@@ -380,23 +380,29 @@ class SessionStep(RecordWindowsStep):
             NamedStore(context.store, node.by_key), retention_ms=node.closes_after_ms + 1
         )
         self._open: dict[bytes, list[OpenWindow]] = {}
-        """The sessions of keys in use, in order."""
+        """The open sessions of keys in use, in order."""
 
     def add(self, arrival: WindowArrival) -> list[WindowChange] | None:
-        """The session that it makes, after those that go for it; None if that is closed."""
+        """Return the record's session, after those that it replaces; None if it is closed."""
         raw, time_ms = arrival.raw, arrival.timestamp_ms
         there = self._open.get(raw)
         if there is None:
             there = self._found(raw)
         open_to_it = [each for each in there if each.end_ms >= arrival.open_ms - self._joined_ms]
         spans = [(window.start_ms, window.end_ms) for window in open_to_it]
+        # The gap is 3 min; key k has the sessions 10:00 to 10:02 and 10:06 to 10:07.
+        # 1. A record at 10:04 is near both: they are deleted, and 10:00 to 10:07 replaces them.
+        # 2. A record at 10:11 is near none: it makes a session from 10:11 to 10:11.
+        # 3. Another one at 10:11 replaces that session by one with equal bounds, which therefore
+        #    is an update of the row, without a deletion.
+        # 4. Stream time has closed 10:00 to 10:02: the record at 10:04 joins 10:06 to 10:07 only.
         places, (start_ms, end_ms) = merge_spans(self._windows, spans, time_ms)
         if end_ms < arrival.open_ms:
             return None
         replaced = [open_to_it[at] for at in places]
         gone = [WindowChange(each, is_gone=True, before=self._told(each)) for each in replaced]
         state = self._state(replaced, arrival.value)
-        # Nothing has changed before this: functions may have failed.
+        # Change nothing before this line: the user's functions may fail.
         window = OpenWindow(start_ms, end_ms, Row(state, end_ms, raw))
         for each in replaced:
             self._rows.remove(each)
@@ -408,7 +414,7 @@ class SessionStep(RecordWindowsStep):
         return [*gone, WindowChange(window)]
 
     def forget(self, window: OpenWindow) -> None:
-        """It is closed."""
+        """Remove a closed session from memory."""
         raw = window.row.raw
         there = self._open.get(raw)
         if there is not None:
@@ -419,7 +425,7 @@ class SessionStep(RecordWindowsStep):
                 del self._open[raw]
 
     def index(self, written: Mapping[bytes, OpenWindow | None], time_ms: int) -> None:
-        """The sessions of each key."""
+        """Bring the sessions of each key in the store up to date."""
         self._by_key.advance(time_ms)
         for key, window in written.items():
             end_ms, start_ms, raw = split_window_key(key)
@@ -431,11 +437,11 @@ class SessionStep(RecordWindowsStep):
             self._open.clear()
 
     def last_end_ms(self, timestamp_ms: int) -> int:
-        """Alone it is a session of one record."""
+        """Return the timestamp: a record alone is a session of one record."""
         return timestamp_ms
 
     def first_time_ms(self, end_ms: int) -> int:
-        """A session's result has its end for a time."""
+        """Return the end: a session's result has its end as timestamp."""
         return end_ms
 
     def _found(self, raw: bytes) -> list[OpenWindow]:
@@ -456,28 +462,28 @@ _session_order = attrgetter("end_ms", "start_ms")
 
 
 class KeptRecord(NamedTuple):
-    """A record that windows to come may hold."""
+    """A record that later windows may hold."""
 
     timestamp_ms: int
     number: int
-    """In the order in which records of its key came."""
+    """The order in which the records of a key arrived."""
     open_ms: int
     """Windows that end before this were closed to it."""
     value: Any
     data: bytes
-    """The value written down."""
+    """The value as bytes."""
 
 
 class EnteredWindow(NamedTuple):
-    """What a window is to become."""
+    """The new state of a window."""
 
     window: OpenWindow | None
-    """None: it is not there yet."""
+    """None: the window is new."""
     start_ms: int
     state: Any
     timestamp_ms: int
     before: Any = None
-    """Its result, if there is one and somebody has to know."""
+    """Its current result, if there is one and a step downstream needs it."""
 
 
 _time = attrgetter("timestamp_ms")
@@ -494,34 +500,34 @@ class SlidingKeyWindows:
 
     def __init__(self, records: list[KeptRecord], windows: Iterable[OpenWindow]) -> None:
         self.records = records
-        """By time, and in the order in which they came."""
+        """By timestamp, then by arrival."""
         self.times = [record.timestamp_ms for record in records]
-        """Of each."""
+        """The timestamps of the records."""
         self.windows = {window.start_ms: window for window in windows}
         self.starts = sorted(self.windows)
         self.number = max(map(_number, records), default=0)
-        """Of the last record."""
+        """The number of the last record."""
 
     def __len__(self) -> int:
-        """How much there is."""
+        """Return the number of records and windows."""
         return len(self.records) + len(self.starts)
 
     def between(self, first_ms: int, last_ms: int) -> list[KeptRecord]:
-        """The records of these times, both included."""
+        """Return the records between these times, both inclusive."""
         low = bisect_left(self.times, first_ms)
         return self.records[low : bisect_right(self.times, last_ms, low)]
 
     def times_between(self, first_ms: int, last_ms: int) -> list[int]:
-        """The times of those."""
+        """Return the timestamps between these times, both inclusive."""
         low = bisect_left(self.times, first_ms)
         return self.times[low : bisect_right(self.times, last_ms, low)]
 
     def around(self, first_ms: int, last_ms: int) -> list[int]:
-        """The starts of windows between these times, both included."""
+        """Return the starts of windows between these times, both inclusive."""
         return self.starts[bisect_left(self.starts, first_ms) : bisect_right(self.starts, last_ms)]
 
     def keep(self, record: KeptRecord, least_ms: int) -> None:
-        """One more record; those before `least_ms` are of no more use."""
+        """Add a record, and remove those before `least_ms`."""
         times = self.times
         place = bisect_right(times, record.timestamp_ms)
         times.insert(place, record.timestamp_ms)
@@ -531,12 +537,12 @@ class SlidingKeyWindows:
             del times[:over], self.records[:over]
 
     def open(self, window: OpenWindow) -> None:
-        """A new window."""
+        """Add a window."""
         self.windows[window.start_ms] = window
         insort(self.starts, window.start_ms)
 
     def close(self, start_ms: int) -> None:
-        """A window is closed."""
+        """Remove a window."""
         if self.windows.pop(start_ms, None) is not None:
             self.starts.remove(start_ms)
 
@@ -548,17 +554,17 @@ class SlidingStep(RecordWindowsStep):
         super().__init__(node, context)
         self._size_ms = node.windows.size_ms
         self._value = node.value
-        # A record is needed as long as the window that begins behind it is open.
+        # A record is needed as long as the window that begins right after it is open.
         self._needed_ms = node.closes_after_ms + self._size_ms + 1
         self._records = WindowStore(
             NamedStore(context.store, node.by_key), retention_ms=self._needed_ms + 1
         )
         self._in_use: dict[bytes, SlidingKeyWindows] = {}
         self._fresh: set[tuple[bytes, int]] = set()
-        """Keys and times of records that the store does not have yet."""
+        """Keys and timestamps of records that the store does not have yet."""
 
     def add(self, arrival: WindowArrival) -> list[WindowChange] | None:
-        """The windows that hold it, and the one behind it; None if all of those are closed."""
+        """Return the windows that hold the record, and the one after it; None if all are closed."""
         raw, time_ms, open_ms = arrival.raw, arrival.timestamp_ms, arrival.open_ms
         key = self._in_use.get(raw)
         if key is None:
@@ -573,7 +579,7 @@ class SlidingStep(RecordWindowsStep):
             if held:
                 entered.append(self._folded(after_ms, held))
         data = self._value.dumps(arrival.value)
-        # Nothing has changed before this: functions may have failed.
+        # Change nothing before this line: the user's functions may fail.
         self._in_use[raw] = key
         key.number += 1
         kept = KeptRecord(time_ms, key.number, open_ms, arrival.value, data)
@@ -586,13 +592,13 @@ class SlidingStep(RecordWindowsStep):
         return [WindowChange(window, before=each.before) for window, each in pairs]
 
     def forget(self, window: OpenWindow) -> None:
-        """It is closed."""
+        """Remove a closed window from memory."""
         key = self._in_use.get(window.row.raw)
         if key is not None:
             key.close(window.start_ms)
 
     def index(self, written: Mapping[bytes, OpenWindow | None], time_ms: int) -> None:  # noqa: ARG002 - windows follow from records
-        """The records of each key."""
+        """Write the new records of each key into the store."""
         self._records.advance(time_ms)
         for raw, at_ms in self._fresh:
             found = self._in_use[raw].between(at_ms, at_ms)
@@ -604,15 +610,15 @@ class SlidingStep(RecordWindowsStep):
             self._in_use.clear()
 
     def last_end_ms(self, timestamp_ms: int) -> int:
-        """Alone it is in the window that ends at it, or in the first one there is."""
+        """Return the end of the window that ends at the record, or of the first one there is."""
         return max(timestamp_ms, self._size_ms)
 
     def first_time_ms(self, end_ms: int) -> int:
-        """No record of a window is before its start."""
+        """Return the start of the window: no record of it is earlier."""
         return max(end_ms - self._size_ms, 0)
 
     def _starts(self, key: SlidingKeyWindows, arrival: WindowArrival) -> list[int]:
-        """Where the windows begin that hold a record and are open to it, ascending."""
+        """Return the starts of the windows that hold a record and are open to it, ascending."""
         time_ms, size_ms = arrival.timestamp_ms, self._size_ms
         first_ms = time_ms - size_ms
         starts = {*key.around(first_ms, time_ms), window_up_to(time_ms, size_ms)}
@@ -623,7 +629,7 @@ class SlidingStep(RecordWindowsStep):
     def _entered(
         self, key: SlidingKeyWindows, starts: Sequence[int], arrival: WindowArrival
     ) -> list[EnteredWindow]:
-        """What the windows that begin then become with one more record."""
+        """Return what the windows with these starts become with the record."""
         add, windows = self._aggregation.add, key.windows
         value, time_ms = arrival.value, arrival.timestamp_ms
         found: list[EnteredWindow] = []
@@ -642,7 +648,7 @@ class SlidingStep(RecordWindowsStep):
         return found
 
     def _folded(self, start_ms: int, records: Sequence[KeptRecord]) -> EnteredWindow:
-        """A window that holds these records."""
+        """Return a new window that holds these records."""
         add, state = self._aggregation.add, self._aggregation.initial()
         for record in records:
             state = add(state, record.value)
@@ -651,14 +657,14 @@ class SlidingStep(RecordWindowsStep):
         return EnteredWindow(None, start_ms, state, max(map(_time, records), default=-1))
 
     def _own(self, value: object) -> object:
-        """A value that has become a state: it goes into others too, and may change in place."""
+        """Return a copy of a value that becomes a state: other windows use the value too."""
         if type(value) in IMMUTABLE_TYPES:
             return value
         serde = self._aggregation.state
         return serde.loads(serde.dumps(value))
 
     def _held(self, key: SlidingKeyWindows, start_ms: int) -> list[KeptRecord]:
-        """The records that were here before a window that begins then, in the order they came."""
+        """Return the earlier records of a window that begins at `start_ms`, in order of arrival."""
         end_ms = start_ms + self._size_ms
         found = [each for each in key.between(start_ms, end_ms) if each.open_ms <= end_ms]
         return sorted(found, key=_number)
@@ -666,7 +672,7 @@ class SlidingStep(RecordWindowsStep):
     def _set(
         self, key: SlidingKeyWindows, raw: bytes, entered: Sequence[EnteredWindow]
     ) -> list[OpenWindow]:
-        """Let windows become what they are to become."""
+        """Set the new states of windows; returns the windows."""
         size_ms, windows = self._size_ms, []
         for window, start_ms, state, timestamp_ms, _ in entered:
             if window is None:

@@ -1,12 +1,13 @@
 """Folding records into windows, record by record: the loop under every windowed aggregation.
 
-`WindowFold.run` takes one source's records in their order: which window each falls in, whether that
-has closed to it, its row, the fold, and on update what goes on. It stops where something else has
-its turn: at a late record, behind one at which windows may close, at another source's record.
-It is for windows side by side; `run_overlapping` for hopping ones, of which several hold a record:
-it is folded into each that is open, by ascending start. The rule of the file: it may be compiled,
-so times outside of what a calendar knows leave by `open_window`, which refuses them, before
-anything is calculated. Not done here: stream time, closing and expiring (`windowed`).
+`WindowFold.run` takes one source's records in their order: which window each falls into, whether
+that window has closed for it, its row, the fold, and on update the new result. It stops where its
+caller has to act: at a late record, after a record at which windows may close, at another source's
+record. It is for windows next to each other; `run_overlapping` is for hopping ones, several of
+which hold a record: it folds the record into each open one, by ascending start. The rule of the
+file: it may be compiled, so times outside the calendar are passed to `open_window`, which refuses
+them, before any arithmetic. Not done here: stream time, closing and expiring
+(`windowed_aggregate`). The plain meaning of the fold: `tests/oracle`.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["DONE", "GATE", "LATE", "SOURCE", "Arrived", "Updates", "Window", "WindowFold"]
 
 DONE, LATE, GATE, SOURCE = range(4)
-"""Why a run stopped: all taken; a late record, not taken; windows may close now, the record was
-taken; the record of another source, not taken."""
+"""Why a run stopped: all records are taken; a late record, not taken; windows may close now, the
+record was taken; a record of another source, not taken."""
 _TIME_MS_MAX = 1 << 50
-"""Far beyond the year 9999: no sum of two overflows."""
+"""Far beyond the year 9999, and no sum of two such times overflows."""
 _DONE, _LATE, _GATE, _SOURCE = DONE, LATE, GATE, SOURCE
 _AHEAD = prefetch.AHEAD
 _KNOWN = 16
@@ -42,22 +43,23 @@ class Window:
     __slots__ = ("dirty", "end", "end_ms", "is_whole", "rows", "start", "start_ms", "suffix")
 
     def __init__(self, start_ms: int, end_ms: int, *, is_whole: bool) -> None:
-        # First, as it refuses what no calendar has.
+        # First, because `moment` refuses times outside the calendar.
         self.start: datetime = moment(start_ms)
         self.end: datetime = moment(end_ms)
         self.start_ms = start_ms
         self.end_ms = end_ms
         self.suffix = windowed_bytes(b"", start_ms, end_ms)
-        """Start and end as `windowed_bytes` has them behind a key."""
+        """Start and end as `windowed_bytes` appends them to a key."""
         self.rows: dict[bytes, Row] = {}
         self.dirty: list[Row] | None = None if is_whole else []
-        """None: they are most of the rows, and nobody keeps a list; in a new window, all."""
+        """The rows that have changed. None: most rows have, so there is no list; in a new window,
+        all have."""
         self.is_whole = is_whole
-        """The store has no rows of it beyond those in memory."""
+        """Whether the store has no rows of the window besides those in memory."""
 
 
 class Arrived:
-    """Records to be taken in, as columns."""
+    """Records to fold, as columns."""
 
     __slots__ = ("cold", "raws", "sources", "times", "timestamps", "values")
 
@@ -69,9 +71,9 @@ class Arrived:
         times: Sequence[int],
         sources: Sequence[Any] | None,
     ) -> None:
-        """`times` is the stream time of each record's source at it; `sources` each one's own.
+        """`times` is the stream time of each record's source at the record.
 
-        `sources` is None if all are the same.
+        `sources` is each record's own source; None if all have one.
         """
         self.raws = _listed(raws)
         self.values = _listed(values)
@@ -79,10 +81,10 @@ class Arrived:
         self.times = _listed(times)
         self.sources = sources
         self.cold = 0
-        """The first record whose row has not been looked at (`warming`)."""
+        """The first record whose row has not been prefetched (`prefetch`)."""
 
     def until(self, end: int) -> Arrived:
-        """Those before `end`."""
+        """Return the records before index `end`."""
         own = None if self.sources is None else self.sources[:end]
         return Arrived(
             self.raws[:end], self.values[:end], self.timestamps[:end], self.times[:end], own
@@ -94,25 +96,26 @@ def _listed(column: Sequence[Any]) -> list[Any]:
 
 
 class Updates:
-    """What goes on on update, in columns: of which record, and its row's result."""
+    """The results to forward on update, as columns."""
 
     __slots__ = ("ats", "count", "old_values", "raws", "timestamps", "values", "windows")
 
     def __init__(self) -> None:
         self.count = 0
-        """How many there are."""
+        """The number of results."""
         self.ats: list[int] | None = None
-        """Each one's record; None: they are those of the first records, in order."""
+        """The index of each result's record; None: the results belong to the first records, in
+        order."""
         self.raws: list[bytes] = []
         self.windows: list[Window] = []
         self.values: list[Any] = []
         self.timestamps: list[int] = []
         self.old_values: list[Any] = []
-        """What each result replaces, where somebody needs that."""
+        """The value that each result replaces, if a step downstream needs it."""
 
 
 class WindowFold:
-    """The windows that are open in memory, and how records get into them."""
+    """The open windows in memory, and the fold of records into them."""
 
     __slots__ = (
         "_add",
@@ -167,11 +170,11 @@ class WindowFold:
     ) -> None:
         """`add`, `result` and `initial` are an aggregation's.
 
-        `open_window` makes a window that is not in memory, or refuses it; `load_row` asks the
-        store for the row of a window that is not whole. `span_of` tells start and end of the
-        window around a time, if they are not of one size. `is_atomic`: where `add` fails for one
-        of several windows, none has the record; then it must leave states as they are.
-        `sends_old_values`: what goes on says what it replaces.
+        `open_window` creates a window that is not in memory, or refuses it; `load_row` reads the
+        row of a window that is not whole from the store. `span_of` returns start and end of the
+        window around a time, if the windows differ in size. `is_atomic`: if `add` fails for one of
+        several windows, no window has the record; `add` must then leave states as they are.
+        `sends_old_values`: results carry the values that they replace.
         """
         self._add = add
         self._result = result
@@ -187,7 +190,7 @@ class WindowFold:
         self._is_atomic = is_atomic
         self._start_ms = self._end_ms = 0
         self._known: list[Window] | None = None
-        """Windows that a run has come to, each where its number would have it."""
+        """Windows that a run has reached, each at its number modulo `_KNOWN`."""
         self._near: list[Row | None] | None = None
         self._near_windows: list[Window | None] = []
         self._near_at = 0
@@ -198,32 +201,32 @@ class WindowFold:
         self.windows: dict[int, Window] = {}
         """By their ends."""
         self.raws: dict[bytes, bytes] = {}
-        """Keys that have rows in several windows, each as one object: the fewer there are, the
-        nearer they lie. To be cleared when rows are let go of."""
+        """Keys that have rows in several windows, each as one object: fewer objects lie closer
+        together. Clear it when rows are released."""
         self.gate_ms = FAR_MS
-        """Nothing closes before stream time less grace has come to this."""
+        """The stream time, less grace, before which nothing closes."""
         self.at = 0
-        """The record in hand: where a run stopped, or failed."""
+        """The index of the current record: where a run stopped, or failed."""
         self.told = -1
-        """The record whose closed windows have been told of already, of several around it."""
+        """The index of a record that the caller has dropped from its closed windows already."""
         self.number = 0
-        """How many records were folded, if rows are handed on at commits."""
+        """The number of records folded, if rows are forwarded at commits."""
         self.touched: list[Row] = []
-        """Those that wait for a commit, and the window of each."""
+        """Rows that wait for a commit; `touched_windows` has the window of each."""
         self.touched_windows: list[Window] = []
         self.touched_old_values: list[Any] = []
-        """What each of them has handed on last, where somebody needs that."""
+        """The result that each of them has forwarded last, if a step downstream needs it."""
 
     def run(
         self, start: int, arrived: Arrived, outlook: tuple[int, int, int], updates: Updates
     ) -> int:
-        """Take in records from `start` on, all of the source of the first of them.
+        """Fold records from index `start` on, as long as they have the source of the first one.
 
         Args:
-            start: the first record.
-            arrived: all of them.
+            start: the index of the first record.
+            arrived: all records.
             outlook: of the source, see `StreamTime.outlook`.
-            updates: where results go, on update.
+            updates: receives results, on update.
 
         Returns:
             Why it stopped, at the record `at`.
@@ -250,6 +253,14 @@ class WindowFold:
                     start_ms, end_ms = self._start_ms, self._end_ms
                 else:
                     start_ms, end_ms = window.start_ms, window.end_ms
+            # Windows of 1 min, grace 10 s. The record is at 10:00:30, its window ends at 10:01:00.
+            # 1. Its own source is at 10:01:05: the window is open until 10:01:10; fold it.
+            # 2. Its own source is at 10:01:12: late, though another source is at 10:00:20 and the
+            #    window is still open for that source's records.
+            # 3. Its own source is at 10:00:30, another one at 10:05:00: `now_ms`, the minimum over
+            #    the sources, is 10:00:30, so a faster source does not make it late.
+            # 4. The record brings the minimum to 10:01:10: it is folded first, then _GATE lets
+            #    the caller close what ended by 10:01:00.
             if end_ms <= max(own_ms, now_ms) - grace_ms:
                 return _LATE
             if window is None:
@@ -266,7 +277,7 @@ class WindowFold:
         return _DONE
 
     def _find(self, timestamp_ms: int) -> None:
-        """Start and end of its window."""
+        """Set start and end of the window around a time."""
         size_ms, offset_ms = self._size_ms, self._offset_ms
         if timestamp_ms < 0 or timestamp_ms > _TIME_MS_MAX:
             self._open_window(*window_of(timestamp_ms, size_ms, offset_ms))
@@ -280,10 +291,10 @@ class WindowFold:
     def run_overlapping(
         self, start: int, arrived: Arrived, outlook: tuple[int, int, int], updates: Updates
     ) -> int:
-        """As `run`, for windows of which one begins every step.
+        """As `run`, for windows of which one begins every `step_ms`.
 
-        A record that is late for some of its windows is one to stop at, before it is taken; with
-        `told` set to it, it is taken into the others.
+        Stops before a record that is late for some of its windows. If `told` is the index of that
+        record, folds it into the others.
         """
         own_ms, now_ms, others_ms = outlook
         raws, timestamps, times = arrived.raws, arrived.timestamps, arrived.times
@@ -320,7 +331,7 @@ class WindowFold:
         return _DONE
 
     def _windows_from(self, first_ms: int, last_ms: int) -> list[Window]:
-        """The windows that start between these, both included."""
+        """Return the windows that start between these times, both inclusive."""
         found: list[Window] = []
         start_ms = first_ms
         while start_ms <= last_ms:
@@ -336,7 +347,7 @@ class WindowFold:
     def _fold_all(
         self, windows: list[Window], arrived: Arrived, updates: Updates, stream_ms: int
     ) -> None:
-        """Take the record in hand into each of the windows."""
+        """Fold the current record into each of the windows."""
         at = self.at
         raw, value, timestamp_ms = arrived.raws[at], arrived.values[at], arrived.timestamps[at]
         states: Any = None
@@ -391,14 +402,14 @@ class WindowFold:
             old_values.append(old_value)
 
     def _window_near(self, at: int) -> Window | None:
-        """The window of a record, if that has been looked up with its row."""
+        """Return the window of a record, if it was prefetched with its row."""
         place = at - self._near_at
         if self._near is None or place >= len(self._near_windows):
             return None
         return self._near_windows[place]
 
     def _row_near(self, window: Window, arrived: Arrived) -> Row:
-        """The row of the record in hand, looked up with those of the next few."""
+        """Return the row of the current record, prefetched with those of the next few."""
         at = self.at
         if at >= arrived.cold:
             dicts = self._windows_ahead(window, arrived)
@@ -407,14 +418,14 @@ class WindowFold:
             arrived.cold = at + len(dicts)
             prefetch.warm_objects(arrived.raws, arrived.cold)
             prefetch.warm_objects(arrived.values, arrived.cold)
-        # A row stays its key's; one that is made meanwhile is not among them.
+        # A row never changes its key, so a prefetched one is right; new ones are not prefetched.
         row = None if self._near is None else self._near[at - self._near_at]
         return self._row(window, arrived.raws[at]) if row is None else row
 
     def _windows_ahead(self, window: Window, arrived: Arrived) -> list[dict[bytes, Row] | None]:
-        """Where the next few records have their rows, by what windows there are by now.
+        """Return the dicts that hold the rows of the next few records, by the windows so far.
 
-        The record in hand has it in this window.
+        The current record's row is in this window.
         """
         timestamps = arrived.timestamps
         dicts: list[dict[bytes, Row] | None] = []
@@ -432,7 +443,7 @@ class WindowFold:
         return dicts
 
     def _known_window(self, timestamp_ms: int) -> Window | None:
-        """The window around a time, if there is one by now."""
+        """Return the window around a time, if it exists."""
         if self._span_of is not None or timestamp_ms < 0 or timestamp_ms > _TIME_MS_MAX:
             return None
         number = (timestamp_ms - self._offset_ms) // self._size_ms
@@ -451,11 +462,11 @@ class WindowFold:
 
     def _result_of(self, row: Row) -> Any:  # noqa: ANN401 - the aggregation's
         if row.timestamp_ms < 0:
-            return None  # Nothing is in it yet.
+            return None  # The row is new and empty.
         return self.result(row)
 
     def result(self, row: Row) -> Any:  # noqa: ANN401 - the aggregation's
-        """What a row stands for."""
+        """Return the result of a row."""
         return self._result(row.kept) if self._columns is None else self._columns.result_of(row)
 
     def _new_row(self, window: Window, raw: bytes) -> Row:
@@ -478,7 +489,7 @@ class WindowFold:
             self.touched_windows.append(window)
 
     def _note(self, updates: Updates, window: Window, row: Row, arrived: Arrived) -> None:
-        """The row goes on as it is behind the record in hand."""
+        """Add the row's result after the current record to the updates."""
         at = self.at
         result = self.result(row)
         if updates.ats is None and at != updates.count:
@@ -490,7 +501,7 @@ class WindowFold:
         updates.windows.append(window)
         updates.values.append(result)
         if row.timestamp_ms == arrived.timestamps[at]:
-            # The number that is there already, and not another one like it.
+            # The existing int object, not an equal new one.
             updates.timestamps.append(arrived.timestamps[at])
         else:
             updates.timestamps.append(row.timestamp_ms)

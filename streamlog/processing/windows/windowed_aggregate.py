@@ -1,19 +1,21 @@
-"""WindowedAggregateStep: one result per key and window, at its end or earlier and more often.
+"""WindowedAggregateStep: one result per key and window, when it closes, or earlier and more often.
 
-Windows lie side by side (tumbling, calendar) or overlap (hopping). Time is kept per source
-(`StreamTime`): a record is late against the time of its own source, a window closes when all live
-sources have passed its end and grace. Rows of open windows are objects in a cache per window;
-`flush` writes the changed ones under (end, start, key), so closing and expiring are ranges. What
-goes on before is said by `Emit`: every update, the newest at commits, or at intervals (`early`).
-Rules of the file:
+Windows lie next to each other (tumbling, calendar) or overlap (hopping). Time is kept per source
+(`StreamTime`): a record is late if its own source has passed its window's closing; a window closes
+when all live sources have passed its end and grace. Rows of open windows are objects in a cache per
+window; `flush` writes the changed ones under (end, start, key), so closing and expiring are ranges.
+`Emit` decides what is forwarded before that: every update, the newest result at commits, or at
+intervals (`EarlyRows`). Rules of the file:
 
-1. A record is added before windows are closed by it; results come in (end, start, key) order.
-2. What is closed follows from stream time alone, which is part of the progress: so a window is
+1. A record is folded before the windows that it closes are closed; results come in (end, start,
+   key) order.
+2. What is closed follows from stream time alone, which is part of the progress. So a window is
    emitted once, also across restarts, and a late record never opens it again.
-3. Rows emitted on close are numbered. Their order and content do not depend on how the inputs
-   were interleaved, so the number identifies a row for tasks downstream (`provenance`).
+3. Rows emitted on close are numbered. Their order and content do not depend on how the inputs were
+   interleaved, so the number identifies a row for downstream tasks (`provenance`).
 
-Rules of Kafka Streams (KIP-825 for emission on close), with its stream time per source.
+The rules are those of Kafka Streams (KIP-825 for emission on close), with stream time per source.
+The loop over the records is `WindowFold.run`.
 """
 
 from __future__ import annotations
@@ -77,22 +79,22 @@ from streamlog.windows.emit import (
 from streamlog.windows.window_assigner import Assigner
 
 T = TypeVar("T")
-"""What is done for a record gives this."""
+"""The result of an operation on a record."""
 
 
 class FoldedWindow(NamedTuple):
-    """Rows of one window that were folded elsewhere, or a part of them, by key."""
+    """Rows of one window, or of a part of it, by key, that were folded elsewhere."""
 
     start_ms: int
     end_ms: int
     raws: list[bytes]
     timestamps: list[int]
-    """The largest of each key."""
+    """The largest timestamp of each key."""
     states: Sequence[Any]
 
 
 class FinalRows:
-    """Final rows in the making: columns for the next batch."""
+    """Final rows, as columns that are being filled for the next batch."""
 
     __slots__ = ("raws", "timestamps", "values", "windows")
 
@@ -100,21 +102,21 @@ class FinalRows:
         self.clear()
 
     def clear(self) -> None:
-        """They have been handed on."""
+        """Remove all rows: they have been forwarded."""
         self.raws: list[bytes] = []
         self.windows: list[Window] = []
         self.values: list[Any] = []
         self.timestamps: list[int] = []
 
     def add(self, raw: bytes, window: Window, value: object, timestamp_ms: int) -> None:
-        """One more result."""
+        """Add one result."""
         self.raws.append(raw)
         self.windows.append(window)
         self.values.append(value)
         self.timestamps.append(timestamp_ms)
 
     def add_all(self, folded: FoldedWindow, values: list[Any]) -> None:
-        """The results of a whole window, or of a part of it."""
+        """Add the results of a whole window, or of a part of it."""
         window = Window(folded.start_ms, folded.end_ms, is_whole=False)
         self.raws += folded.raws
         self.windows += [window] * len(values)
@@ -131,12 +133,12 @@ class WindowedAggregateStep(Step):
         super().__init__(node.name)
         self._tells_old_values = context.sends_old_values
         self.feed = TimeSource((node.name, context.partition))
-        """What its results carry, if it emits on close."""
+        """The time source of the results, if the step emits on close."""
         self.node_time = NodeTime(context.feeds)
         self._feeds = self.node_time.feeds
         self._node = node
         self._grace_ms = node.windows.grace_ms
-        # How long rows stay after their window has closed.
+        # For how long rows stay after their window has closed.
         self._kept_ms = node.windows.retention_ms - node.windows.size_ms - self._grace_ms
         self._result = node.aggregation.result
         self._format = RowFormat(node.name, node.aggregation)
@@ -160,7 +162,7 @@ class WindowedAggregateStep(Step):
         self._windows = self._fold.windows
         self._ends: list[int] = []
         self._gone: list[bytes] = []
-        """Rows that have expired, and are in the store until the next flush."""
+        """Keys of rows that have expired, and are in the store until the next flush."""
         self._closed_ms = UNKNOWN_MS
         self._sequence = 0
 
@@ -198,16 +200,16 @@ class WindowedAggregateStep(Step):
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
-        """Its rows, unless they belong to the records behind them; the early ones apart."""
+        """The time sources of rows that belong to no record; early ones have one of their own."""
         return (self.feed,) if self._early is None else (self._early.feed, self.feed)
 
     @property
     def next_wall_ms(self) -> int:
-        """When early rows are due, if that is by the clock on the wall."""
+        """When early rows are due, if that is by the wall clock."""
         return FAR_MS if self._early is None else self._early.next_wall_ms
 
     def process(self, batch: Batch) -> None:
-        """Fold the records, close what they close, hand on the results."""
+        """Fold the records, close windows, and forward the results."""
         batch, raws = without_nulls(self, batch, self._node.key, self._collector)
         batch = self.node_time.of(batch)
         closed, updates = FinalRows(), Updates()
@@ -225,10 +227,11 @@ class WindowedAggregateStep(Step):
             self._forward(results, updates.old_values)
 
     def adopt(self, folded: FoldedWindow) -> None:
-        """Rows that were folded elsewhere, of all records there are; windows come by (end, start).
+        """Take over rows that were folded elsewhere from all records; windows come by (end, start).
 
-        It has heard how far time has come. What ends before this window and is closed by that goes
-        on; the rest with more rows, or as time takes effect (`settle`).
+        The step's time is that of all records. Windows that end before this one and are closed by
+        that time are forwarded; the others are forwarded when more rows come, or when time takes
+        effect (`settle`).
         """
         self._time.settle()
         closed, end_ms = FinalRows(), folded.end_ms
@@ -251,7 +254,7 @@ class WindowedAggregateStep(Step):
         self._hand_on(closed)
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """When the next window closes, if that is when its row goes on, or early rows do."""
+        """Return when the next window closes, or early rows are due, if rows are forwarded then."""
         next_close = bisect_right(self._ends, self._closed_ms)
         if not self._node.emit.is_final or next_close == len(self._ends):
             return ()
@@ -261,18 +264,18 @@ class WindowedAggregateStep(Step):
         return [(feed, due_ms) for feed in self._feeds]
 
     def ends_at(self, due_ms: int) -> int:
-        """A window closes when stream time has passed its end by the grace."""
+        """Return the end of the window that closes at this stream time: the grace earlier."""
         return due_ms - self._grace_ms
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """When every window that begins before `time_ms` is closed."""
+        """Return when every window that begins before `time_ms` is closed."""
         closed_ms = time_ms + self._node.windows.size_ms + self._grace_ms
         return [(feed, closed_ms) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:
-        """All records at hand have been taken: note how far sources have come, and who is idle.
+        """Let time, idle sources and intervals take effect after all available records were taken.
 
-        Returns whether the end of an interval let rows go on.
+        Returns whether the end of an interval has forwarded rows.
         """
         self._time.settle()
         if self._early is not None and self._early.clock is not None:
@@ -284,7 +287,7 @@ class WindowedAggregateStep(Step):
         return fired
 
     def _rest(self) -> None:
-        """What those downstream are told of its time: nothing new while rows wait for a commit."""
+        """Update the time sources of its rows; the time stays while rows wait for a commit."""
         waits = self.has_waiting
         if self._node.emit == Emit.COMMIT and not waits:
             self.feed.time_ms = max(self.feed.time_ms, self._stream.now_ms)
@@ -296,14 +299,15 @@ class WindowedAggregateStep(Step):
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there is something for `emit`."""
+        """Whether rows wait for `emit`."""
         return self._early is None and bool(self._fold.touched)
 
     def emit(self) -> None:
-        """Hand on the newest result of every row that has changed since the last commit.
+        """Forward the newest result of every row that has changed since the last commit.
 
-        They come in the order of the records that changed them last, and are numbered by those:
-        what a restart emits again has the same number or belongs behind what came before.
+        Rows come in the order of the records that changed them last, and have those records'
+        numbers: what a restart emits again has the number of the first time, or a larger one than
+        all before.
         """
         fold = self._fold
         touched, windows, replaced = fold.touched, fold.touched_windows, fold.touched_old_values
@@ -319,7 +323,7 @@ class WindowedAggregateStep(Step):
     def _newest(
         self, feed: TimeSource, rows: Sequence[tuple[Row, Window]], times: Sequence[int]
     ) -> Batch:
-        """What the rows stand for now, each numbered by the record that changed it last."""
+        """Return the current results of rows, each numbered by the record that changed it last."""
         return Batch(
             BatchOrigin.of_rows(feed, [row.number for row, _ in rows], times),
             range(len(rows)),
@@ -360,7 +364,7 @@ class WindowedAggregateStep(Step):
         window.dirty = None if are_most and self._early is None else []
 
     def table(self) -> Iterator[tuple[Any, Any]]:
-        """The rows that are kept, by (end, start, key)."""
+        """Iterate over the rows that are kept, by (end, start, key)."""
         self.flush()
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
             end_ms, start_ms, raw = split_window_key(key[len(self._prefix) :])
@@ -368,13 +372,13 @@ class WindowedAggregateStep(Step):
             yield windowed, self._result(self._format.loads(data).state)
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the rows."""
+        """Return what a restart needs besides the rows."""
         sequence = self._fold.number if self._node.emit == Emit.COMMIT else self._sequence
         data: dict[str, object] = {"stream": self._stream.to_data(), "sequence": sequence}
         return data if self._early is None else {**data, "early": self._early.to_data()}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave; the rows are in the store."""
+        """Restore what `to_data` returned; the rows are in the store."""
         self._stream.load(data["stream"])
         self._sequence = self._fold.number = int(data["sequence"])
         if self._early is not None and "early" in data:
@@ -387,7 +391,7 @@ class WindowedAggregateStep(Step):
     def _take(
         self, batch: Batch, raws: Sequence[bytes], closed: FinalRows, updates: Updates
     ) -> None:
-        """Fold all records, and close what they close."""
+        """Fold all records, and close the windows that they close."""
         fold = self._fold
         own, times = self._time.of(batch)
         arrived = Arrived(raws, batch.values, batch.timestamps, times, own)
@@ -402,7 +406,7 @@ class WindowedAggregateStep(Step):
     def _take_from(
         self, start: int, batch: Batch, arrived: Arrived, closed: FinalRows, updates: Updates
     ) -> None:
-        """Fold the records from this one on."""
+        """Fold the records from index `start` on."""
         fold, stream = self._fold, self._stream
         own, times, common = arrived.sources, arrived.times, self._time.common(batch)
         while start < len(times):
@@ -427,10 +431,11 @@ class WindowedAggregateStep(Step):
                 self._close(closed)
 
     def _emit_early(self, batch: Batch, at: int, closed: FinalRows) -> int:
-        """An interval may end before this record: says before which the next one may.
+        """Emit early rows if an interval ends before this record; returns the next index to check.
 
-        Stream time is that of all inputs as of this record in the order of the task, also where
-        records that do not come here have moved it. So it does not matter when `settle` looked.
+        Stream time is that of all inputs as of this record in the order of the task, even if
+        records that do not reach this node have advanced it. So the result does not depend on when
+        `settle` is called.
         """
         early, origin, rows = self._early, batch.origin, batch.rows
         if early is None or early.clock is None:
@@ -442,12 +447,12 @@ class WindowedAggregateStep(Step):
 
     @property
     def _now_ms(self) -> int:
-        """Windows close by this time."""
+        """The time by which windows close."""
         exact = None if self._early is None else self._early.clock
         return self._stream.now_ms if exact is None else exact.now_ms
 
     def _again(self, batch: Batch, arrived: Arrived, updates: Updates, error: Exception) -> int:
-        """The record in hand has failed: try it alone, by the policy; says why it stopped."""
+        """Retry the failed record alone, by the policy; returns why the run stopped."""
         fold, at = self._fold, self._fold.at
         alone = arrived.until(at + 1)
         own = batch.origin.sources if arrived.sources is not None else None
@@ -458,10 +463,10 @@ class WindowedAggregateStep(Step):
         if not isinstance(found, SkippedRecord):
             return found
         self._forget_empty(batch.timestamps[at], arrived.raws[at])
-        return GATE  # Time goes on without it.
+        return GATE  # The record is skipped, and still advances time.
 
     def _forget_empty(self, timestamp_ms: int, raw: bytes) -> None:
-        """Rows that were begun for the record in hand have nothing in them."""
+        """Remove rows that were created for the failed record and are empty."""
         for _, end_ms in self._assigner.of(timestamp_ms):
             window = self._windows.get(end_ms)
             if window is not None and raw in window.rows and window.rows[raw].timestamp_ms < 0:
@@ -470,7 +475,7 @@ class WindowedAggregateStep(Step):
     def _tried(
         self, batch: Batch, work: Callable[[], T], error: Exception | None = None
     ) -> T | SkippedRecord:
-        """Do something for the record in hand; without a policy, an error is the task's."""
+        """Do something for the current record; without a policy, an error is the task's."""
         at = self._fold.at
         if self.failures is not None:
             return self.failures.attempt_record(batch, at, work, first=error)
@@ -484,7 +489,7 @@ class WindowedAggregateStep(Step):
         raise batch.failure(self.name, at, error) from error
 
     def _drop_late(self, batch: Batch, source_ms: int) -> int:
-        """The record in hand is late, if not for all of its windows; says which is next."""
+        """Drop the current record from its closed windows; returns the next index to fold."""
         fold, grace_ms = self._fold, self._grace_ms
         at = fold.at
 
@@ -494,25 +499,29 @@ class WindowedAggregateStep(Step):
                     late_by_ms = closed_until(source_ms, grace_ms) - end_ms
                     self._late.leave_out(batch, at, end_ms=end_ms, late_by_ms=late_by_ms)
 
+        # Hopping windows of 10 min, each 5 min; the record at 10:03 is in 9:55 and in 10:00.
+        # 1. Both are closed: it is dropped twice, once for each window.
+        # 2. Only 9:55 to 10:05 is closed: the record is dropped for that one, then `run` starts
+        #    at this record again. `told` makes it skip the closed window and fold into the other.
         if isinstance(self._tried(batch, tell), SkippedRecord) or not self._overlaps:
             return at + 1
         fold.told = at
         return at
 
     def _open(self, start_ms: int, end_ms: int) -> Window:
-        """The window in memory; its rows come when they are needed."""
+        """Create the window in memory; its rows are loaded on demand."""
         at = bisect_left(self._ends, end_ms)
         is_new = at == len(self._ends) or self._ends[at] != end_ms
         window = self._windows[end_ms] = Window(start_ms, end_ms, is_whole=is_new)
         if self._early is not None:
-            window.dirty = []  # It has to be told of each.
+            window.dirty = []  # `EarlyRows.mark` needs a list of the changed rows.
         if is_new:
             self._ends.insert(at, end_ms)
             self._lower_gate(end_ms)
         return window
 
     def _row_of(self, end_ms: int, start_ms: int, raw: bytes) -> tuple[Window, Row]:
-        """A row that is there, and its window."""
+        """Return an existing row and its window."""
         window = self._windows.get(end_ms) or self._open(start_ms, end_ms)
         return window, window.rows.get(raw) or self._load_row(window, raw)
 
@@ -522,9 +531,9 @@ class WindowedAggregateStep(Step):
         return row
 
     def _pass(self, closed: FinalRows, wall_ms: int | None = None) -> bool:
-        """Stream time may have passed the ends of windows, or one of the clocks an interval's.
+        """Close windows and end intervals that stream time, or the wall clock, has passed.
 
-        Returns whether an interval is over.
+        Returns whether an interval has ended.
         """
         early = self._early
         is_due = early is not None and early.is_due(wall_ms)
@@ -532,14 +541,14 @@ class WindowedAggregateStep(Step):
             self._close(closed, early.over_ms)
             self._hand_on(closed)
             rows = early.take(self._closed_ms)
-            # Those of a window come before its final ones, whose time is its start.
+            # A window's early rows come before its final ones, whose time is the window's start.
             times = [max(self.feed.time_ms, 0)] * len(rows)
             self._forward(self._newest(early.feed, rows, times), [])
         self._close(closed)
         return is_due
 
     def _close(self, closed: FinalRows, now_ms: int | None = None) -> None:
-        """Emit and expire what stream time has passed, or an earlier time."""
+        """Emit and expire the windows that stream time, or `now_ms`, has passed."""
         limit_ms = closed_until(self._now_ms if now_ms is None else now_ms, self._grace_ms)
         if limit_ms <= self._closed_ms:
             return
@@ -554,7 +563,7 @@ class WindowedAggregateStep(Step):
         self._set_time()
 
     def _emit(self, end_ms: int, closed: FinalRows) -> None:
-        """The final rows of one window, by key."""
+        """Add the final rows of one window, by key."""
         window = self._windows.get(end_ms)
         rows = {} if window is None else dict(window.rows)
         if window is None or not window.is_whole:
@@ -578,25 +587,25 @@ class WindowedAggregateStep(Step):
         self._fold.raws.clear()
         windows = [self._windows.pop(end, None) for end in expired]
         if all(window is not None and window.is_whole for window in windows):
-            # All rows that the store may have are known: it need not be looked through for them.
+            # Memory has all rows that the store may have: no scan is needed to find them.
             rows = chain.from_iterable(window.rows.values() for window in windows if window)
             self._gone += [row.key for row in rows if row.key is not None]
             return
-        # Not from the beginning: a scan there would step over all rows ever removed.
+        # Not from the beginning: there, a scan steps over the tombstones of removed rows.
         low, high = window_bound(expired[0]), window_bound(end_ms + 1)
         self._store.delete_range(self._prefix + low, self._prefix + high)
 
     def _hand_on(self, closed: FinalRows) -> None:
         if not closed.raws:
             return
-        # What comes after a row begins no earlier than its window.
+        # The windows of later rows begin no earlier than this row's window.
         times = [window.start_ms for window in closed.windows]
         first, self._sequence = self._sequence, self._sequence + len(times)
         origin = BatchOrigin.of_rows(self.feed, range(first, self._sequence), times)
         keys = WindowedKeys(self._node.key, closed.raws, closed.windows)
         batch = Batch(origin, range(len(times)), keys, closed.values, closed.timestamps)
         closed.clear()
-        # Each row is handed on once.
+        # Each row is forwarded once, so it replaces nothing.
         self._forward(batch, [None] * len(times))
 
     def _forward(self, batch: Batch, old_values: Sequence[Any]) -> None:
@@ -606,7 +615,7 @@ class WindowedAggregateStep(Step):
         self.forward(batch)
 
     def _stored_ends(self) -> Iterator[int]:
-        """The ends of all windows in the store: one seek for each."""
+        """Iterate over the ends of all windows in the store: one seek for each."""
         high = prefix_end(self._prefix)
         low = self._prefix
         while (found := next(self._store.range(low, high), None)) is not None:
@@ -615,7 +624,7 @@ class WindowedAggregateStep(Step):
             low = self._prefix + window_bound(end_ms + 1)
 
     def _set_gate(self) -> None:
-        """Nothing closes or expires before stream time less grace has come to the gate."""
+        """Set the time, less grace, before which nothing closes or expires."""
         next_close = bisect_right(self._ends, self._closed_ms)
         closing = self._ends[next_close : next_close + 1]
         expiring = [end + self._kept_ms for end in self._ends[:1]]
@@ -623,12 +632,12 @@ class WindowedAggregateStep(Step):
         self._lower_gate(min([*closing, *expiring], default=FAR_MS))
 
     def _lower_gate(self, gate_ms: int) -> None:
-        """To where the next window closes; not if they close before records, or behind all."""
+        """Lower the gate to a window's end, unless `_emit_early` closes windows before records."""
         if self._early is None or self._early.clock is None:
             self._fold.gate_ms = min(self._fold.gate_ms, gate_ms)
 
     def _set_time(self) -> None:
-        """Results still to come belong to windows that are open: none begins before this."""
+        """Set the time before which no window of a later result begins."""
         if self._closed_ms >= 0 and self._node.emit != Emit.COMMIT:
             for own in self.own_time_sources:
                 own.time_ms = self._assigner.first_open(self._closed_ms)

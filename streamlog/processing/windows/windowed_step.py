@@ -1,16 +1,16 @@
 """What all steps over windows share: their time, open rows, early results, late records.
 
 `WindowTime` judges records by the stream time of their own source (`StreamTime`), so that a source
-that is read faster makes no records of others late; where several streams feed one aggregate, one
-time counts for all (`JoinTime`). `OpenRows` keeps the rows of open windows by (end, start, key),
-the order in which windows close, and writes a row once per commit. At the end of an interval
+that is read faster makes no records of others late; if several streams feed one aggregate, one time
+counts for all (`JoinTime`). `OpenRows` keeps the rows of open windows by (end, start, key), the
+order in which windows close, and writes a row once per commit. At the end of an interval
 `EarlyRows` (windows of time) and `EarlyChanges` (windows that records make) return what has changed
-since the last interval; these results are a source of their own. `LateRecords` counts records
+since the last interval; these results have a time source of their own. `LateRecords` counts records
 whose window has closed, or writes them to the topic for late records. Rules of the module:
 
 1. Finding what is due never looks at what is not.
-2. Which rows wait for an interval, and which were shown, is state: a mark per row under (end,
-   start, key), so a restart within an interval changes no result.
+2. Which rows wait for an interval, and which were forwarded early, is state: a mark per row under
+   (end, start, key), so a restart within an interval changes no result.
 
 Not done here: which windows hold a record, and closing them (the steps).
 """
@@ -49,7 +49,7 @@ _NUMBER = struct.Struct(">q")
 
 
 class EarlyRows:
-    """The rows that wait for the end of an interval."""
+    """The rows of time windows that wait for the end of an interval."""
 
     def __init__(
         self,
@@ -61,50 +61,50 @@ class EarlyRows:
         clock: InputClock | None,
         row_of: Callable[[int, int, bytes], tuple[Window, Row]],
     ) -> None:
-        """`row_of` finds the row at this end, start and key; `store` is for the marks."""
+        """`row_of` returns the row at this end, start and key; `store` is for the marks."""
         self.feed = feed
-        """What its rows carry."""
+        """The time source of the early rows."""
         self.clock = clock
-        """Of stream time; None: intervals are of the clock on the wall."""
+        """The clock of stream time; None: intervals are of wall-clock time."""
         self._cadence = Cadence(emit)
         self._fold = fold
         self._store = store
         self._row_of = row_of
         self._marked: set[bytes] = set()
         self._is_spilled = False
-        """Marks are there of rows that are not in memory."""
+        """Whether there are marks of rows that are not in memory."""
 
     @property
     def next_event_ms(self) -> int:
-        """Nothing is due before stream time has come to this."""
+        """The stream time before which nothing is due."""
         return FAR_MS if self.clock is None else self._cadence.next_ms
 
     @property
     def next_wall_ms(self) -> int:
-        """Nothing is due before the clock on the wall shows this."""
+        """The wall-clock time before which nothing is due."""
         waits = self._fold.touched or self._is_spilled
         return self._cadence.next_ms if waits and self.clock is None else FAR_MS
 
     @property
     def due_ms(self) -> int:
-        """When rows that wait go on, in stream time; FAR_MS: by that never."""
+        """The stream time at which waiting rows are forwarded; FAR_MS: none by stream time."""
         waits = self._fold.touched or self._is_spilled
         next_ms = self.next_event_ms
         return next_ms if waits and next_ms > UNKNOWN_MS else FAR_MS
 
     @property
     def over_ms(self) -> int | None:
-        """The stream time at which the interval was over that was due; None: as it is."""
+        """The stream time at which the due interval ended; None: it is of the wall clock."""
         return None if self.clock is None else self._cadence.over_ms
 
     def is_due(self, wall_ms: int | None) -> bool:
-        """Whether an interval is over; without a time on the wall, one of stream time."""
+        """Return whether an interval has ended; of stream time if `wall_ms` is None."""
         if self.clock is not None:
             return self._cadence.is_due(self.clock.now_ms)
         return wall_ms is not None and self._cadence.is_due(wall_ms)
 
     def take(self, closed_ms: int) -> list[tuple[Row, Window]]:
-        """The rows that wait, of windows that end after `closed_ms`, as they were changed."""
+        """Return the waiting rows of windows that end after `closed_ms`, in order of changes."""
         if self._is_spilled:
             self._gather(closed_ms)
         fold = self._fold
@@ -122,7 +122,7 @@ class EarlyRows:
         return sorted(found, key=lambda each: each[0].number)
 
     def mark(self, window: Window, rows: Iterable[Row]) -> None:
-        """These rows are being written: write which of them wait."""
+        """Write marks for those of these rows that wait; the rows are being written as well."""
         for row in rows:
             if row.touched:
                 key = window_key(window.end_ms, window.start_ms, row.raw)
@@ -130,18 +130,18 @@ class EarlyRows:
                 self._store.put(key, _NUMBER.pack(row.number))
 
     def spill(self) -> None:
-        """Rows are let go of, all of which are marked: find those that wait by their marks."""
+        """Release the rows, all of which are marked; `take` finds waiting ones by their marks."""
         self._fold.touched, self._fold.touched_windows = [], []
         self._marked.clear()
         self._is_spilled = True
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the marks."""
+        """Return what a restart needs besides the marks."""
         data: dict[str, object] = {"next_ms": self._cadence.next_ms, "number": self._fold.number}
         return data if self.clock is None else {**data, "clock": self.clock.to_data()}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave; the clock on the wall counts anew."""
+        """Restore what `to_data` returned; intervals of the wall clock start anew."""
         if self.clock is not None:
             self._cadence.next_ms = int(data["next_ms"])
             self.clock.load(data["clock"])
@@ -149,7 +149,7 @@ class EarlyRows:
         self._is_spilled = True
 
     def _gather(self, closed_ms: int) -> None:
-        """Bring the rows that are marked into memory."""
+        """Read the marked rows into memory."""
         fold = self._fold
         for key, data in self._store.range(window_bound(closed_ms + 1)):
             window, row = self._row_of(*split_window_key(key))
@@ -161,7 +161,7 @@ class EarlyRows:
 
 
 class LateRecords:
-    """Those of one node: written to a topic as `Late`, given to a function, or only counted."""
+    """A node's late records: written to a topic as `Late`, given to a function, or counted."""
 
     def __init__(
         self, node: str, to: TopicSpec | Callable[[Any], object] | None, collector: Collector
@@ -171,13 +171,13 @@ class LateRecords:
         self._collector = collector
 
     def leave_out(self, batch: Batch, at: int, *, end_ms: int, late_by_ms: int) -> None:
-        """The record at this place in the batch goes no further.
+        """Drop the record at this index of the batch.
 
         Args:
-            batch: the record is one of these.
-            at: which.
-            end_ms: of its window.
-            late_by_ms: how far its source's time had passed that end, and what is waited for after.
+            batch: the batch of the record.
+            at: its index.
+            end_ms: the end of its window.
+            late_by_ms: how far the time of its source had passed the window's closing.
         """
         to = self._to
         if to is None:
@@ -202,7 +202,7 @@ class LateRecords:
 
 
 STALE_MAX = 1_000
-"""Keys of rows that were replaced, beyond as many as there are rows, before they are removed."""
+"""How many keys of replaced rows may be in the heap, on top of twice the rows."""
 
 
 class OpenWindow:
@@ -215,33 +215,33 @@ class OpenWindow:
         self.end_ms = end_ms
         self.row = row
         self.key = window_key(end_ms, start_ms, row.raw)
-        """Of its row in the store."""
+        """The key of its row in the store."""
         self.is_stored = is_stored
-        """Whether the store has something under this key."""
+        """Whether the store has a row under this key."""
 
     @property
     def start(self) -> datetime:
-        """As users see it."""
+        """Start, inclusive, as users see it."""
         return moment(self.start_ms)
 
     @property
     def end(self) -> datetime:
-        """As users see it."""
+        """End, as users see it."""
         return moment(self.end_ms)
 
     @property
     def suffix(self) -> bytes:
-        """Start and end as `windowed_bytes` has them behind a key."""
+        """Start and end as `windowed_bytes` appends them to a key."""
         return windowed_bytes(b"", self.start_ms, self.end_ms)
 
 
 class WindowChange(NamedTuple):
-    """What a record has done to a window; `is_gone` if others have taken its place."""
+    """What a record has done to a window; `is_gone` if other windows have replaced it."""
 
     window: OpenWindow
     is_gone: bool = False
     before: Any = None
-    """The result that it replaces, if somebody has to know; None: there was none."""
+    """The result that it replaces, if a step downstream needs it; None: there was none."""
 
 
 class OpenRows:
@@ -250,7 +250,7 @@ class OpenRows:
     def __init__(
         self, store: KeyValueStore, prefix: bytes, row_format: RowFormat, *, kept_ms: int
     ) -> None:
-        """`kept_ms`: rows stay for so long after their window has closed."""
+        """`kept_ms`: for how long rows stay after their window has closed."""
         self._store = store
         self._prefix = prefix
         self._format = row_format
@@ -258,20 +258,21 @@ class OpenRows:
         self._changed: dict[bytes, OpenWindow | None] = {}
         """By key; None: to be removed from the store."""
         self._order: list[bytes] = []
-        """A heap of the keys in `_changed` that are not None, and of some that were."""
+        """A heap of the keys in `_changed` whose value is not None, and of some that are outdated.
+        """
         self._closed_ms = self._expired_ms = UNKNOWN_MS
         self._sizes = RowSizes()
         self.due_ms = FAR_MS
-        """There is nothing to `close` before this."""
+        """The time before which there is nothing to `close`."""
 
     def start_at(self, closed_ms: int) -> None:
-        """What ends at this time or before has been closed already, as a restart knows."""
+        """Count the windows that end at this time or before as closed, after a restart."""
         self._closed_ms = closed_ms
         self._expired_ms = closed_ms - self._kept_ms
         self._set_due()
 
     def load(self, start_ms: int, end_ms: int, raw: bytes) -> OpenWindow | None:
-        """A window of a key, if it has a row."""
+        """Return the window of a key, if it has a row."""
         key = window_key(end_ms, start_ms, raw)
         if key in self._changed:
             return self._changed[key]
@@ -281,11 +282,11 @@ class OpenRows:
         return OpenWindow(start_ms, end_ms, self._format.loads(data, raw), is_stored=True)
 
     def put(self, window: OpenWindow) -> None:
-        """The row is new, or has changed."""
+        """Store a row that is new or has changed."""
         self.put_all((window,))
 
     def put_all(self, windows: Iterable[OpenWindow]) -> None:
-        """These rows are new, or have changed."""
+        """Store rows that are new or have changed."""
         changed = self._changed
         for window in windows:
             key = window.key
@@ -301,7 +302,7 @@ class OpenRows:
             changed[key] = window
 
     def remove(self, window: OpenWindow) -> None:
-        """The row is not there any more."""
+        """Remove a row."""
         if window.is_stored:
             self._changed[window.key] = None
         else:
@@ -311,7 +312,7 @@ class OpenRows:
             heapify(self._order)
 
     def close(self, limit_ms: int) -> list[OpenWindow]:
-        """The windows that end at this time or before and were open, in the order of their keys."""
+        """Close the open windows that end at this time or before; returns them in key order."""
         closed: list[OpenWindow] = []
         if limit_ms > self._closed_ms:
             closed = self._ended(limit_ms)
@@ -321,7 +322,7 @@ class OpenRows:
         return closed
 
     def flush(self) -> dict[bytes, OpenWindow | None]:
-        """Write what has changed into the store; gives what that was."""
+        """Write the changes into the store; returns them."""
         written, self._changed, self._order = self._changed, {}, []
         self._write([window for window in written.values() if window is not None])
         gone = [key for key, window in written.items() if window is None]
@@ -329,11 +330,11 @@ class OpenRows:
         return written
 
     def bytes_of(self, count: int) -> int:
-        """What so many rows take in memory, by estimate."""
+        """Return the memory that `count` rows take, by estimate."""
         return self._sizes.bytes_of(count)
 
     def stored(self) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and rows in the store, of all windows that are kept."""
+        """Iterate over keys and rows in the store, of all windows that are kept."""
         cut = len(self._prefix)
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
             yield key[cut:], data
@@ -363,7 +364,7 @@ class OpenRows:
         """Remove the rows of windows that end at this time or before."""
         if limit_ms <= self._expired_ms:
             return
-        # Not from the beginning: a scan there would step over all rows ever removed.
+        # Not from the beginning: there, a scan steps over the tombstones of removed rows.
         self._store.delete_range(self._bound(self._expired_ms), self._bound(limit_ms))
         self._expired_ms = limit_ms
 
@@ -386,13 +387,13 @@ class OpenRows:
         self.due_ms = min(ends)
 
     def _first_end_ms(self, after_ms: int) -> int:
-        """When the first window in the store ends of those that end after this time."""
+        """Return the first end, after this time, of a window in the store."""
         high = prefix_end(self._prefix)
         found = next(self._store.range(self._bound(after_ms), high), None)
         return FAR_MS if found is None else split_window_key(found[0][len(self._prefix) :])[0]
 
     def _bound(self, end_ms: int) -> bytes:
-        """Before the rows of all windows that end after this time."""
+        """Return a key before the rows of all windows that end after this time."""
         return self._prefix + window_bound(end_ms + 1)
 
 
@@ -401,52 +402,52 @@ _WAITS, _GONE, _SEEN = 1, 2, 4
 
 
 class WaitingChanges(NamedTuple):
-    """A row that is to go on."""
+    """A row to forward at the end of the interval."""
 
     number: int
-    """Of the record that has changed it last."""
+    """The number of the record that changed it last."""
     is_gone: bool
-    """It has been replaced."""
+    """Whether other windows have replaced it."""
 
 
 class EarlyChanges:
-    """The rows that wait for the end of an interval."""
+    """The rows of record-made windows that wait for the end of an interval."""
 
     def __init__(self, emit: Emit, feed: TimeSource, store: NamedStore) -> None:
         self.feed = feed
-        """What its rows carry."""
+        """The time source of the early rows."""
         self._is_event = emit.clock == "event"
         self._cadence = Cadence(emit)
         self._store = store
         self._waiting: dict[bytes, WaitingChanges] = {}
         self._fresh: set[bytes] = set()
-        """Those whose marks are not written yet."""
+        """Keys whose marks are not written yet."""
         self._number = 0
 
     @property
     def next_event_ms(self) -> int:
-        """Nothing is due before stream time has come to this."""
+        """The stream time before which nothing is due."""
         return self._cadence.next_ms if self._is_event else FAR_MS
 
     @property
     def due_ms(self) -> int:
-        """When rows that wait go on, in stream time; FAR_MS: by that never."""
+        """The stream time at which waiting rows are forwarded; FAR_MS: none by stream time."""
         next_ms = self.next_event_ms
         return next_ms if self._waiting and next_ms > UNKNOWN_MS else FAR_MS
 
     @property
     def next_wall_ms(self) -> int:
-        """Nothing is due before the clock on the wall shows this."""
+        """The wall-clock time before which nothing is due."""
         return self._cadence.next_ms if self._waiting and not self._is_event else FAR_MS
 
     def is_due(self, stream_ms: int, wall_ms: int | None) -> bool:
-        """Whether an interval is over; without a time on the wall, one of stream time."""
+        """Return whether an interval has ended; of stream time if `wall_ms` is None."""
         if self._is_event:
             return self._cadence.is_due(stream_ms)
         return wall_ms is not None and self._cadence.is_due(wall_ms)
 
     def note(self, changes: Iterable[WindowChange]) -> None:
-        """A record has done this."""
+        """Add the changes that one record has made."""
         self._number += 1
         for window, is_gone, _ in changes:
             if is_gone and not self._seen(window.key):
@@ -456,14 +457,14 @@ class EarlyChanges:
                 self._fresh.add(window.key)
 
     def forget(self, key: bytes) -> None:
-        """The row has had its last word, or never was."""
+        """Remove a row that is final, or that no longer exists."""
         self._waiting.pop(key, None)
         self._fresh.discard(key)
         if self._store.get(key) is not None:
             self._store.delete(key)
 
     def take(self) -> list[tuple[bytes, WaitingChanges]]:
-        """The rows that wait, in the order in which they were changed; nothing waits then."""
+        """Remove and return the waiting rows, in the order in which they were changed."""
         found = sorted(self._waiting.items(), key=lambda each: (each[1].number, each[0]))
         for key, waiting in found:
             if waiting.is_gone:
@@ -483,11 +484,11 @@ class EarlyChanges:
         self._fresh.clear()
 
     def to_data(self) -> dict[str, object]:
-        """What a restart has to know beside the marks."""
+        """Return what a restart needs besides the marks."""
         return {"next_ms": self._cadence.next_ms, "number": self._number}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_data` gave; the clock on the wall counts anew."""
+        """Restore what `to_data` returned; intervals of the wall clock start anew."""
         if self._is_event:
             self._cadence.next_ms = int(data["next_ms"])
         self._number = int(data["number"])
@@ -502,12 +503,12 @@ class EarlyChanges:
 
 
 class WindowTime:
-    """The time of one windowed aggregation."""
+    """The event time of one windowed aggregation."""
 
     def __init__(
         self, feeds: Sequence[TimeSource], *, own: Source, united: bool, idle_after_ms: int | None
     ) -> None:
-        """`own` is what all sources are called together, if they are `united`."""
+        """`own` is the common name of all sources, if they are `united`."""
         self._feeds = feeds
         self._own = own
         self._idle_after_ms = idle_after_ms
@@ -518,7 +519,7 @@ class WindowTime:
         self.stream = StreamTime([own] if united else (way for _, way in called))
 
     def of(self, batch: Batch) -> tuple[Sequence[Source] | None, Sequence[int]]:
-        """Each record's source (None: all have the same), and the source's time with it."""
+        """Return each record's source (None: all have one) and that source's time at the record."""
         origin = batch.origin
         if self._joined is not None:
             reach, feed = self._joined.reach, origin.feed
@@ -530,14 +531,14 @@ class WindowTime:
         return own, batch.of_origin(origin.times)
 
     def common(self, batch: Batch) -> Source:
-        """The source of all records, where `of` says that they have the same."""
+        """Return the source of all records, where `of` returns None for the sources."""
         if self._joined is not None:
             return self._own
         feed = batch.origin.feed
         return self._ways[feed].get(feed.source, feed.source)
 
     def settle(self) -> None:
-        """All records at hand have been taken: note how far sources have come, and who is idle."""
+        """Update the times of the sources after all available records, and mark idle ones."""
         if self._joined is not None:
             self.stream.advance(self._own, self._joined.settle())
             return

@@ -1,14 +1,14 @@
 """Columns whose state is more than a number: variance, first, last, collect, top, and sketches.
 
-Each is a `Fold` with plain data for a state; `folding.Column` has extracted the value before. The
+Each is a `Fold` with plain data as its state; `folding.Column` has extracted the value before. The
 variance is Welford's, merged by Chan's formula. Sums of decimals are exact or raise, whatever the
 thread's decimal context is. Sketches estimate the number of distinct values (HyperLogLog, Apache
 DataSketches) and quantiles (DDSketch, VLDB 12, 2195) in bounded memory; their libraries are the
-extra `sketches`, imported when the first one is made. Rules of the module: a result shares nothing
-with the state; merging two states gives what one fold over both would, in the order of the states;
-a sketch depends on which values there were, and not on their order, on merges, or on when the state
-was stored. That rules out t-digest and KLL, and it is why an estimate of distinct values is asked
-of a union, which counts registers.
+extra `sketches`, imported when the first one is created. Rules of the module: a result shares
+nothing with the state; merging two states gives what one fold over both would, in the order of the
+states; a sketch depends on the set of values, and not on their order, on merges, or on when the
+state was stored. That rules out t-digest and KLL, and it is why the estimate of distinct values
+comes from a union, which counts registers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamlog.errors import SerdeError, TopologyError
 from streamlog.serdes import msgpack
 
 DIGITS_MAX = 1_000
-"""Of a sum. Also bounds what two numbers that are far apart cost: 1E+999999 and 1."""
+"""The most digits of a sum. It also bounds the cost of adding distant numbers: 1E+999999 and 1."""
 EXACT = decimal.Context(
     prec=DIGITS_MAX,
     Emin=decimal.MIN_EMIN,
@@ -42,11 +42,11 @@ _MEAN = decimal.Context(
 
 
 def exact_sum(first: Decimal | int, second: Decimal | int) -> Decimal:
-    """The sum of two numbers, one of which is a Decimal.
+    """Return the sum of two numbers, one of which is a Decimal.
 
     Raises:
         TypeError: the other one is a float.
-        ValueError: it has more than `DIGITS_MAX` digits, or has no value.
+        ValueError: the sum has more than `DIGITS_MAX` digits, or no value.
     """
     try:
         return EXACT.add(first, second)
@@ -57,26 +57,26 @@ def exact_sum(first: Decimal | int, second: Decimal | int) -> Decimal:
 
 
 def quotient(total: Decimal | int, count: int) -> Decimal:
-    """The mean of so many numbers, to 28 digits."""
+    """Return the mean of `count` numbers with this total, to 28 digits."""
     return _MEAN.divide(total, count)
 
 
 Moments = tuple[int, float, float]
-"""How many values, their mean, and the sum of the squares of their distances from it."""
+"""The number of values, their mean, and the sum of the squared distances from it."""
 
 
 def refuse_unordered(rank: Any) -> None:  # noqa: ANN401 - the user's
-    """Refuse NaN, which is neither before nor behind any other number.
+    """Raise an error for NaN, which has no order.
 
     Raises:
-        ValueError: it is NaN.
+        ValueError: the value is NaN.
     """
     if rank != rank:  # noqa: PLR0124 - only NaN differs from itself
-        raise ValueError(f"{rank} has no place in an order: leave such records out before")
+        raise ValueError(f"{rank} has no order: filter such records out before the aggregation")
 
 
 class Variance:
-    """The variance of numbers, of all of them or of a sample."""
+    """The variance of numbers, of the population or of a sample."""
 
     __slots__ = ("_missing",)
 
@@ -84,11 +84,11 @@ class Variance:
         self._missing = 1 if of_sample else 0
 
     def initial(self) -> Moments:
-        """Of no values."""
+        """Return the state of no values."""
         return 0, 0.0, 0.0
 
     def add(self, state: Moments, found: float | Decimal) -> Moments:
-        """With one more number."""
+        """Return the state with one more number."""
         count, mean, squares = state
         number = float(found) if isinstance(found, Decimal) else found
         count += 1
@@ -97,7 +97,7 @@ class Variance:
         return count, mean, squares + away * (number - mean)
 
     def merge(self, state: Moments, later: Moments) -> Moments:
-        """Of the numbers of both."""
+        """Return the state of the numbers of both."""
         if not state[0] or not later[0]:
             return state if later[0] == 0 else later
         count = state[0] + later[0]
@@ -106,7 +106,7 @@ class Variance:
         return count, mean, state[2] + later[2] + away * away * state[0] * later[0] / count
 
     def result(self, state: Moments) -> float:
-        """Squared units; 0 of fewer values than it takes to vary."""
+        """Return the variance in squared units; 0 for too few values."""
         freedom = state[0] - self._missing
         return state[2] / freedom if freedom > 0 else 0.0
 
@@ -117,41 +117,41 @@ class DecimalMean:
     __slots__ = ()
 
     def initial(self) -> tuple[Decimal, int]:
-        """Of no values."""
+        """Return the state of no values."""
         return Decimal(0), 0
 
     def add(self, state: tuple[Decimal, int], found: Decimal | int) -> tuple[Decimal, int]:
-        """With one more number.
+        """Return the state with one more number.
 
         Raises:
-            TypeError: it is a float.
+            TypeError: the number is a float.
             ValueError: the sum has too many digits.
         """
         return exact_sum(state[0], found), state[1] + 1
 
     def merge(self, state: tuple[Decimal, int], later: tuple[Decimal, int]) -> tuple[Decimal, int]:
-        """Of the numbers of both."""
+        """Return the state of the numbers of both."""
         return exact_sum(state[0], later[0]), state[1] + later[1]
 
     def result(self, state: tuple[Decimal, int]) -> Decimal:
-        """The mean; 0 of no values."""
+        """Return the mean; 0 for no values."""
         return quotient(state[0], state[1] or 1)
 
 
 class First:
-    """What came first: in the order of the records, or by what each is ordered by."""
+    """The first value, in the order of the records or of a rank."""
 
     __slots__ = ("_ordered",)
 
     def __init__(self, *, ordered: bool) -> None:
-        """`ordered`: values are pairs of what they are ordered by and what they are."""
+        """`ordered`: values are pairs of a rank and the value."""
         self._ordered = ordered
 
     def initial(self) -> None:
-        """Of no values."""
+        """Return None, the state of no values."""
 
     def add(self, state: tuple[Any, ...] | None, found: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the user's
-        """With one more value."""
+        """Return the state with one more value."""
         if not self._ordered:
             return self._one(state, (found,))
         refuse_unordered(found[0])
@@ -160,11 +160,11 @@ class First:
     def merge(
         self, state: tuple[Any, ...] | None, later: tuple[Any, ...] | None
     ) -> tuple[Any, ...] | None:
-        """Of both."""
+        """Return the state of the values of both."""
         return state if later is None else self._one(state, later)
 
     def result(self, state: tuple[Any, ...] | None) -> Any:  # noqa: ANN401 - the user's
-        """The value; None of none."""
+        """Return the value; None if there is none."""
         return None if state is None else state[-1]
 
     def _one(self, state: tuple[Any, ...] | None, found: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -174,7 +174,7 @@ class First:
 
 
 class Last(First):
-    """What came last; of two that are equal by their order, the one that came later."""
+    """The last value, in the order of the records or of a rank; of equal ranks, the later value."""
 
     __slots__ = ()
 
@@ -185,7 +185,7 @@ class Last(First):
 
 
 class Collected:
-    """All values, in the order of the records; up to a limit the first ones."""
+    """All values, in the order of the records; with a limit, the first ones."""
 
     __slots__ = ("_limit",)
 
@@ -193,41 +193,41 @@ class Collected:
         self._limit = limit
 
     def initial(self) -> list[Any]:
-        """Of no values."""
+        """Return the state of no values."""
         return []
 
     def add(self, state: list[Any], found: Any) -> list[Any]:  # noqa: ANN401 - the user's
-        """With one more value."""
+        """Return the state with one more value."""
         if self._limit is None or len(state) < self._limit:
             state.append(found)
         return state
 
     def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
-        """Of both."""
+        """Return the state of the values of both."""
         state.extend(later if self._limit is None else later[: self._limit - len(state)])
         return state
 
     def result(self, state: list[Any]) -> list[Any]:
-        """A list of its own."""
+        """Return the values as a new list."""
         return list(state)
 
 
 class Top:
-    """The largest few, the largest first; of two that are equal, the earlier one first."""
+    """The largest few values, largest first; of equal values, the earlier one first."""
 
     __slots__ = ("_count", "_ordered")
 
     def __init__(self, count: int, *, ordered: bool) -> None:
-        """`ordered`: values are pairs of what they are ordered by and what they are."""
+        """`ordered`: values are pairs of a rank and the value."""
         self._count = count
         self._ordered = ordered
 
     def initial(self) -> list[Any]:
-        """Of no values."""
+        """Return the state of no values."""
         return []
 
     def add(self, state: list[Any], found: Any) -> list[Any]:  # noqa: ANN401 - the user's
-        """With one more value."""
+        """Return the state with one more value."""
         at = len(state)
         refuse_unordered(found[0] if self._ordered else found)
         if self._ordered:
@@ -242,13 +242,13 @@ class Top:
         return state
 
     def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
-        """Of both."""
+        """Return the state of the values of both."""
         for found in later:
             self.add(state, found)
         return state
 
     def result(self, state: list[Any]) -> list[Any]:
-        """A list of its own."""
+        """Return the values as a new list."""
         return [item for _, item in state] if self._ordered else list(state)
 
 
@@ -256,22 +256,22 @@ PRECISION = 12
 """Registers of a HyperLogLog, as a power of two: 4 KiB, and a standard error of 1.6 %."""
 PRECISION_MIN, PRECISION_MAX = 4, 21
 ACCURACY = 0.01
-"""Of a quantile: how far it may be from the value, relative to it."""
+"""The largest relative error of a quantile."""
 BINS_MAX = 2048
-"""Of a quantile's sketch, for positive and for negative numbers each. With 1 % that is 17 orders of
-magnitude; beyond, the numbers nearest to zero share a bin."""
+"""Bins of a quantile's sketch, for positive and for negative numbers each. With 1 % they span 17
+orders of magnitude; beyond, the numbers nearest to zero share a bin."""
 
 INT_MAX = (1 << 63) - 1
-"""Of what is hashed as a number."""
+"""The largest integer that is hashed as a number."""
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _encode_as_it_is = msgspec.msgpack.Encoder().encode
 _EXPONENT_MAX = 400
-"""Of a decimal that may equal a float, or is written out as a whole number."""
+"""Of a decimal that may equal a float, or is converted to a whole number."""
 
 
 class Distinct:
-    """How many different values there were, by HyperLogLog."""
+    """The number of distinct values, by HyperLogLog."""
 
     __slots__ = ("_library", "_precision")
 
@@ -280,53 +280,53 @@ class Distinct:
         self._precision = precision
 
     def initial(self) -> Any:  # noqa: ANN401 - the library's
-        """Of no values."""
+        """Return the state of no values."""
         return self._library.hll_sketch(self._precision)
 
     def add(self, state: Any, found: object) -> Any:  # noqa: ANN401 - the library's
-        """With one more value. 1, 1.0 and True are one value, as in Python.
+        """Return the state with one more value. 1, 1.0 and True are one value, as in Python.
 
         Raises:
-            SerdeError: it is of a type that can't be written down.
+            SerdeError: a value of this type can't be written.
         """
-        # The library leaves an empty text out.
+        # The library ignores an empty text.
         state.update((found or "\0") if type(found) is str else _mark_type(found))
         return state
 
     def merge(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - the library's
-        """Of both."""
+        """Return the state of the values of both."""
         union = self._library.hll_union(self._precision)
         union.update(state)
         union.update(later)
         return union.get_result()
 
     def result(self, state: Any) -> int:  # noqa: ANN401 - the library's
-        """The estimate; of a few hundred values it is exact."""
+        """Return the estimate; up to a few hundred values it is exact."""
         union = self._library.hll_union(self._precision)
         union.update(state)
-        # Twice: from then on it does not answer from the order of the values.
+        # Twice: after that, the estimate does not depend on the order of the values.
         union.update(state)
         estimate: float = union.get_estimate()
         return round(estimate)
 
     def dump(self, state: Any) -> bytes:  # noqa: ANN401 - the library's
-        """The state as plain data."""
+        """Return the state as plain data."""
         return bytes(state.serialize_compact())
 
     def load(self, data: bytes) -> Any:  # noqa: ANN401 - the library's
-        """The state in what `dump` gave."""
+        """Restore a state from the result of `dump`."""
         return self._library.hll_sketch.deserialize(data)
 
 
 class Bins:
-    """What a quantile keeps: how many numbers there were in each bin."""
+    """The state of a quantile: the number of values in each bin."""
 
     __slots__ = ("negative", "positive", "zeros")
 
     def __init__(self, positive: Any, negative: Any, zeros: int = 0) -> None:  # noqa: ANN401 - the library's
         self.positive = positive
         self.negative = negative
-        """By how far below zero."""
+        """By the distance below zero."""
         self.zeros = zeros
 
 
@@ -344,18 +344,18 @@ class Quantile:
         self._q = q
 
     def initial(self) -> Bins:
-        """Of no values."""
+        """Return the state of no values."""
         store = self._stores.CollapsingLowestDenseStore
         return Bins(store(BINS_MAX), store(BINS_MAX))
 
     def add(self, state: Bins, found: float) -> Bins:
-        """With one more number.
+        """Return the state with one more number.
 
         Raises:
             ValueError: it is infinite or not a number.
         """
         if not isfinite(found):
-            raise ValueError(f"{found} has no place among the numbers of a quantile")
+            raise ValueError(f"a quantile takes finite numbers only, not {found}")
         if found > self._least:
             state.positive.add(self._key(found))
         elif found < -self._least:
@@ -365,23 +365,23 @@ class Quantile:
         return state
 
     def merge(self, state: Bins, later: Bins) -> Bins:
-        """Of both."""
+        """Return the state of the numbers of both."""
         state.positive.merge(later.positive)
         state.negative.merge(later.negative)
         state.zeros += later.zeros
         return state
 
     def result(self, state: Bins) -> float:
-        """The estimate; 0 of no values."""
+        """Return the estimate; 0 for no values."""
         parts = (self._mapping, state.positive, state.negative, state.zeros)
         return float(self._library.BaseDDSketch(*parts).get_quantile_value(self._q) or 0)
 
     def dump(self, state: Bins) -> tuple[int, dict[int, int], dict[int, int]]:
-        """The state as plain data."""
+        """Return the state as plain data."""
         return state.zeros, _counts(state.positive), _counts(state.negative)
 
     def load(self, data: Sequence[Any]) -> Bins:
-        """The state in what `dump` gave."""
+        """Restore a state from the result of `dump`."""
         state = self.initial()
         state.zeros = data[0]
         for store, counts in ((state.positive, data[1]), (state.negative, data[2])):
@@ -391,14 +391,14 @@ class Quantile:
 
 
 def _counts(store: Any) -> dict[int, int]:  # noqa: ANN401 - the library's
-    """By key, the largest first: read back in this order, it needs no room that it had not."""
+    """Return the counts by key, largest first: loading them in this order needs no extra room."""
     first = store.offset
     numbered = reversed(list(enumerate(store.bins, first)))
     return {key: int(count) for key, count in numbered if count}
 
 
 def _mark_type(found: object) -> int | float | str:
-    """A value as the library hashes it: equal for equal ones, and never that of a text."""
+    """Return a value as the library hashes it: equal values alike, and none like a text."""
     if isinstance(found, float) and found.is_integer():
         found = int(found)
     if isinstance(found, int) and -INT_MAX <= found <= INT_MAX:
@@ -415,7 +415,7 @@ def _mark_type(found: object) -> int | float | str:
 
 
 def _mark_decimal(found: Decimal) -> int | float | str:
-    """As the number that it equals, in Python's eyes."""
+    """Return a decimal as the number that it equals in Python."""
     if found.is_finite() and found.adjusted() <= _EXPONENT_MAX:
         if found == found.to_integral_value():
             return _mark_type(int(found))
@@ -428,7 +428,7 @@ def _pack(plain: object) -> bytes:
     try:
         return _encode(plain)
     except (TypeError, OverflowError):
-        pass  # Keys that are no text are in the order in which they came.
+        pass  # A dict with keys that are not text stays in insertion order.
     try:
         return _encode_as_it_is(plain)
     except OverflowError:

@@ -5,7 +5,7 @@ from streamlog.tables.folds cimport gc_hints, prefetch
 
 cdef int _AHEAD, _FAR, _WIDTH_MAX, _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD
 
-# What a fold looks at comes first, and of that `kept` (`warming.pxd`).
+# What a fold looks at comes first, and of that `kept` (`prefetch.pxd`).
 @cython.final
 cdef class Row:
     cdef object kept

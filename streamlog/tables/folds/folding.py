@@ -1,11 +1,11 @@
 """Rows and how values fold into them: count, sum, min, max, mean and others, several at once.
 
-What an aggregation keeps per key is a `Row`; the built-in columns' state in it is a list with an
-entry per column. Exact in the order of the records: integers have no bounds, floats are added one
-by one, decimals are added exactly, a mean keeps sum and count, and NaN stays NaN. The rule of the
-file: it may be compiled, so numbers of the user's stay objects, and what the user's fields raise
-goes through as it is. Not done here: columns that need more than a line (`folds`, `sketches`),
-which row a record belongs to (`processing`), and how a state is written down (`dsl/columns`).
+An aggregation keeps a `Row` per key; the state of the built-in columns in it is a list with an
+entry per column. Results are exact in the order of the records: integers have no bounds, floats are
+added one by one, decimals are added exactly, a mean keeps sum and count, and NaN stays NaN. The
+rule of the file: it may be compiled, so numbers of the user's stay objects, and errors of the
+user's fields pass through unchanged. Not done here: columns that need more than a line
+(`column_folds`), which row a record belongs to (`processing`), and how a state is written (`dsl`).
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ _WIDTH_MAX = 4
 class Fold(Protocol):
     """Port: how the values of any other column fold into a state.
 
-    `add` and `merge` may change the state they are given first, and return it or a new one.
+    `add` and `merge` may change their first argument, and return it or a new state.
     """
 
     def initial(self) -> Any:  # noqa: ANN401 - a state
-        """The state of no values."""
+        """Return the state of no values."""
 
     def add(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
-        """The state with one more value."""
+        """Return the state with one more value."""
 
     def merge(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - as above
-        """The state of what both have had; neither is used any more."""
+        """Return the state of both together; neither argument is used afterwards."""
 
     def result(self, state: Any) -> Any:  # noqa: ANN401 - as above
-        """What the state stands for; does not change with it."""
+        """Return the result of the state; it does not change with the state."""
 
 
 class Row:
-    """The state of one key (and window): what has been folded, and the largest timestamp.
+    """The state of one key (and window), and the largest timestamp of its records.
 
-    A state of a few whole numbers is kept as these, beside each other, and not as a list of
-    objects: less memory to wait for, and less for the collector to walk.
+    A state of a few whole numbers is kept as adjacent numbers, not as a list of objects: less
+    memory to read, and less for the garbage collector to walk.
     """
 
     __slots__ = (
@@ -83,26 +83,27 @@ class Row:
         self.kept: Any = state
         """The state, unless it is in `numbers`."""
         self.numbers = [0, 0, 0, 0]
-        """The state, if that is whole numbers of 64 bits, as many as `width`."""
+        """The state, if it consists of `width` whole numbers of 64 bits."""
         self.width = 0
-        """0: the state is something else."""
+        """0: the state is in `kept`."""
         self.timestamp_ms = timestamp_ms
         self.raw = raw
-        """Its key."""
+        """The key."""
         self.key: bytes | None = None
-        """That in the store of its task, once it has been written there."""
+        """The key in the store of its task, once it has been written there."""
         self.dirty = False
-        """Whether the store does not have it as it is."""
+        """Whether the row has changed since it was written to the store."""
         self.touched = False
-        """Whether it has changed since it was last handed on, where that is done at commits."""
+        """Whether the row has changed since it was last forwarded, if that happens at commits."""
         self.number = 0
-        """There: which record has changed it last, and how far stream time had come by then."""
+        """In that case, the number of the record that changed it last; `time_ms` is the stream time
+        then."""
         self.time_ms = 0
-        gc_hints.leave_out(self)  # A state knows nothing of its row.
+        gc_hints.leave_out(self)  # A state has no reference to its row.
 
     @property
     def state(self) -> Any:  # noqa: ANN401 - the aggregation's
-        """What has been folded; of whole numbers a list of its own, to be set if it changes."""
+        """The state; whole numbers come as a new list, which has to be set if it changes."""
         if self.width == 0:
             return self.kept
         return [self.numbers[at] for at in range(self.width)]
@@ -114,7 +115,7 @@ class Row:
 
 
 def _narrow(row: Row) -> None:
-    """Keep a list of whole numbers as these, if they are few and none is too large."""
+    """Move a list of whole numbers to `numbers`, if they are few and none is too large."""
     state = row.kept
     if type(state) is not list or not _are_long(state):
         return
@@ -134,7 +135,7 @@ def _are_long(state: list[Any]) -> bool:
 
 
 def written(rows: list[Row], dumps: Callable[[Any], bytes]) -> list[bytes]:
-    """The rows as bytes: their timestamps in eight bytes, then their states."""
+    """Return the rows as bytes: their timestamps in eight bytes, then their states."""
     found: list[bytes] = []
     for at, row in enumerate(rows):
         if at % _AHEAD == 0:
@@ -144,7 +145,7 @@ def written(rows: list[Row], dumps: Callable[[Any], bytes]) -> list[bytes]:
 
 
 def let_go(column: list[Any]) -> None:
-    """Empty a list of many, each entry brought near some entries ahead."""
+    """Clear a long list, prefetching entries ahead."""
     for at in range(len(column)):
         if at % _FAR == 0:
             buffer_writes.bring_near(column, at + _FAR)
@@ -161,11 +162,11 @@ def write_down(
     *,
     packs: bool = False,
 ) -> None:
-    """Add each row's key in the store and its bytes, see `written`, to columns of changes.
+    """Append each row's key in the store and its bytes, see `written`, to columns of changes.
 
-    In the store its own key comes behind a head, which has to be the same for a row each time.
-    What is added is not dirty any more. `packs`: `dumps` gives MessagePack as it is, so where a
-    state is a few whole numbers nobody has to be asked.
+    In the store, a row's own key follows a head, which has to be equal each time for one row. The
+    rows are not dirty afterwards. `packs`: `dumps` returns plain MessagePack, so a state of a few
+    whole numbers is written without calling it.
     """
     for at, row in enumerate(rows):
         if at % _AHEAD == 0:
@@ -182,10 +183,10 @@ def write_down_dirty(
     *,
     packs: bool = False,
 ) -> None:
-    """As `write_down`, those of all rows that are dirty, in the order in which they were made.
+    """As `write_down`, for all dirty rows, in the order in which they were created.
 
-    Where most of them are, this is faster: in this order they lie in memory, and so do their keys
-    and what waits of them to be stored.
+    If most rows are dirty, this is faster: this is their order in memory, and that of their keys
+    and of their changes that wait to be stored.
     """
     for at, row in enumerate(rows.values()):
         if at % _AHEAD == 0:
@@ -235,8 +236,8 @@ class Column:
     ) -> None:
         """`field` is a function of the value, or the name of an attribute; None for a count.
 
-        `fold` folds what the field gives, if `kind` is none of KINDS. What is of none of the
-        `classes`, if there are any, is given to `check`, which may refuse it.
+        `fold` folds the field, if `kind` is none of KINDS. If there are `classes`, a field of
+        another type is passed to `check`, which may refuse it.
         """
         self.classes = classes
         self.check: Any = check
@@ -246,7 +247,7 @@ class Column:
         self.get: Any = field
 
     def initial(self) -> object:
-        """The state of no values."""
+        """Return the state of no values."""
         if self.kind == _FOLD:
             return self.fold.initial()
         if self.kind == _MEAN:
@@ -254,13 +255,13 @@ class Column:
         return None if self.kind in (_MIN, _MAX) else 0
 
     def taken(self, value: Any) -> Any:  # noqa: ANN401 - numbers of the user's
-        """What it folds of a value."""
+        """Return the field of a value that the column folds."""
         if self.kind == _COUNT:
             return None
         return getattr(value, self.attribute) if self.attribute is not None else self.get(value)
 
     def folded(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
-        """The state with one more that was `taken`."""
+        """Return the state with one more field that `taken` has returned."""
         if self.kind == _COUNT:
             return state + 1
         if self.classes is not None and type(found) not in self.classes:
@@ -274,7 +275,7 @@ class Column:
         return self._extreme(state, found)
 
     def folds(self, row: Row, at: int, found: Any) -> bool:  # noqa: ANN401 - as above
-        """Fold what was `taken` into this number of the row; False if that can't have it."""
+        """Fold a field that `taken` has returned into a number of the row; False if impossible."""
         if self.kind == _COUNT:
             row.numbers[at] += 1
             return True
@@ -292,7 +293,7 @@ class Column:
         return True
 
     def merged(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - as above
-        """The state of what both have had; neither is used any more."""
+        """Return the state of both together; neither argument is used afterwards."""
         if self.kind == _FOLD:
             return self.fold.merge(state, later)
         if self.kind == _COUNT or self.kind == _SUM:  # noqa: PLR1714 - compiled, this is C
@@ -305,13 +306,13 @@ class Column:
         if state is None:
             return found
         if type(found) is float and _is_nan(found):
-            return found  # In whatever order they come.
+            return found  # NaN wins, in any order of the values.
         if self.kind == _MIN:
             return min(state, found)
         return max(state, found)
 
     def result(self, state: Any) -> Any:  # noqa: ANN401 - as above
-        """What the state stands for."""
+        """Return the result of the state."""
         if self.kind == _FOLD:
             return self.fold.result(state)
         return _mean(state[0], state[1]) if self.kind == _MEAN else state
@@ -337,25 +338,25 @@ def _mean(total: Any, count: Any) -> Any:  # noqa: ANN401 - numbers of the user'
 
 
 class Columns:
-    """Columns that are folded together, and the row that they make."""
+    """Columns that are folded together, and the result row that they make."""
 
     __slots__ = ("_are_numbers", "_are_sums", "_columns", "_into", "_names")
 
     def __init__(
         self, columns: Sequence[Column], into: Callable[..., Any], names: Sequence[str] | None
     ) -> None:
-        """`into` takes the results by these names; None: in their order."""
+        """`into` takes the results by these names; None: by position."""
         self._columns = tuple(columns)
         self._into = into
         self._names = None if names is None else tuple(names)
         kinds = {column.kind for column in columns}
         self._are_numbers = len(columns) <= _WIDTH_MAX and kinds <= {_COUNT, _SUM, _MIN, _MAX}
-        """States are whole numbers where what they fold is."""
+        """Whether states are whole numbers if the folded fields are."""
         self._are_sums = self._are_numbers and kinds <= {_COUNT, _SUM}
-        """And of no values as well."""
+        """Whether the state of no values consists of whole numbers, too."""
 
     def row(self, raw: bytes) -> Row:
-        """A row of no values."""
+        """Return a row of no values."""
         if not self._are_sums:
             return Row(self.initial(), -1, raw)
         row = Row(None, -1, raw)
@@ -363,7 +364,7 @@ class Columns:
         return row
 
     def fold(self, row: Row, value: Any) -> None:  # noqa: ANN401 - the stream's values
-        """One more value in each column of the row."""
+        """Fold one value into each column of the row."""
         for at, column in enumerate(self._columns):
             found = column.taken(value)
             if row.width:
@@ -375,26 +376,26 @@ class Columns:
             _narrow(row)
 
     def initial(self) -> list[Any]:
-        """The states of no values."""
+        """Return the states of no values."""
         return [column.initial() for column in self._columns]
 
     def add(self, state: list[Any], value: Any) -> list[Any]:  # noqa: ANN401 - the stream's values
-        """The same list, with one more value in each column."""
+        """Fold one value into each column; returns the given list."""
         for at, column in enumerate(self._columns):
             state[at] = column.folded(state[at], column.taken(value))
         return state
 
     def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
-        """The first list, with what the second has had in each column; it is used up."""
+        """Merge the second list into the first, column by column; the second is used up."""
         for at, column in enumerate(self._columns):
             state[at] = column.merged(state[at], later[at])
         return state
 
     def result_of(self, row: Row) -> Any:  # noqa: ANN401 - an `into`
-        """The row's `result`."""
+        """Return the result of the row's state."""
         width, numbers = row.width, row.numbers
         if width and self._names is None:
-            # What these columns stand for is the number itself.
+            # The result of these columns is the number itself.
             if width == 1:
                 return self._into(numbers[0])
             if width == 2:  # noqa: PLR2004 - as many as are named
@@ -404,10 +405,10 @@ class Columns:
         return self.result(row.state if width else row.kept)
 
     def result(self, state: list[Any]) -> Any:  # noqa: ANN401 - an `into`
-        """The row; nothing in it changes with the state."""
+        """Return the result of a state; it shares nothing with the state."""
         columns = self._columns
         if self._names is None:
-            # A row of few columns without a list and a tuple on the way.
+            # Up to three columns need no list and no tuple.
             if len(columns) == 1:
                 return self._into(self._of(0, state))
             if len(columns) == 2:  # noqa: PLR2004 - as many as are named

@@ -1,9 +1,9 @@
-"""Copies of plain values: dicts and lists of text and numbers, as written down and read again.
+"""Copies of plain values: dicts and lists of text and numbers, as if written and read again.
 
-What an aggregation hands on must not change with its state. Where a state is plain, a copy made
-part by part is what JSON or MessagePack would give back, and costs a fraction of that. The rule of
-the file: it may be compiled; a value in which anything is not sure to come back from both as it is
-(numbers beyond 64 bits, keys that are no text, classes of the user's) is left to its serde.
+A forwarded result must not change with its state. If a state is plain, a copy made part by part
+equals what JSON or MessagePack would return, and costs a fraction of that. The rule of the file: it
+may be compiled; a value with any part that may not survive both formats (numbers beyond 64 bits,
+keys that are not text, classes of the user's) is left to its serde.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from streamlog.records import packing
 __all__ = ["OTHER", "copied"]
 
 OTHER = object()
-"""Something is in it that is not plain."""
+"""The value has a part that is not plain."""
 DEPTH_MAX = 32
-"""Containers in each other; a list may also be in itself."""
+"""The largest nesting of containers; a list may also contain itself."""
 
 
 def copied(value: Any) -> Any:  # noqa: ANN401 - a state
-    """A copy with nothing in it that can be changed from outside; OTHER if it is not plain."""
+    """Return a copy that shares nothing mutable with the value; OTHER if it is not plain."""
     return _copied(value, DEPTH_MAX)
 
 

@@ -1,12 +1,11 @@
-"""Rows brought near before they are needed: what a compiled fold asks of the processor's caches.
+"""Prefetches rows: what a compiled fold asks of the processor's caches.
 
-A row of one key among many lies in memory that nobody has touched for a while, and each pointer on
-the way to it (the dictionary's slot, the key, the row, its state, the numbers in that) is a wait.
-Looked up one after the other, records wait for all of them in turn, which costs more than what is
-done with them. So the keys of the next few records are looked up before the first of these is
-folded: waits that do not depend on each other pass together. The rule of the file: nothing changes,
-and nothing of the user's is called; `warming.pxd` says in C what is to be done, and uncompiled
-there is nothing to do.
+A row of one key among many is in memory that has not been read for a while, and each pointer on the
+way to it (the dictionary's entry, the key, the row, its state, the numbers in that) is a wait. If
+records are looked up one after the other, all these waits add up and cost more than the fold
+itself. So the keys of the next few records are looked up before the first of these is folded:
+independent waits overlap. The rule of the file: nothing changes, and no user code is called;
+`prefetch.pxd` has the implementation in C, and uncompiled there is nothing to do.
 """
 
 from __future__ import annotations
@@ -17,35 +16,35 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 AHEAD = 16
-"""So many records at a time."""
+"""The number of records to prefetch at a time."""
 
 
 def warm(rows: dict[bytes, Any], raws: Sequence[bytes], start: int) -> None:
-    """Look at the rows of the keys from `start` on, as many as `AHEAD`."""
+    """Prefetch the rows of up to `AHEAD` keys, from `start` on."""
 
 
 def warm_objects(objects: Sequence[Any], start: int) -> None:
-    """Look at the objects from `start` on, as many as `AHEAD`."""
+    """Prefetch up to `AHEAD` objects, from `start` on."""
 
 
 def warm_rows(rows: list[Any], start: int) -> None:
-    """Look at what the rows from `start` on have, and at the rows behind them; `AHEAD` of each."""
+    """Prefetch the contents of up to `AHEAD` rows from `start` on, and the rows after them."""
 
 
 def warm_next(rows: dict[Any, Any], start: int) -> None:
-    """Look at the rows of a dictionary, and at their keys, that come behind the one at `start`."""
+    """Prefetch the rows of a dictionary, and their keys, that come after the one at `start`."""
 
 
 def warm_slots(rows: dict[Any, Any], keys: Sequence[Any], start: int) -> None:
-    """Look where the keys from `start` on are in the dictionary, as many as `AHEAD`."""
+    """Prefetch the dictionary's entries of up to `AHEAD` keys, from `start` on."""
 
 
 def warmed(
     dicts: Sequence[dict[bytes, Any] | None], raws: Sequence[bytes], start: int
 ) -> list[Any]:
-    """The rows of the keys from `start` on, each of its own dictionary; None if it has none.
+    """Return the rows of the keys from `start` on, each from its own dictionary, or None.
 
-    There may be `AHEAD` dictionaries, and as many keys as of these.
+    There may be up to `AHEAD` dictionaries, and at least as many keys.
     """
     found = zip(dicts, raws[start : start + len(dicts)], strict=True)
     return [None if rows is None else rows.get(raw) for rows, raw in found]

@@ -1,15 +1,16 @@
 """RocksStore: a KeyValueStore on RocksDB, one database per task directory.
 
 The only module that uses rocksdict, in its raw mode: bytes in, bytes out, nothing pickled. There is
-no write-ahead log, as the changelog is one; a crash loses the latest writes and never a part of
-one, so the changelog offset in the store tells what to replay. `DirectoryLock` is a kernel lock on
-a file of the directory, which ends with its holder however that ends. Sorted files are RocksDB's
+no write-ahead log, because the changelog is one; a crash loses the latest writes and never a part
+of one, so the changelog offset in the store tells what to replay. `DirectoryLock` is a kernel lock
+on a file of the directory, which ends with its holder however that ends. Sorted files are RocksDB's
 SST files, which a store takes over at the cost of a rename. Rules of the module: an error of
-RocksDB leaves as an error of ours that names the directory and says what to do; state on disk can
-always be deleted, as the changelog restores it; a lock on a directory that was removed meanwhile is
-none. A store that is filled with many keys first (`begin_filling`) puts them into unsorted buffers,
-each sorted once on its way to the disk: a fifth of the time of sorted buffers (measured). Not done
-here: when to flush, snapshots, encryption, and holders on other machines.
+RocksDB is raised as an error of ours that names the directory and says what to do; state on disk
+can always be deleted, because the changelog restores it; a lock on a directory that was removed
+meanwhile does not count. A store that is first filled with many keys (`begin_filling`) puts them
+into unsorted buffers, each sorted once on its way to the disk: a fifth of the time of sorted
+buffers (measured). Not done here: when to flush, snapshots, encryption, and holders on other
+machines.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ from streamlog.tables.state.store_transaction import MEMORY_BYTES, CacheBudget, 
 from streamlog.tables.stores.store import Change
 
 OWNER_FILE = "owner"
-"""The file that is locked, in the directory."""
+"""The file in the directory that is locked."""
 
 
 class DirectoryLock:
-    """Held from `acquire` until `release`."""
+    """A lock on a directory, held from `acquire` until `release`."""
 
     __slots__ = ("_file",)
 
@@ -67,8 +68,8 @@ class DirectoryLock:
         """Lock the directory `path`.
 
         Raises:
-            LogDirectoryLocked: somebody holds it, here or in another process.
-            LogDirectoryError: it is not there, or can't be written.
+            LogDirectoryLocked: it is locked, by this or another process.
+            LogDirectoryError: it does not exist, or can't be written.
         """
         name = f"{path}/{OWNER_FILE}"
         try:
@@ -93,52 +94,52 @@ class DirectoryLock:
         return cls(file)
 
     def release(self) -> None:
-        """Let go; a second time is harmless."""
+        """Release the lock; a second call is harmless."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
-"""A task's writes reach the disk in pieces of this size, or when `persist` says so."""
+"""A task's writes reach the disk in pieces of this size, or when `persist` is called."""
 
 BLOOM_BITS_PER_KEY = 10
-"""One look-up in a hundred for an absent key reads a block in vain; costs 1.25 bytes a key."""
+"""One look-up in a hundred for an absent key reads a block in vain; costs 1.25 bytes per key."""
 
 FILLING_BUFFERS_MAX = 4
-"""Of a store that is filled: with two, a write waits for the disk now and then, and holds the
-interpreter's lock meanwhile (95 ms were seen; 9 ms with four)."""
+"""Of a store that is being filled: with two, a write waits for the disk now and then, and holds the
+interpreter's lock meanwhile (up to 95 ms measured; 9 ms with four)."""
 
 FILLING_TABLES_MAX = 20
 """Flushed buffers that wait to be merged, 300 MiB in all: merging them can wait until the task
-runs, and took as much time as everything else (measured). Beyond that it would be too many."""
+runs, and took as long as everything else (measured). More would be too many."""
 
 OPEN_FILES_MAX = 128
 """Per task: a worker with a hundred tasks stays below the usual limits of a machine."""
 
 DAMAGED_FILE = "damaged"
-"""In the directory of a store in which something could not be read; whoever opens it next is told
-by it, and so are those who would take its files over."""
+"""Exists in the directory of a store in which a read failed. It warns the next opening of the
+store, and owners that would take over its files."""
 
 LOG_FILES_KEPT = 2
-"""RocksDB's own journals of events: this run's and the one before."""
+"""RocksDB's own event logs: this run's and the one before."""
 
 SIZES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
 
 RocksError = Exception
-"""What rocksdict raises: nothing more special. Each place turns it into an error of ours."""
+"""What rocksdict raises: it has no special class. Each caller converts it to an error of ours."""
 
 
 class RocksBudget:
     """The memory that all stores of one process share, bounded in bytes.
 
-    Half is RocksDB's: one cache for blocks, indexes and filters, in which the write buffers are
-    counted, with at most half of it. A quarter is for values that tasks keep at hand, a quarter
-    for commits that are not written to the stores yet.
+    Half is RocksDB's: one cache for blocks, indexes and filters, which also counts the write
+    buffers, with at most half of it. A quarter is for values that tasks cache, a quarter for
+    commits that are not written to the stores yet.
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
-        """`memory_bytes` for everything."""
+        """`memory_bytes` is the total."""
         rocksdb_bytes = memory_bytes // 2
         self.cache = Cache(rocksdb_bytes)
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
@@ -160,7 +161,7 @@ class RocksStore:
     )  # fmt: skip
 
     written_bytes: int
-    """What was written since it was opened, by the size of the keys and values."""
+    """The size of keys and values written since the store was opened."""
 
     def __init__(
         self, path: str, budget: RocksBudget, *, write_buffer_bytes: int, lock: DirectoryLock
@@ -172,10 +173,10 @@ class RocksStore:
         self.written_bytes = 0
         self._closed = self._is_filling = False
         self._database = self._opened()
-        # An iterator keeps the database, and its lock, alive: `close` has to end them.
+        # An open iterator keeps the database, and its lock, alive: `close` has to end iterators.
         self._scans: WeakSet[Generator[tuple[bytes, bytes], None, None]] = WeakSet()
         self._unlogged = WriteOptions()
-        # The stub calls it a method, the library made it a property.
+        # The stub declares a method, the library has a property.
         self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
 
     @classmethod
@@ -187,15 +188,15 @@ class RocksStore:
         write_buffer_bytes: int = WRITE_BUFFER_BYTES,
         lock: DirectoryLock | None = None,
     ) -> RocksStore:
-        """Open the state in the directory `path`, which is made if it is not there.
+        """Open the state in the directory `path`, which is created if it does not exist.
 
         `budget` is shared with the other stores of the process; without it the store has the
-        default budget for itself. A `lock` that is held already is released by `close`.
+        default budget for itself. A `lock` that is already held is released by `close`.
 
         Raises:
-            LogDirectoryLocked: another task, here or in another process, has it open.
-            CorruptData: the files are damaged; the message says how to go on.
-            LogDirectoryError: the directory can't be made, read or written.
+            LogDirectoryLocked: another task, in this or another process, has it open.
+            CorruptData: the files are damaged; the message says what to do.
+            LogDirectoryError: the directory can't be created, read or written.
         """
         make_directory(path)
         held = DirectoryLock.acquire(path) if lock is None else lock
@@ -209,16 +210,16 @@ class RocksStore:
             raise
 
     def begin_filling(self) -> None:
-        """Get ready for many writes and no reads: until `end_filling` a read is very slow."""
+        """Prepare for many writes and no reads: until `end_filling` a read is very slow."""
         self._reopen(is_filling=True)
 
     def end_filling(self) -> None:
-        """Bring to disk what was filled in, and be an ordinary store again."""
+        """Write everything to disk, and become an ordinary store again."""
         if self._is_filling:
             self._reopen(is_filling=False)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None if there is none."""
+        """Return the value, or None if there is none."""
         try:
             value: bytes | None = self._database.get(key)
         except RocksError as error:
@@ -234,7 +235,7 @@ class RocksStore:
         self.write([(key, None)])
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `low` up to but not including `high`, in order, as they are now."""
+        """Iterate over the current keys from `low` up to but not including `high`, in order."""
         options = ReadOptions()
         if high is not None:
             if high <= low:
@@ -276,7 +277,7 @@ class RocksStore:
             raise _explain(error, self._path) from error
 
     def persist(self) -> None:
-        """Begin to bring to disk what is in memory; RocksDB does so in the background."""
+        """Begin to write what is in memory to disk; RocksDB does so in the background."""
         try:
             self._database.flush(wait=False)
         except RocksError as error:
@@ -284,7 +285,7 @@ class RocksStore:
 
     @property
     def size_bytes(self) -> int:
-        """What the state takes in files and in write buffers; 0 after the end."""
+        """The size of the state in files and in write buffers; 0 after `close`."""
         if self._closed:
             return 0
         try:
@@ -293,25 +294,25 @@ class RocksStore:
             raise _explain(error, self._path) from error
 
     def checkpoint(self, path: str) -> None:
-        """Put all that is in here into a new directory `path`: links to the same files.
+        """Write the store's content to a new directory `path`, with links to existing files.
 
-        It is there as a whole or not at all; the store stays open, and may be written meanwhile.
+        The directory is complete or absent; the store stays open, and may be written meanwhile.
 
         Raises:
-            LogDirectoryError: the directory is there already, or can't be made.
+            LogDirectoryError: the directory already exists, or can't be created.
         """
         try:
-            # First, as this lets others work: the checkpoint would do it, and lets nobody.
+            # Flush first: this lets other threads run; a flush inside the checkpoint does not.
             self._database.flush()
             Checkpoint(self._database).create_checkpoint(path)
         except RocksError as error:
             raise _explain(error, self._path) from error
 
     def replace(self, paths: Sequence[str], changes: Iterable[Change]) -> None:
-        """Hold the rows of sorted files and these changes, and nothing else; all on disk.
+        """Replace all rows by those of sorted files and these changes, on disk.
 
         Args:
-            paths: files of `tables/local_disk/rocksdb_store` with different keys, which are copied.
+            paths: files of `write_sorted` with disjoint keys, which are copied.
             changes: applied on top of them.
 
         Raises:
@@ -319,12 +320,12 @@ class RocksStore:
         """
         self.delete_range(b"")
         try:
-            # Else the deletion would be newer than the rows of the files.
+            # Without this, the deletion would be newer than the rows of the files.
             self._database.flush()
             if paths:
                 self._database.ingest_external_file([*paths])
         except RocksError as error:
-            raise CorruptData(f"sorted files can't be taken into {self._path}: {error}") from error
+            raise CorruptData(f"sorted files can't be added to {self._path}: {error}") from error
         self.write(changes)
         try:
             self._database.flush()
@@ -344,8 +345,8 @@ class RocksStore:
     def _opened(self) -> Rdict:
         options = _options(self._budget, self._write_buffer_bytes, is_filling=self._is_filling)
         try:
-            # For a family that is not named here rocksdict takes the options of the last time,
-            # as far as they can be written down: no shared cache, no filters.
+            # For a family that is not named here, rocksdict uses the options stored by the last
+            # opening, which lack the shared cache and the filters.
             return Rdict(self._path, options, column_families={"default": options})
         except RocksError as error:
             raise _explain(error, self._path) from error
@@ -374,16 +375,16 @@ class RocksStore:
 
 
 def make_directory(path: str) -> None:
-    """Make a directory, and those above it, if it is not there.
+    """Create a directory and its parents, if it does not exist.
 
     Raises:
-        LogDirectoryError: it can't be made.
+        LogDirectoryError: it can't be created.
     """
     try:
         os.makedirs(path, exist_ok=True)  # noqa: PTH103 - a path is text in all of the engine
     except OSError as error:
         raise LogDirectoryError(
-            f"the state directory {path} can't be made: {error.strerror}; choose another one or "
+            f"the state directory {path} can't be created: {error.strerror}; choose another one or "
             "change its permissions"
         ) from error
 
@@ -394,16 +395,15 @@ def _scan(
     pairs: Iterator[tuple[bytes, bytes]],
     bounds: tuple[bytes, bytes | None, ReadOptions],
 ) -> Generator[tuple[bytes, bytes], None, None]:
-    # RocksDB reads the bound from where the caller's bytes lie as long as it iterates, and
-    # rocksdict does not keep them: without a reference here the scan ends wherever the memory,
-    # used again for something else, says so.
+    # RocksDB reads the bound from the caller's bytes as long as it iterates, and rocksdict does not
+    # keep them alive: without a reference here, the memory is reused and the scan ends anywhere.
     low, _, options = bounds
     last: bytes | None = None
     try:
         for pair in pairs:
             last = pair[0]
             yield pair
-        # It ends at a block that can't be read as it does at the last key, and does not say so.
+        # The scan ends silently at an unreadable block, as it does at the last key: check which.
         probe = database.iter(options)
         probe.seek(low if last is None else last)
         if last is not None and probe.valid():
@@ -417,7 +417,7 @@ def _options(budget: RocksBudget, write_buffer_bytes: int, *, is_filling: bool) 
     table = BlockBasedOptions()
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, block_based=False)
     table.set_block_cache(budget.cache)
-    # Else each table that is open holds its own in memory that nobody bounds.
+    # Without this, each open table has its own in memory without a bound.
     table.set_cache_index_and_filter_blocks(v=True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(v=True)
     options = Options(raw_mode=True)
@@ -439,11 +439,11 @@ def _options(budget: RocksBudget, write_buffer_bytes: int, *, is_filling: bool) 
 
 
 def _closed_error(path: str) -> UsageError:
-    return UsageError(f"the store in {path} is closed: its task has been given up")
+    return UsageError(f"the store in {path} is closed: its task has ended")
 
 
 def _explain(error: Exception, path: str) -> StreamlogError:
-    """RocksDB tells what went wrong in words only; these are the first ones of its Status."""
+    """Convert an error of RocksDB, whose kind is told only by the first words of its text."""
     text = " ".join(str(error).split())
     if isinstance(error, DbClosedError):
         return _closed_error(path)
@@ -451,7 +451,7 @@ def _explain(error: Exception, path: str) -> StreamlogError:
         with suppress(OSError), open(f"{path}/{DAMAGED_FILE}", "w") as file:  # noqa: PTH123 - text
             file.write(text)
         return CorruptData(
-            f"the state in {path} is damaged: start again, the changelog restores it ({text})"
+            f"the state in {path} is damaged: restart, the changelog restores it ({text})"
         )
     return LogDirectoryFailed(f"the state directory {path} can't be used: {text}")
 
@@ -464,16 +464,16 @@ SortedPair = tuple[bytes, bytes]
 def write_sorted(
     first: SortedPair, more: Iterator[SortedPair], path: str, *, file_bytes: int
 ) -> int:
-    """Write rows to a new file, until it is full or there are no more; returns how many.
+    """Write rows to a new file, until it is full or there are no more; returns their number.
 
     Args:
-        first: a row; a file without one can't be.
-        more: what follows it, by strictly ascending key; what is left belongs to the next file.
+        first: the first row; a file can't be empty.
+        more: the rows after it, by strictly ascending key; the rest belongs to the next file.
         path: of the file.
-        file_bytes: it is full when it holds so much.
+        file_bytes: the size from which on the file is full.
 
     Raises:
-        LogDirectoryFailed: the disk does not take them, or they are not sorted.
+        LogDirectoryFailed: the disk fails, or the rows are not sorted.
     """
     writer = _Writer(path)
     writer.add(first)
@@ -484,7 +484,7 @@ def write_sorted(
 
 
 def read_sorted(path: str) -> Iterator[SortedPair]:
-    """The rows of a file, in the order of their keys. The file stays as it is.
+    """Iterate over the rows of a file, in the order of their keys. The file is unchanged.
 
     Raises:
         CorruptData: the file is damaged.
@@ -504,7 +504,7 @@ def read_sorted(path: str) -> Iterator[SortedPair]:
 
 
 class _Writer:
-    """One file in the making."""
+    """Writes one sorted file."""
 
     def __init__(self, path: str) -> None:
         self.rows = self.size_bytes = 0

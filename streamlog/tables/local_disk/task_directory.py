@@ -1,15 +1,15 @@
-"""TaskDirectory: where the state of one task lies on this machine, from owner to owner.
+"""TaskDirectory: where the state of one task is on this machine, from owner to owner.
 
-`<task>/<epoch>/` is a database; each opening makes the next epoch, so a new owner never writes
-where an old one may still be at work. `<task>/snapshots/<epoch>-<number>/` are snapshots of a
+`<task>/<epoch>/` is a database; each opening creates the next epoch, so a new owner never writes
+where an old one may still be running. `<task>/snapshots/<epoch>-<number>/` are snapshots of a
 running one. A new epoch begins with the files of the newest of all these that is not open: links to
-the large files, which never change, and copies of the small ones. What was killed is as good as
-what was closed, up to what had reached the disk: its changelog offset tells what it lacks. What is
-damaged is logged and skipped; the changelog has it all. `task_directory` tells whether two workers
-share a disk. `WorkerIdentity` is the name by which a worker writes in transactions, the same after
-a restart (KIP-447 fences by the group's generation): a slot of the state directory, with a kernel
-lock on its file. Rule of the module: nothing is removed or taken over while it is locked. Not done
-here: when to look.
+the large files, which never change, and copies of the small ones. A store whose process was killed
+is as good as a closed one, up to what had reached the disk: its changelog offset tells what it
+lacks. What is damaged is logged and skipped; the changelog has it all. `state_host` tells whether
+two workers share a disk. `WorkerIdentity` is the name by which a worker writes in transactions,
+which survives a restart (KIP-447 fences by the group's generation): a slot of the state directory,
+with a kernel lock on its file. Rule of the module: nothing is removed or taken over while it is
+locked. Not done here: when to look.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOTS = "snapshots"
 SNAPSHOTS_KEPT = 2
-"""The newest ones; they hold on to files that their store has rewritten since."""
+"""The number of snapshots to keep; they hold on to files that their store has rewritten since."""
 SNAPSHOT_BYTES = 64 * 1024 * 1024
-"""A snapshot is made when so much was written since the last one: about a second of replay."""
+"""A snapshot is due when this much was written since the last one: a second of replay."""
 SNAPSHOT_INTERVAL_MS = 10 * 60 * 1000
-"""A store that is written to at all has one that is not much older."""
+"""A store that is being written has a snapshot that is not much older than this."""
 UNFINISHED = ".tmp"
-"""What a name ends with until all is there."""
+"""The suffix of a directory's name until it is complete."""
 EPOCHS_TRIED_MAX = 100
-"""Others may make the next epoch at the same moment, but not for ever."""
+"""Other owners may create the next epoch concurrently, but not forever."""
 CURRENT_FILE = "CURRENT"
-"""RocksDB's: names the file with the list of the others. Written last, it makes them a database."""
+"""RocksDB's: names the file that lists the others. It is written last and makes them a database."""
 LINKED = ".sst"
-"""Files that never change have names that end like this."""
+"""The suffix of files that never change."""
 STANDBY_FILE = "standby"
-"""In the directory of a store that only follows its changelog, for as long as it likes."""
+"""Exists in the directory of a store that only follows its changelog, for any length of time."""
 LEFT_OUT = ("LOCK", "LOG", OWNER_FILE, DAMAGED_FILE, STANDBY_FILE)
-"""What belongs to the directory, not to the database; RocksDB's journals have longer names."""
+"""Files of the directory, not of the database; RocksDB's old logs have longer names."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StateSource:
-    """A directory with a database that somebody may begin with; the greatest is the newest."""
+    """A directory with a database to begin with; the greatest is the newest."""
 
     epoch: int
     is_store: bool
-    """A store goes on after its snapshots."""
+    """A store is newer than its own snapshots."""
     number: int
     path: str
 
@@ -86,16 +86,16 @@ class TaskDirectory:
     def open(
         self, budget: RocksBudget, *, skip_locked: bool = False, is_standby: bool = False
     ) -> RocksStore:
-        """A store in a directory of its own, with the newest state that there is.
+        """Open a store in a new directory, with the newest state that exists.
 
         Args:
             budget: shared by the stores of the process.
             skip_locked: begin with an older state if another owner still has the newest one.
-            is_standby: the store is for no owner: nobody has to wait until it is closed.
+            is_standby: the store has no owner: no other opening has to wait until it is closed.
 
         Raises:
-            LogDirectoryLocked: another owner has the newest one, here or in another process.
-            LogDirectoryError: the directories can't be made, read or written.
+            LogDirectoryLocked: another owner has the newest one, in this or another process.
+            LogDirectoryError: the directories can't be created, read or written.
         """
         make_directory(f"{self._path}/{SNAPSHOTS}")
         sources = self.sources()
@@ -103,7 +103,7 @@ class TaskDirectory:
         if not skip_locked and (newest := next(owned, None)) is not None:
             DirectoryLock.acquire(newest.path).release()
         if any(map(_is_damaged, sources)):
-            # They share files, and nobody knows which of them.
+            # The sources share files, and which of these are damaged is unknown.
             logger.warning("state in %s is damaged: the changelog restores it", self._path)
             sources = []
             self._is_damaged = True
@@ -120,7 +120,7 @@ class TaskDirectory:
             raise
 
     def remove_old(self) -> None:
-        """Remove what owners before the one that has been opened here have left.
+        """Remove the stores of owners before the one that was opened here.
 
         Their snapshots stay until there are newer ones, unless they are damaged.
         """
@@ -130,7 +130,7 @@ class TaskDirectory:
         self._is_damaged = False
 
     def is_snapshot_due(self, store: RocksStore, now_ms: int) -> bool:
-        """Whether enough was written, or enough time has gone by, for another one."""
+        """Return whether enough was written, or enough time has passed, for another snapshot."""
         if self._snapshot_ms is None:
             self._snapshot_ms = now_ms
         fresh_bytes = store.written_bytes - self._snapshot_bytes
@@ -138,7 +138,7 @@ class TaskDirectory:
         return fresh_bytes >= SNAPSHOT_BYTES or (fresh_bytes > 0 and is_time)
 
     def snapshot(self, store: RocksStore, now_ms: int) -> None:
-        """Put aside what the open store holds now, and forget the oldest snapshots."""
+        """Write a snapshot of the open store, and remove the oldest snapshots."""
         self._snapshot_bytes, self._snapshot_ms = store.written_bytes, now_ms
         self._number += 1
         path = f"{self._path}/{SNAPSHOTS}/{self._epoch}-{self._number}"
@@ -152,7 +152,7 @@ class TaskDirectory:
                 shutil.rmtree(f"{self._path}/{SNAPSHOTS}/{name}", ignore_errors=True)
 
     def _made(self) -> tuple[str, DirectoryLock]:
-        """The directory of a new epoch, locked."""
+        """Create the directory of a new epoch; returns its path and lock."""
         for _ in range(EPOCHS_TRIED_MAX):
             epoch = 1 + max((source.epoch for source in self.sources(is_any=True)), default=0)
             path = f"{self._path}/{epoch}"
@@ -160,20 +160,22 @@ class TaskDirectory:
                 os.mkdir(path)  # noqa: PTH102 - as above
                 lock = DirectoryLock.acquire(path)
             except (FileExistsError, FileNotFoundError, LogDirectoryLocked):
-                continue  # Somebody else makes or cleans up at this moment.
+                continue  # Another owner creates or removes directories at this moment.
             except OSError as error:
                 raise LogDirectoryError(
-                    f"the state directory {path} can't be made: {error.strerror}; choose another "
-                    "one or change its permissions"
+                    f"the state directory {path} can't be created: {error.strerror}; choose another"
+                    " one or change its permissions"
                 ) from error
             self._epoch = epoch
             self._number = self._snapshot_bytes = 0
             self._snapshot_ms = None
             return path, lock
-        raise LogDirectoryError(f"no directory can be made in {self._path}: others are made there")
+        raise LogDirectoryError(
+            f"no directory can be created in {self._path}: other workers keep creating theirs"
+        )
 
     def sources(self, *, is_any: bool = False) -> list[StateSource]:
-        """What one can begin with, the newest first; `is_any`: what is not complete as well."""
+        """Return what a store can begin with, newest first; with `is_any`, incomplete ones too."""
         found = [
             StateSource(int(name), is_store=True, number=0, path=f"{self._path}/{name}")
             for name in _names(self._path)
@@ -189,21 +191,21 @@ class TaskDirectory:
 
 
 class AbandonedTasks:
-    """Finds the state of tasks that nobody on this machine has had for some time."""
+    """Finds the state of tasks that no process on this machine has had open for some time."""
 
     __slots__ = ("_delay_ms", "_idle_since_ms", "_path")
 
     def __init__(self, path: str, *, delay_ms: int) -> None:
-        """`path` is the app's state directory; what is idle for `delay_ms` is removed."""
+        """`path` is the app's state directory; a task idle for `delay_ms` is removed."""
         self._path = path
         self._delay_ms = delay_ms
         self._idle_since_ms: dict[str, int] = {}
 
     def remove(self, now_ms: int) -> list[str]:
-        """Look, and remove what has been found idle for long enough; returns the tasks' names.
+        """Remove the tasks that have been idle for long enough; returns their names.
 
-        Times are those of a clock that never goes back, and begin with the first look: how old
-        the files are says nothing of how long they have been idle.
+        Times are those of a clock that never goes back, and count from the first call: the age of
+        the files does not tell for how long they have been idle.
         """
         idle = {name for name in _names(self._path) if _is_idle(f"{self._path}/{name}")}
         since_ms = {name: self._idle_since_ms.get(name, now_ms) for name in idle}
@@ -216,7 +218,7 @@ class AbandonedTasks:
 
 
 def _is_idle(path: str) -> bool:
-    """Whether this is a task's directory, and nobody has a store open in it."""
+    """Return whether this is a task's directory in which no store is open."""
     stores = [name for name in _names(path) if name.isdecimal()]
     is_task = bool(stores) or SNAPSHOTS in _names(path)
     return is_task and not any(_is_locked(f"{path}/{name}") for name in stores)
@@ -231,7 +233,7 @@ def _is_locked(path: str) -> bool:
 
 
 def _remove_task(path: str) -> None:
-    """Remove a task's directory, as far as nobody has begun to use it."""
+    """Remove a task's directory, except what is in use by now."""
     directory = TaskDirectory(path)
     for source in directory.sources(is_any=True):
         _remove(source)
@@ -243,24 +245,24 @@ def _remove_task(path: str) -> None:
 def _take_over(
     source: StateSource, path: str, lock: DirectoryLock, budget: RocksBudget
 ) -> RocksStore | None:
-    """A store in `path` with the files of `source`; None if they can't be used."""
+    """Open a store in `path` with the files of `source`; returns None if they can't be used."""
     try:
         with _hold_lock(source):
             _clone(source.path, path)
         return RocksStore.open(path, budget=budget, lock=lock)
     except LogDirectoryLocked:
-        logger.info("%s is in use: its task is restored from something older", source.path)
-    except OSError as error:  # Another owner of the task cleans up.
+        logger.info("%s is in use: its task begins with older state", source.path)
+    except OSError as error:  # Another owner of the task removes old directories.
         logger.info("%s can't be taken over: %s", source.path, error)
     except CorruptData as error:
-        logger.warning("%s can't be used, something older is tried: %s", source.path, error)
+        logger.warning("%s can't be used, trying older state: %s", source.path, error)
     _empty(path)
     return None
 
 
 @contextmanager
 def _hold_lock(source: StateSource) -> Iterator[None]:
-    """Nobody opens or removes the store meanwhile. Snapshots are only ever removed."""
+    """Keep others from opening or removing a store. Snapshots are never opened in place."""
     lock = DirectoryLock.acquire(source.path) if source.is_store else None
     try:
         yield
@@ -271,7 +273,7 @@ def _hold_lock(source: StateSource) -> Iterator[None]:
 
 def _clone(source: str, path: str) -> None:
     names = [name for name in _names(source) if not name.startswith(LEFT_OUT)]
-    names.sort(key=CURRENT_FILE.__eq__)  # Last: without it nobody takes the rest for a database.
+    names.sort(key=CURRENT_FILE.__eq__)  # Last: without it, the rest is not a database.
     for name in names:
         if name.endswith(LINKED):
             _link(f"{source}/{name}", f"{path}/{name}")
@@ -289,7 +291,7 @@ def _link(source: str, path: str) -> None:
 
 
 def _remove(source: StateSource) -> None:
-    """Remove a directory that nobody has open."""
+    """Remove a directory that is not open."""
     try:
         with _hold_lock(source):
             shutil.rmtree(source.path)
@@ -318,7 +320,7 @@ def _is_damaged(source: StateSource) -> bool:
 
 
 def _names(path: str) -> list[str]:
-    """What is in a directory; nothing if it is not there, or is no directory."""
+    """Return the names in a directory; none if it does not exist or is not a directory."""
     try:
         return os.listdir(path)  # noqa: PTH208 - as above
     except (FileNotFoundError, NotADirectoryError):
@@ -329,10 +331,10 @@ _TASK = re.compile(r"(\d+)_(\d+)")
 
 
 def state_host(path: str) -> str:
-    """A name that is the same for all processes on this state directory, which is made.
+    """Return a name that all processes on this state directory share; creates the directory.
 
     Raises:
-        LogDirectoryError: it can't be made.
+        LogDirectoryError: it can't be created.
     """
     make_directory(path)
     found = os.stat(path)  # noqa: PTH116 - paths are text in all of the engine
@@ -340,7 +342,7 @@ def state_host(path: str) -> str:
 
 
 def tasks_with_state(path: str) -> Iterator[tuple[int, int]]:
-    """Sub-topology and partition of the tasks that have state in this directory."""
+    """Yield sub-topology and partition of the tasks that have state in this directory."""
     try:
         names = os.listdir(path)  # noqa: PTH208 - as above
     except FileNotFoundError:
@@ -357,7 +359,7 @@ _NAME = re.compile(rb"[0-9a-f]{32}")
 
 
 class WorkerIdentity:
-    """A place among the workers of an app on this machine. Use it in a `with` block."""
+    """A slot among the workers of an app on this machine. Use it in a `with` block."""
 
     def __init__(self, app_id: str, state_path: str) -> None:
         self._app_id = app_id
@@ -367,7 +369,7 @@ class WorkerIdentity:
         """Begins with the app's id and a "-", as the names of its topics do."""
 
     def __enter__(self) -> Self:
-        """Take the first place that is free.
+        """Take the first free slot.
 
         Raises:
             LogDirectoryError: the state directory can't be used.
@@ -405,7 +407,7 @@ class WorkerIdentity:
         raise LogDirectoryError(f"{SLOTS_MAX} workers have locked {self._path}")
 
     def _name(self) -> str:
-        """What the file says; a new name if it says nothing yet, or was written in part."""
+        """Return the name in the file; a new one if it has none, or was written in part."""
         found = os.pread(self._lock, 64, 0)
         if _NAME.fullmatch(found) is None:
             found = secrets.token_hex(16).encode()

@@ -1,12 +1,12 @@
-"""The changelog of a task: its state as records, and the way back.
+"""The changelog of a task: its state as records, and how to restore it.
 
-A checkpoint is a list of records that the runner sends at once, see decisions/001: each change as
-(store prefix + key, value), a missing value deleting, and under a reserved key the
-Progress: how far every input has been taken into this state. The same keys are used in the
-store, which remembers beside them the changelog offset it reflects. Rule of the file:
-applying records is idempotent and in order, and the offset is written last; so a crash at
-any point is repaired by replaying from the offset that is found. Not done here: reading and
-sending records (the runner's) and caching (`transaction`).
+A checkpoint is a list of records that the runner sends as one batch (decision 001): each change as
+(store prefix + key, value), with a missing value for a deletion, and under a reserved key the
+`TaskProgress`: the input offsets that the state contains. The store uses the same keys, and also
+holds the changelog offset that it reflects. Rule of the file: applying records is idempotent and in
+order, and the offset is written last, so a crash at any point is repaired by replaying from the
+stored offset. Not done here: reading and sending records (the runner's job) and caching
+(`store_transaction`).
 """
 
 from __future__ import annotations
@@ -30,51 +30,51 @@ PROGRESS_KEY = b"\x00progress"
 """Reserved: keys of stores begin with the length of the store's name, which is never 0."""
 
 OFFSET_KEY = b"\x00changelog-offset"
-"""Reserved, in the store only: the next changelog offset to be applied."""
+"""Reserved, in the store only: the next changelog offset to apply."""
 
 READ_KEY = b"\x00changelog-read"
-"""Reserved, in the store only: up to where the changelog was read, and in which log."""
+"""Reserved, in the store only: the position up to which the changelog was read, and its log."""
 
 BASE_KEY = b"\x00base"
-"""Reserved, in a changelog only: the state begins anew here, with what follows. Nothing before it
-counts any more, whatever compaction has left of it."""
+"""Reserved, in a changelog only: the state starts anew with the records that follow. All earlier
+records are void, whichever of them compaction has left."""
 
 TRUNCATED = "it was truncated"
-"""So begins what tells that a changelog lacks records that a store was made of."""
+"""The beginning of `why` if a changelog lacks records that a store was made of."""
 
 ROWS_FROM, ROWS_TO = b"\x01", b"\xff\xff"
-"""All keys of stores lie between these: no name of one has a byte as high."""
+"""All keys of stores lie between these: no store's name has a byte this high."""
 
 WRITE_KEYS_MAX = 1_000
-"""Keys per write: one write holds the interpreter's lock for as long as it takes (5 ms)."""
+"""Keys per write: one write holds the interpreter's lock until it is done (5 ms)."""
 
 NO_EPOCH = -1
 """An unknown leader epoch."""
 
 FORMAT_VERSION = 2
-"""Of the encoded Progress. A reader refuses what it does not know: see `Progress.decode`."""
+"""Of the encoded progress. A reader refuses an unknown version: see `TaskProgress.decode`."""
 
 _OFFSET = struct.Struct(">q")
 _READ = struct.Struct(">qi16sqI")
 
 
 class SourceLog(NamedTuple):
-    """Which log an input offset belongs to.
+    """The log that an input offset belongs to.
 
     A topic that is deleted and created again under its name is another log, and so is, from some
     offset on, a log that was truncated.
     """
 
     topic_id: bytes = b""
-    """Empty if the broker tells none."""
+    """Empty if the broker reports none."""
     leader_epoch: int = NO_EPOCH
-    """Of the record before the offset."""
+    """The leader epoch of the record before the offset."""
     cuts: int = 0
     """How many times the log was found truncated below what the task had read."""
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
-    """Progress as JSON; rows instead of a mapping, as JSON's keys are text."""
+    """Progress as JSON; rows instead of a mapping, because JSON's keys are text."""
 
     version: int
     offsets: list[tuple[str, int, int, str, int, int]]
@@ -87,12 +87,12 @@ _decode = msgspec.json.Decoder(_Wire).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgress:
-    """What a state has taken in.
+    """The input offsets that a state contains, and the state of the engine's parts.
 
-    `offsets` is the next offset to read per input partition, and `logs` tells which log it belongs
-    to, as far as that is known. `sections` belong to the parts
-    of the engine, each under its own name (stream time, provenance, ...): plain data, that
-    is None, bool, int, float, str, and lists and dicts (with str keys) of these.
+    `offsets` is the next offset to read per input partition, and `logs` is the log that it belongs
+    to, where that is known. `sections` belong to the parts of the engine, each under its own name
+    (stream time, provenance, ...): plain data, that is None, bool, int, float, str, and lists and
+    dicts (with str keys) of these.
     """
 
     offsets: Offsets = field(default_factory=dict)
@@ -100,7 +100,7 @@ class TaskProgress:
     sections: Mapping[str, object] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """As bytes; equal progress gives equal bytes."""
+        """Return the progress as bytes; equal progress has equal bytes."""
         rows: list[tuple[str, int, int, str, int, int]] = []
         for place, offset in sorted(self.offsets.items()):
             log = self.logs.get(place, SourceLog())
@@ -109,7 +109,7 @@ class TaskProgress:
 
     @classmethod
     def decode(cls, data: bytes) -> TaskProgress:
-        """The progress in these bytes; tuples of the sections come back as lists.
+        """Return the progress in these bytes; tuples in the sections become lists.
 
         Raises:
             CorruptData: the bytes are not progress, or a newer streamlog has written them.
@@ -120,8 +120,9 @@ class TaskProgress:
             raise CorruptData(f"the progress of a task is not readable: {error}") from error
         if wire.version != FORMAT_VERSION:
             raise CorruptData(
-                f"the progress of a task has format {wire.version}, this streamlog reads "
-                f"{FORMAT_VERSION}: a newer one has written it; use that one, or reset the app"
+                f"the progress of a task has format {wire.version}, and this streamlog reads "
+                f"{FORMAT_VERSION}: a newer version has written it; use that version, or reset the "
+                "app"
             )
         offsets = {(topic, partition): at for topic, partition, at, *_ in wire.offsets}
         try:
@@ -136,16 +137,20 @@ class TaskProgress:
 
 
 def checkpoint(changes: Changes, progress: TaskProgress) -> Changes:
-    """The records of one commit, in the order in which they are sent and applied."""
+    """Return the records of one commit, in the order in which they are sent and applied."""
     return changes.followed_by(PROGRESS_KEY, progress.encode())
 
 
 def apply_records(store: KeyValueStore, records: Iterable[Change], *, next_offset: int) -> None:
-    """Bring changelog records into the store, which then reflects the log before `next_offset`.
+    """Apply changelog records to the store, which then reflects the log before `next_offset`.
 
-    Written in slices. After a crash between two of them the store holds a part of the
-    records with the old offset, and replaying from there gives the same state.
+    Writes in slices. After a crash between two slices the store has some of the records and the old
+    offset; replaying from there results in an equal state.
     """
+    # 2,500 records from offset 100, in slices of 1,000, the last one with the offset 2600:
+    # 1. A crash after the first slice: the store says 100 and has 1,000 of the records. The
+    #    restart applies all 2,500 again, which overwrites the 1,000 with equal values.
+    # 2. A crash after the last slice: the store says 2600; nothing is replayed.
     offset = store_offset(next_offset)
     if isinstance(records, Changes):
         start = 0
@@ -161,7 +166,7 @@ def apply_records(store: KeyValueStore, records: Iterable[Change], *, next_offse
 
 
 def changelog_offset(store: KeyValueStore) -> int:
-    """The next changelog offset to apply: what the store reflects lies before it."""
+    """Return the next changelog offset to apply: the store reflects the log before it."""
     data = store.get(OFFSET_KEY)
     if data is None:
         return 0
@@ -175,51 +180,51 @@ def changelog_offset(store: KeyValueStore) -> int:
 
 
 def store_offset(next_offset: int) -> Change:
-    """The row by which a store says that it reflects the changelog before this offset."""
+    """Return the row that says that the store reflects the changelog before this offset."""
     return OFFSET_KEY, _OFFSET.pack(next_offset)
 
 
 class ReadUpTo(NamedTuple):
-    """Up to where a changelog was read into a store; a task writes what is behind that itself."""
+    """The position up to which a changelog was read into a store; the task writes what follows."""
 
     offset: int
     leader_epoch: int
-    """Of the record before."""
+    """Of the record before the position."""
     topic_id: bytes
-    """Of the changelog; zero if the broker tells none."""
+    """Of the changelog; zero if the broker reports none."""
     last_offset: int = -1
-    """Of the last record before; -1 if there is none."""
+    """Of the last record before the position; -1 if there is none."""
     last_crc: int = 0
-    """Of its key and value: see `crc_of`."""
+    """Of that record's key and value: see `crc_of`."""
 
     def row(self) -> Change:
-        """As the store keeps it."""
+        """Return the position as the store keeps it."""
         return READ_KEY, _READ.pack(*self)
 
 
 def crc_of(key: bytes | None, value: bytes | None) -> int:
-    """By which a record is told from another one at the same offset."""
+    """Return a checksum that tells a record from another one at the same offset."""
     return crc32(value or b"", crc32(key or b""))
 
 
 def stored_read_up_to(store: KeyValueStore) -> ReadUpTo | None:
-    """What the store says of it; None if it says nothing."""
+    """Return the position that the store keeps; None if it keeps none."""
     data = store.get(READ_KEY)
     return None if data is None or len(data) != _READ.size else ReadUpTo(*_READ.unpack(data))
 
 
 def stored_progress(store: KeyValueStore) -> TaskProgress | None:
-    """The progress the store reflects; None if nothing has been committed yet."""
+    """Return the progress that the store reflects; None if nothing has been committed yet."""
     data = store.get(PROGRESS_KEY)
     return None if data is None else TaskProgress.decode(data)
 
 
 class Restoration:
-    """Brings a store up to a changelog, from the offset that the store reflects.
+    """Brings a store up to date with a changelog, from the offset that the store reflects.
 
-    A store that can't be continued from, because the log no longer has the records that
-    would follow (it was cut at either end, or compacted), is emptied and built anew: `rebuilt`
-    says so, and `why` says what does not fit.
+    A store that can't be continued, because the log no longer has the records that would follow (it
+    was truncated or compacted), is emptied and rebuilt: `rebuilt` says so, and `why` gives the
+    reason.
     """
 
     __slots__ = ("_store", "end_offset", "is_new", "position", "start_offset", "why")
@@ -235,9 +240,9 @@ class Restoration:
     ) -> None:
         """`start_offset` and `end_offset` are the changelog's, read before restoring.
 
-        Before `complete_offset` compaction may have removed what told of deletions: a store
-        that reflects less than that can't be continued from. `departure` says why the changelog is
-        not the one that the store was made of, if it is not.
+        Before `complete_offset` compaction may have removed deletions: a store that reflects less
+        than that can't be continued. `departure` is the reason why the changelog is not the one
+        that the store was made of, if it is not.
         """
         self._store = store
         self.start_offset = start_offset
@@ -246,7 +251,7 @@ class Restoration:
         self.is_new = self.position == 0 and stored_progress(store) is None
         """Whether the store had no state at all."""
         self.why = "" if self.is_new else departure or self._misfit(complete_offset)
-        """What does not fit; empty if all does."""
+        """Why the store can't be continued; empty if it can."""
         if self.rebuilt:
             store.delete_range(b"")
         if self.rebuilt or self.is_new:
@@ -273,17 +278,17 @@ class Restoration:
 
     @property
     def remaining(self) -> int:
-        """Offsets still to go; an upper bound for records, as a compacted log has gaps."""
+        """Offsets left; an upper bound of the records, because a compacted log has gaps."""
         return max(self.end_offset - self.position, 0)
 
     def resume_in(self, store: KeyValueStore) -> None:
-        """Bring what follows into this store, which lies over the one that was begun with."""
+        """Apply further records to this store, which wraps the one that it began with."""
         self._store = store
 
     def apply(self, records: Iterable[Change], *, next_offset: int) -> None:
-        """Records from `position` on, in order; `next_offset` is where reading goes on.
+        """Apply records from `position` on, in order; `next_offset` is where reading continues.
 
-        It may be beyond the last record, as control records and gaps carry no change.
+        It may be beyond the last record, because control records and gaps carry no change.
 
         Raises:
             CorruptData: the log goes backwards.
@@ -297,14 +302,14 @@ class Restoration:
         self.position = next_offset
 
     def read_up_to(self, read: ReadUpTo | None) -> None:
-        """What is applied next was read up to here; None: in which log is unknown."""
+        """Store the position up to which the log was read; None: the log is unknown."""
         self._store.write([(READ_KEY, None) if read is None else read.row()])
 
     def begin_anew(self) -> None:
-        """A base comes next in the changelog: forget all rows."""
+        """Remove all rows: a base follows in the changelog."""
         self._store.delete_range(ROWS_FROM, ROWS_TO)
         self._store.write([(PROGRESS_KEY, None)])
 
     def progress(self) -> TaskProgress | None:
-        """The progress as of `position`; None if the log holds none yet."""
+        """Return the progress as of `position`; None if the log holds none yet."""
         return stored_progress(self._store)

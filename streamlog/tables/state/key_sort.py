@@ -1,9 +1,9 @@
-"""Keys brought into their order with what belongs to them, for stores that write in order.
+"""Sorts keys together with their values, for stores that write in order.
 
-Comparing a hundred thousand keys two by two, each time where they happen to lie, costs more than
-writing them. Most begin alike, and soon differ: so they are put in order by eight bytes at a time,
-behind what they have in common, as numbers. The rule of the file: `ordering.pxd` says in C what is
-said here; change both or neither.
+Comparing a hundred thousand keys pairwise, each wherever it lies in memory, costs more than writing
+them. Most keys share a prefix and differ soon after it, so they are sorted by the eight bytes after
+the common prefix, as numbers. The rule of the file: `key_sort.pxd` does in C what this file does;
+change both or neither.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from operator import itemgetter
 from typing import Any
 
 FEW = 16
-"""Places that are looked at."""
+"""The number of entries to check."""
 
 
 def sort_by_key(keys: list[bytes], values: list[Any]) -> None:
-    """Sort the keys where they are, and each one's value along with it.
+    """Sort the keys in place, and the values along with them.
 
-    The keys are distinct; keys of equal rank may come in any order.
+    The keys are distinct; the order of equal keys is undefined.
 
     Raises:
-        ValueError: there are not as many values.
+        ValueError: the lists differ in length.
     """
     pairs = sorted(zip(keys, values, strict=True), key=itemgetter(0))
     keys[:] = [key for key, _ in pairs]
@@ -29,7 +29,7 @@ def sort_by_key(keys: list[bytes], values: list[Any]) -> None:
 
 
 def next_place(own: list[Any], start: int, keys: list[Any], at: int) -> int:
-    """Where among the next few from `start` on the very object `keys[at]` is; -1 if nowhere."""
+    """Return the index of the object `keys[at]` among the next few from `start`; -1 if absent."""
     for place in range(start, min(start + FEW, len(own))):
         if own[place] is keys[at]:
             return place

@@ -1,19 +1,19 @@
 """StoreTransaction and DeferredStore: what a task has changed, on its way to the store on disk.
 
-`StoreTransaction` is a write-back cache: a task sees its own writes at once, also in scans, and
+`StoreTransaction` is a write-back cache: a task sees its own writes immediately, also in scans, and
 nothing reaches the store before the changelog has it. `commit` takes exactly the records that were
-sent; what was written since stays pending. Values that were read stay cached within a share of the
-process's `CacheBudget`. `DeferredStore` gathers commits in memory below the transaction: the store
-on disk may lag behind the changelog, as its offset tells what it lacks, so a key that changes with
-every commit is written once for many. Rules of the module:
+sent; later writes stay pending. Values that were read stay cached within a share of the process's
+`CacheBudget`. `DeferredStore` gathers commits in memory below the transaction: the store on disk
+may lag behind the changelog, because its offset tells what it lacks, so a key that changes with
+every commit is written once for many commits. Rules of the module:
 
 1. A pending None is a deletion; a cached None is a key known to be absent.
 2. Deferred commits go to disk in slices with the offset in the last one, so a restart repairs a
-   crash at any point by replaying the changelog from the offset that it finds.
-3. What waits is bounded in bytes, for all tasks of a process together, and in records, which a
-   restart replays. The shares of a budget never add up to more than the whole.
+   crash at any point by replaying the changelog from the stored offset.
+3. Waiting changes are bounded in bytes, for all tasks of a process together, and in records, which
+   a restart replays. The shares of a budget never add up to more than the whole.
 
-Not done here: sending, and deciding when to commit (`size_bytes` is there to decide by).
+Not done here: sending, and deciding when to commit (`size_bytes` helps to decide).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from streamlog.tables.stores.memory_store import Scans, SortedKeys
 from streamlog.tables.stores.store import Change, Changes, KeyValueStore, prefix_end
 
 MEMORY_BYTES = 192 * 1024 * 1024
-"""Default for the state of all tasks of a process, what RocksDB keeps included."""
+"""Default for the state of all tasks of a process, RocksDB's memory included."""
 MEMORY_BYTES_MIN = 16 * 1024 * 1024
-"""With less, every write would go to the disk by itself."""
+"""With less, every write would go to the disk on its own."""
 EACH_BYTES_MAX = 16 * 1024 * 1024
 """Enough for some 80,000 small aggregates of one task."""
 
@@ -44,11 +44,11 @@ class Bounded(Protocol):
     """A cache with a bound."""
 
     def resize(self, bound_bytes: int) -> None:
-        """Take no more than this from now on, and give back what is more."""
+        """Set the bound, and free what exceeds it."""
 
 
 class CacheBudget:
-    """Shares out a number of bytes."""
+    """Shares a number of bytes among its members."""
 
     __slots__ = ("_each_bytes_max", "_members", "_total_bytes")
 
@@ -59,16 +59,16 @@ class CacheBudget:
 
     @property
     def share_bytes(self) -> int:
-        """What each one may take."""
+        """The bytes that each member may take."""
         return min(self._each_bytes_max, self._total_bytes // max(len(self._members), 1))
 
     def join(self, member: Bounded) -> None:
-        """One more takes part: it and the others are told their new bound."""
+        """Add a member, and resize all of them."""
         self._members.add(member)
         self._tell()
 
     def leave(self, member: Bounded) -> None:
-        """One gives its share back; it keeps nothing."""
+        """Remove a member, which keeps nothing, and resize the others."""
         self._members.discard(member)
         member.resize(0)
         self._tell()
@@ -79,11 +79,11 @@ class CacheBudget:
 
 
 WAITING_BYTES = 48 * 1024 * 1024
-"""Default bound of what waits, all tasks of a process together, by estimate."""
+"""Default bound of waiting changes, for all tasks of a process together, by estimate."""
 
 
 class WaitingBudget:
-    """The memory that what waits may take, shared by the stores of one process."""
+    """The memory that waiting changes may take, shared by the stores of one process."""
 
     __slots__ = ("bound_bytes", "used_bytes")
 
@@ -96,16 +96,16 @@ CACHE_BYTES = 16 * 1024 * 1024
 """Default bound of the cache of one task: enough for some 80,000 small aggregates."""
 
 ENTRY_BYTES = 160
-"""What an entry costs beyond its key and value: two objects' heads and a slot in a dict."""
+"""What an entry costs beyond its key and value: two object headers and a dict entry."""
 
 MANY = 4_096
-"""Of so many changes that come at once one in `SAMPLE` is looked at for its size."""
+"""From this many changes at once, one in `SAMPLE` is measured for its size."""
 
 SAMPLE = 16
 
 
 class _Missing(Enum):
-    """Tells "not here" from a None that means something."""
+    """Distinguishes "not here" from a meaningful None."""
 
     MISSING = 0
 
@@ -123,7 +123,7 @@ class StoreTransaction:
     )  # fmt: skip
 
     size_bytes: int
-    """What the pending changes take in memory, by estimate."""
+    """The memory that the pending changes take, by estimate."""
 
     def __init__(
         self,
@@ -134,14 +134,14 @@ class StoreTransaction:
     ) -> None:
         """`cache_bytes` bounds what is kept after a commit; 0 keeps nothing.
 
-        With a `budget` the bound is a share of it instead, until this is closed.
+        With a `budget`, the bound is a share of it instead, until `close`.
         """
         self._store = store
         self._pending: dict[bytes, bytes | None] = {}
         self._fresh: Changes | None = None
-        """Changes that are pending as they came, and all there are: nobody has looked for one."""
+        """All pending changes, as they came in columns, as long as no key was looked up."""
         self._given: Changes | None = None
-        """What `changes` gave last, as long as nothing has been changed since."""
+        """The last result of `changes`, as long as nothing was changed since."""
         self._keys = SortedKeys()
         self._scans: Scans[bytes | None] = Scans()
         self._cache = _Cache(cache_bytes)
@@ -151,7 +151,7 @@ class StoreTransaction:
         self.size_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
-        """The value as this transaction sees it."""
+        """Return the value as this transaction sees it."""
         if self._fresh is not None:
             self._index()
         found: _Found = self._pending.get(key, _MISSING)
@@ -167,11 +167,11 @@ class StoreTransaction:
         self._change(key, value)
 
     def delete(self, key: bytes) -> None:
-        """Remove one key, pending, whether it is there or not."""
+        """Remove one key, pending, whether it exists or not."""
         self._change(key, None)
 
     def _index(self) -> None:
-        """Let changes that came as columns be found by their keys."""
+        """Index the changes that came as columns by their keys."""
         if self._fresh is not None:
             fresh, self._fresh = self._fresh, None
             self._pending = dict(fresh)
@@ -193,31 +193,31 @@ class StoreTransaction:
         self._pending[key] = value
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `low` up to but not including `high`, in order, pending changes included."""
+        """Iterate over keys from `low` to `high`, exclusive, in order, pending changes included."""
         self._index()
         changed = self._scans.begin(self._keys.range(low, high), self._pending)
         return overlay(self._store.range(low, high), changed)
 
     def stored(self, key: bytes) -> bytes | None:
-        """The value as of the last commit, whatever has been changed since."""
+        """Return the value as of the last commit."""
         return self._store.get(key)
 
     def stored_range(
         self, low: bytes = b"", high: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """As `range`, as of the last commit."""
+        """Iterate as `range` does, as of the last commit."""
         return self._store.range(low, high)
 
     def delete_range(self, low: bytes, high: bytes | None = None) -> None:
         """Remove the keys from `low` up to but not including `high`, pending.
 
-        One change for each, as the changelog knows no ranges.
+        One change for each key, because the changelog knows no ranges.
         """
         for key, _ in self.range(low, high):
             self._change(key, None)
 
     def write(self, changes: Iterable[Change]) -> None:
-        """Take in the changes in their order, pending."""
+        """Add the changes in their order, pending."""
         self._index()
         if self._scans.are_open:
             self._scans.settle()
@@ -242,7 +242,7 @@ class StoreTransaction:
             self._change(key, value)
 
     def close(self) -> None:
-        """Roll back and close the store beneath."""
+        """Roll back and close the underlying store."""
         self.rollback()
         if self._budget is not None:
             self._budget.leave(self._cache)
@@ -250,27 +250,27 @@ class StoreTransaction:
         self._store.close()
 
     def changes(self) -> Changes:
-        """The pending changes, in no order of keys; they stay pending until `commit`."""
+        """Return the pending changes, in no order of keys; they stay pending until `commit`."""
         pending = self._pending
         self._given = self._fresh or Changes(list(pending), list(pending.values()))
         return self._given
 
     def commit(self, records: Changes, *, next_offset: int) -> None:
-        """The changelog has taken `records` and goes on at `next_offset`: store them.
+        """Store `records`, which the changelog has taken and which end before `next_offset`.
 
-        `records` are earlier `changes()` with the progress behind them, just as they were
-        sent. A key that has been written again since then stays pending.
+        `records` are the result of an earlier `changes`, followed by the progress, as they were
+        sent. A key that was written again since then stays pending.
         """
         self._scans.settle()
         apply_records(self._store, records, next_offset=next_offset)
         self._cache.renew(records)
         given = self._given
         if given is not None and (records is given or records.head is given):
-            self.rollback()  # They are all that is pending.
+            self.rollback()  # The records are all that is pending.
             return
         self._index()
         pending = self._pending
-        # Identity: an equal value written since is another change, but to the same value.
+        # By identity: an equal value that was written since is another change, and stays pending.
         for key, value in records:
             if pending.get(key, _MISSING) is value:
                 del pending[key]
@@ -279,10 +279,10 @@ class StoreTransaction:
         self._keys = SortedKeys(pending)
 
     def rollback(self) -> None:
-        """Forget the pending changes.
+        """Discard the pending changes.
 
-        Not to be used while records are under way to the changelog: whether they arrived is
-        for a restoration to find out.
+        Do not call this while records are on their way to the changelog: only a restoration finds
+        out whether they arrived.
         """
         self._scans.settle()
         self._given = self._fresh = None
@@ -292,7 +292,7 @@ class StoreTransaction:
 
 
 def _estimated_bytes(changes: Changes) -> int:
-    """What changes take in memory, as if all were like those looked at."""
+    """Return the memory that changes take, extrapolated from a sample."""
     found = 0
     for keys, values, start, stop in changes.runs():
         step = SAMPLE if stop - start >= MANY else 1
@@ -301,14 +301,14 @@ def _estimated_bytes(changes: Changes) -> int:
 
 
 def _size_bytes(keys: Collection[bytes], values: Iterable[bytes | None]) -> int:
-    """What changes take in memory, by estimate."""
+    """Return the memory that changes take, by estimate."""
     return ENTRY_BYTES * len(keys) + total_bytes(keys) + total_bytes(values)
 
 
 def overlay(
     stored: Iterator[tuple[bytes, bytes]], changed: Iterator[Change]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Stored pairs with the changed ones in their places; both ascending by key."""
+    """Iterate over the stored pairs, overlaid with the changed ones; both ascend by key."""
     first = next(changed, None)
     return stored if first is None else _merge_changes(stored, chain((first,), changed))
 
@@ -333,8 +333,8 @@ def _merge_changes(
 class _Cache:
     """Values by key within a bound: two generations, the older one dropped when full.
 
-    What is used moves to the young generation, so a key in use survives. Nothing is moved
-    or counted for keys that leave, unlike with a list in order of use.
+    A key that is used moves to the young generation, so a key in use survives. Unlike with a list
+    in order of use, keys that leave cost no moves and no counting.
     """
 
     __slots__ = ("__weakref__", "_generation_bytes", "_old", "_young", "_young_bytes")
@@ -346,13 +346,13 @@ class _Cache:
         self._young_bytes = 0
 
     def resize(self, bound_bytes: int) -> None:
-        """Keep to another bound; what was kept under a larger one goes."""
+        """Set another bound; a smaller one drops everything."""
         if bound_bytes // 2 < self._generation_bytes:
             self._young, self._old, self._young_bytes = {}, {}, 0
         self._generation_bytes = bound_bytes // 2
 
     def get(self, key: bytes) -> _Found:
-        """The cached value; None is known to be absent, _MISSING is not known."""
+        """Return the cached value; None is known to be absent, _MISSING is not cached."""
         found: _Found = self._young.get(key, _MISSING)
         if found is _MISSING and self._old:
             found = self._old.get(key, _MISSING)
@@ -361,7 +361,7 @@ class _Cache:
         return found
 
     def renew(self, changes: Iterable[Change]) -> None:
-        """Remember new values of the keys that are known here: those that somebody reads."""
+        """Store new values of the keys that are cached: those that are being read."""
         if not self._young and not self._old:
             return
         for key, value in changes:
@@ -369,7 +369,7 @@ class _Cache:
                 self.add(key, value)
 
     def add(self, key: bytes, value: bytes | None) -> None:
-        """Remember a value; it counts again when it is written again, which only turns earlier."""
+        """Store a value. A key that is stored again counts again, which ends a generation early."""
         entry_bytes = ENTRY_BYTES + len(key) + len(value or b"")
         if self._young_bytes + entry_bytes > self._generation_bytes:
             if entry_bytes > self._generation_bytes:
@@ -382,16 +382,17 @@ class _Cache:
 
 
 REPLAY_RECORDS_MAX = 800_000
-"""A task's changes that are not on disk: what a crash makes a restart replay, in a second."""
+"""A task's changes that are not on disk: what a restart replays after a crash, in a second."""
 
 GONE_SHARE = 4
-"""One in so many has to have come and gone; else all the others go down."""
+"""If fewer than one in this many changes have come and gone, the others are written to disk."""
 
 SAMPLE_STEP = 16
-"""One in so many changes is looked at for its size."""
+"""One in this many changes is measured for its size."""
 
 _RESERVED = b"\x01"
-"""Keys below are no store's: progress, owner and offset. They go last, the offset behind all."""
+"""Keys below are no store's: progress, owner and offset. They are written last, the offset at the
+very end."""
 
 
 class _Unbuffered(Enum):
@@ -403,14 +404,14 @@ _Buffered: TypeAlias = bytes | Literal[_Unbuffered.MISSING] | None
 
 
 class DurableStore(KeyValueStore, Protocol):
-    """Port: a store that keeps some of what is written to it in memory before it is on disk."""
+    """Port: a store that keeps some of its writes in memory before they are on disk."""
 
     def persist(self) -> None:
-        """Begin to bring all of it to disk; does not wait for that."""
+        """Begin to write everything to disk, without waiting."""
 
 
 class DeferredStore:
-    """A KeyValueStore that writes to the one beneath when enough has come together."""
+    """A KeyValueStore that writes to the underlying one when enough changes wait."""
 
     __slots__ = (
         "_budget", "_keys", "_lasts", "_sampled", "_sampled_bytes", "_scans", "_size_bytes",
@@ -418,21 +419,21 @@ class DeferredStore:
     )  # fmt: skip
 
     def __init__(self, store: DurableStore, budget: WaitingBudget | None = None) -> None:
-        """`budget` is shared with the other stores of the process; by default its own."""
+        """`budget` is shared with the other stores of the process; by default, it is not shared."""
         self._store = store
         self._budget = budget or WaitingBudget()
         self._waiting = WriteBuffer()
         self._keys = SortedKeys()
         self._lasts: dict[bytes, bytes] = {}
-        """By prefix of a named store: the last key that has gone down."""
+        """By prefix of a named store: the last key that was written to disk."""
         self._scans: Scans[bytes | None] = Scans()
         self._sampled = self._sampled_bytes = 0
         self._size_bytes = 0
         self._unsafe = 0
-        """Changes since the store was told to persist: a crash may lose as many."""
+        """Changes since the last `persist`: a crash may lose this many."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, whether it waits or not."""
+        """Return the value, whether it waits or not."""
         found: _Buffered = self._waiting.get(key, _UNBUFFERED)
         return self._store.get(key) if found is _UNBUFFERED else found
 
@@ -445,18 +446,18 @@ class DeferredStore:
         self.write([(key, None)])
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `low` up to but not including `high`, in order, as they are now."""
+        """Iterate over the current keys from `low` up to but not including `high`, in order."""
         waiting = self._scans.begin(self._keys.range(low, high), self._waiting)
         return overlay(self._store.range(low, high), waiting)
 
     def concurrent_range(
         self, low: bytes, high: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """As `range`, for another thread than the one that writes; `get` is for any.
+        """Iterate as `range` does, in another thread than the one that writes; `get` is for any.
 
-        Each row is as it was or as it is. It costs a look at everything that waits.
+        Each row is as it was or as it is. The call costs a pass over all waiting changes.
         """
-        keys, values = self._waiting.columns()  # What leaves it from now on is below already.
+        keys, values = self._waiting.columns()  # What leaves it later is in the store by then.
         changed = [
             (key, value)
             for key, value in zip(keys, values, strict=True)
@@ -471,7 +472,7 @@ class DeferredStore:
         self._store.delete_range(low, high)
 
     def write(self, changes: Iterable[Change]) -> None:
-        """Take in the changes; if they end a commit, the store may be written."""
+        """Add the changes; if they end a commit and enough wait, write to the store."""
         fresh = Changes.of(changes)
         waiting = self._waiting
         if self._scans.are_open:
@@ -495,7 +496,7 @@ class DeferredStore:
             self._unsafe = 0
 
     def flush(self) -> None:
-        """Write all that waits to the store beneath, but for what has come and gone."""
+        """Write everything that waits to the underlying store, except what has come and gone."""
         self._drop_gone()
         self._write_down()
 
@@ -513,11 +514,15 @@ class DeferredStore:
         self._forget()
 
     def _drop_gone(self) -> bool:
-        """Forget what is to be removed from the store and is not there; whether that was much.
+        """Drop deletions of keys that the store does not have; returns whether they were many.
 
-        A window's rows lie behind those of all windows before it. So where nothing beneath lies
-        behind what has gone down, all that has come since is known to be nowhere else.
+        A window's rows come after those of all earlier windows. So if the store has no row after
+        the last one that was written, all later rows exist in memory only.
         """
+        # Rows of window 1 were written to disk; those of 2 and 3 wait.
+        # 1. Window 2 closes and its rows are deleted before they ever reached the disk: the store
+        #    has nothing after window 1, so the deletions are dropped with the rows.
+        # 2. Window 1 closes: its rows are on disk, so its deletions are written.
         waiting = self._waiting
         before = len(waiting)
         removed = waiting.removed()
@@ -536,7 +541,10 @@ class DeferredStore:
         return (before - len(waiting)) * GONE_SHARE >= before
 
     def _note_lasts(self, keys: Sequence[bytes], reserved: int) -> None:
-        """The keys in their order have gone down, the reserved ones in front."""
+        """Note the last key per named store of these sorted keys, which were written to disk.
+
+        The first `reserved` keys belong to no store.
+        """
         stop = len(keys)
         while stop > reserved:
             last = keys[stop - 1]
@@ -545,7 +553,7 @@ class DeferredStore:
             stop = bisect_left(keys, prefix, reserved, stop)
 
     def close(self) -> None:
-        """Write what waits, and close the store beneath."""
+        """Write what waits, and close the underlying store."""
         try:
             self.flush()
         finally:
@@ -557,7 +565,7 @@ class DeferredStore:
         self._sampled_bytes += total_bytes(keys) + total_bytes(values)
 
     def _count(self) -> None:
-        """What waits in memory, as if all were like those looked at."""
+        """Update the estimate of the memory that waiting changes take, from a sample."""
         mean_bytes = ENTRY_BYTES + self._sampled_bytes // max(self._sampled, 1)
         size_bytes = len(self._waiting) * mean_bytes
         self._budget.used_bytes += size_bytes - self._size_bytes
@@ -572,5 +580,5 @@ class DeferredStore:
 
 
 def _prefix_of(key: bytes) -> bytes:
-    """What all keys of its named store begin with (`StoreSpec.prefix`)."""
+    """Return the prefix of all keys of its named store (`StoreSpec.prefix`)."""
     return key[: 1 + key[0]] if key else b""

@@ -1,11 +1,11 @@
-"""Waiting: the last change of each key, in columns, until a store takes them.
+"""WriteBuffer: the last change of each key, in columns, until a store takes them.
 
-A task writes down the same rows with every commit, in the same order and under the very same
-objects as keys. So where a change goes is one of the next places behind where the one before it
-went, and is found by looking at whose object is there: of a hundred thousand keys each look-up in
-a dictionary waits for memory. The rule of the file: it may be compiled; one thread writes, and
-what another one copies (`columns`) is as it was or as it is. Not done here: counting bytes, and
-when they go to the store (`deferred`).
+A task writes the same rows with every commit, in equal order and with the very same objects as
+keys. So the index of a change is one of the next few after the index of the change before it, and
+is found by comparing object identity; a look-up in a dictionary of a hundred thousand keys would
+wait for memory each time. The rule of the file: it may be compiled; one thread writes, and what
+another one copies (`columns`) is the state before or after a write. Not done here: counting bytes,
+and when changes go to the store (`store_transaction`).
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ _Columns: TypeAlias = "tuple[list[bytes], list[bytes | None], dict[bytes, int]]"
 
 
 class WriteBuffer:
-    """Keys and their values, where None is a key that is to be removed."""
+    """Keys and their values; None is a key to remove."""
 
     __slots__ = ("_columns",)
 
     def __init__(self) -> None:
-        # One object, as another thread may ask while they are replaced.
+        # One object, because another thread may read it while it is replaced.
         self._columns: _Columns = ([], [], {})
-        """Keys, values, and where in these each key is."""
+        """Keys, values, and the index of each key."""
 
     def __len__(self) -> int:
         return len(self._columns[0])
 
     def __getitem__(self, key: bytes) -> bytes | None:
-        """The value of a key that is there.
+        """Return the value of an existing key.
 
         Raises:
-            KeyError: it is not.
+            KeyError: the key is not in the buffer.
         """
         _, values, places = self._columns
         return values[places[key]]
 
     def get(self, key: bytes, default: Any) -> Any:  # noqa: ANN401 - a value, or whatever it is
-        """The value, or what is given for a key that is not there; for any thread."""
+        """Return the value, or `default` for a missing key; for any thread."""
         _, values, places = self._columns
         place = places.get(key)
         return default if place is None or place >= len(values) else values[place]
 
     def keys_from(self, start: int) -> Sequence[bytes]:
-        """Those that came when there were so many already."""
+        """Return the keys from index `start` on, in the order in which they came."""
         return self._columns[0][start:]
 
     def columns(self) -> tuple[list[bytes], list[bytes | None]]:
-        """All keys in the order in which they came, and the value of each, as lists of their own.
+        """Return new lists of all keys, in the order in which they came, and their values.
 
-        For any thread; a key that comes meanwhile may be missing.
+        For any thread; a key that is added meanwhile may be missing.
         """
         own_keys, own_values, _ = self._columns
         keys, values = own_keys[:], own_values[:]
@@ -69,10 +69,10 @@ class WriteBuffer:
         return keys[:count], values[:count]
 
     def in_order(self) -> tuple[list[bytes], list[bytes | None]]:
-        """The same, by key.
+        """Return new lists of all keys and their values, sorted by key.
 
         Raises:
-            TypeError: a key is something else than bytes.
+            TypeError: a key is not bytes.
         """
         own_keys, own_values, _ = self._columns
         keys, values = own_keys[:], own_values[:]
@@ -80,7 +80,7 @@ class WriteBuffer:
         return keys, values
 
     def put_all(self, keys: list[bytes], values: list[bytes | None], start: int, stop: int) -> None:
-        """The value of each key from now on, of those from `start` up to but not including `stop`.
+        """Set the values of the keys from index `start` up to but not including `stop`.
 
         Raises:
             IndexError: there are fewer keys or values.
@@ -107,12 +107,12 @@ class WriteBuffer:
             next_place = place + 1
 
     def removed(self) -> list[bytes]:
-        """The keys that are to be removed."""
+        """Return the keys to remove."""
         keys, values, _ = self._columns
         return [keys[at] for at in range(len(values)) if values[at] is None]
 
     def drop_removed(self, spans: list[tuple[bytes, bytes]]) -> None:
-        """Forget those of them that lie in a span: from a key up to but not including another."""
+        """Drop those keys to remove that lie in a span: from a key up to but excluding another."""
         own_keys, own_values, _ = self._columns
         keys: list[bytes] = []
         values: list[bytes | None] = []
@@ -127,7 +127,7 @@ class WriteBuffer:
         self._columns = (keys, values, places)
 
     def clear(self) -> None:
-        """Nothing waits any more; who asks meanwhile is told what did."""
+        """Remove everything; a concurrent reader may still see the old columns."""
         self._columns = ([], [], {})
 
 
@@ -139,7 +139,7 @@ def _is_in(key: bytes, spans: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _place_of(key: bytes, keys: list[bytes], places: dict[bytes, int]) -> int:
-    """Where the key is; a new one is at the end, and lacks its value."""
+    """Return the index of the key; a new one is appended, without a value."""
     count = len(keys)
     place = places.setdefault(key, count)
     if place == count:

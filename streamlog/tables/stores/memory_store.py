@@ -1,13 +1,13 @@
-"""MemoryStore: a KeyValueStore in memory, and the sorted keys and scans that it is built on.
+"""MemoryStore: a KeyValueStore in memory, and the sorted keys and scans that it consists of.
 
-A dictionary with its keys in order. The test driver and every model test run on it, and it holds to
-the same contract as the store on disk. `SortedKeys` is a list of sorted blocks of bounded length:
-finding, adding and removing a key costs a binary search and the move of at most one block; added
-keys wait unsorted until someone reads the order (the shape of Grant Jenks' `sortedcontainers`).
-`Scans` show a store as it was when they began and copy only what is left when the store is about to
-change. `CachedStore` keeps all rows of a named store in memory as well. Rules of the module: a scan
-costs what is read of it; whoever changes a store calls `settle` first. Not done here: bounds, and
-survival of the process (the changelog's).
+A dictionary with its keys in order. The test driver and every model test run on it, and it
+satisfies the contract of the store on disk. `SortedKeys` is a list of sorted blocks of bounded
+length: finding, adding and removing a key costs a binary search and the move of at most one block;
+added keys wait unsorted until the order is read (the shape of Grant Jenks' `sortedcontainers`).
+`Scans` show a store as it was when they began, and copy only what is unread when the store is about
+to change. `CachedStore` keeps all rows of a named store in memory as well. Rules of the module: a
+scan costs what is read of it; code that changes a store calls `settle` first. Not done here:
+bounds, and survival of the process (the changelog's job).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from streamlog.errors import UsageError
 from streamlog.tables.stores.store import Change, KeyValueStore, StoreSpec, prefix_end
 
 V = TypeVar("V")
-"""Values: bytes, or None for keys that are to be removed."""
+"""Values: bytes, or None for keys to remove."""
 V_co = TypeVar("V_co", covariant=True)
-"""The same, for who only reads them."""
+"""Values, for code that only reads them."""
 
 
 class Values(Protocol[V_co]):
     """Port: the value of each key."""
 
     def __getitem__(self, key: bytes) -> V_co:
-        """That of a key that is there."""
+        """Return the value of an existing key."""
 
 
 class _OpenScan(Generic[V]):
-    """One scan: an iterator that can be made independent of what it reads."""
+    """An iterator that can be made independent of what it reads."""
 
     __slots__ = ("__weakref__", "_pairs")
 
@@ -60,17 +60,17 @@ class Scans(Generic[V]):
     def __init__(self) -> None:
         self._begun: WeakSet[_OpenScan[V]] = WeakSet()
         self.are_open = False
-        """Whether there may be some: to be asked before `settle`, which costs more."""
+        """Whether scans may be open: check this before `settle`, which costs more."""
 
     def begin(self, keys: Iterator[bytes], values: Values[V]) -> Iterator[tuple[bytes, V]]:
-        """These keys in their order, and their values, as they are now."""
+        """Iterate over these keys in their order, with their current values."""
         scan = _OpenScan((key, values[key]) for key in keys)
         self._begun.add(scan)
         self.are_open = True
         return scan
 
     def settle(self) -> None:
-        """Keys or values are about to change."""
+        """Make all scans independent: keys or values are about to change."""
         for scan in list(self._begun):
             scan.settle()
         self._begun.clear()
@@ -78,10 +78,10 @@ class Scans(Generic[V]):
 
 
 BLOCK_KEYS_MAX = 1_024
-"""A block splits beyond this: moving 8 KiB of pointers costs less than a microsecond."""
+"""A larger block is split: moving 8 KiB of pointers costs less than a microsecond."""
 
 REBUILD_SHARE = 4
-"""When a fourth or more of the keys are new, sorting everything beats inserting one by one."""
+"""If at least one key in this many is new, sorting everything is faster than inserting."""
 
 
 class SortedKeys:
@@ -95,15 +95,15 @@ class SortedKeys:
         self._added: list[bytes] = list(keys)
 
     def add(self, key: bytes) -> None:
-        """Add a key that is not there yet."""
+        """Add a key that does not exist yet."""
         self._added.append(key)
 
     def add_all(self, keys: Iterable[bytes]) -> None:
-        """Add distinct keys that are not there yet."""
+        """Add distinct keys that do not exist yet."""
         self._added.extend(keys)
 
     def remove(self, key: bytes) -> None:
-        """Remove a key that is there."""
+        """Remove an existing key."""
         self._settle()
         index = bisect_left(self._lasts, key)
         block = self._blocks[index]
@@ -118,7 +118,7 @@ class SortedKeys:
         self._blocks, self._lasts, self._added = [], [], []
 
     def range(self, low: bytes, high: bytes | None) -> Iterator[bytes]:
-        """Keys from `low` up to but not including `high`; the keys must not change meanwhile."""
+        """Iterate over keys from `low` up to but not including `high`; do not change the keys."""
         self._settle()
         first = bisect_left(self._lasts, low)
         for index in range(first, len(self._blocks)):
@@ -130,7 +130,7 @@ class SortedKeys:
             yield from block[start:] if start else block
 
     def _settle(self) -> None:
-        """Give every added key its place."""
+        """Move every added key to its position."""
         if not self._added:
             return
         added, self._added = self._added, []
@@ -144,7 +144,7 @@ class SortedKeys:
         keys = [key for block in self._blocks for key in block]
         keys += added
         keys.sort()
-        # Half full, so that the next keys do not split every block at once.
+        # Half full, so that the next keys do not split every block immediately.
         step = BLOCK_KEYS_MAX // 2
         self._blocks = [keys[at : at + step] for at in range(0, len(keys), step)]
         self._lasts = [block[-1] for block in self._blocks]
@@ -173,7 +173,7 @@ class MemoryStore:
         self._closed = False
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None if there is none."""
+        """Return the value, or None if there is none."""
         self._check_open()
         return self._values.get(key)
 
@@ -191,7 +191,7 @@ class MemoryStore:
             self._keys.remove(key)
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `low` up to but not including `high`, in order, as they are now."""
+        """Iterate over the current keys from `low` up to but not including `high`, in order."""
         self._check_open()
         return self._scans.begin(self._keys.range(low, high), self._values)
 
@@ -202,12 +202,12 @@ class MemoryStore:
             self.delete(key)
 
     def persist(self) -> None:
-        """Nothing is brought to disk: there is none."""
+        """Do nothing: there is no disk."""
 
     def write(self, changes: Iterable[Change]) -> None:
         """Apply the changes in their order."""
         self._check_open()
-        # Drawn to the end first: if the iterable fails half-way, nothing has been changed.
+        # Exhaust the iterable first: if it fails half-way, nothing has been changed.
         for key, value in list(changes):
             if value is None:
                 self.delete(key)
@@ -215,7 +215,7 @@ class MemoryStore:
                 self.put(key, value)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self._closed = True
         self._scans.settle()
         self._values = {}
@@ -228,11 +228,11 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise UsageError("the store is closed: its task has been given up")
+            raise UsageError("the store is closed: its task has ended")
 
 
 class CachedStore:
-    """A KeyValueStore for one named store of a task."""
+    """A KeyValueStore for one named store of a task, with all its rows in memory."""
 
     __slots__ = ("_memory", "_prefix", "_store")
 
@@ -242,7 +242,7 @@ class CachedStore:
         self._memory: MemoryStore | None = None
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None if there is none."""
+        """Return the value, or None if there is none."""
         return self._rows.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -256,7 +256,7 @@ class CachedStore:
         self._store.delete(key)
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `low` up to but not including `high`, in order, as they are now."""
+        """Iterate over the current keys from `low` up to but not including `high`, in order."""
         return self._rows.range(low, high)
 
     def delete_range(self, low: bytes, high: bytes | None = None) -> None:
@@ -271,10 +271,10 @@ class CachedStore:
         self._store.write(found)
 
     def close(self) -> None:
-        """The store beneath is the task's to close."""
+        """Do nothing: the task closes the underlying store."""
 
     def look_again(self) -> None:
-        """The store beneath has been changed by somebody else."""
+        """Forget the rows in memory: the underlying store was changed directly."""
         self._memory = None
 
     @property

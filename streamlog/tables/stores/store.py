@@ -1,13 +1,13 @@
 """KeyValueStore, the port of every store, and the layouts of keys.
 
-One store holds the whole state of a task: the named stores of the topology lie in it side by side,
-each under its own prefix, so one atomic write covers all of them and the progress. Keys are ordered
-bytes, and their layout is the order in which state is read: a window key begins with the end of the
-window, so closing windows is one scan. A key that others follow is escaped (00 becomes 00 FF, and
-00 01 ends it), so the order of escaped keys is that of the keys. `ordered_serde` gives numbers and
-times bytes in their own order, for ranges; on topics keys are Kafka's. Rule of the module: these
-layouts are in changelogs and never change. Not done here: caching and rollback (`tables/state`),
-values' types.
+One store holds the whole state of a task: the named stores of the topology share it, each under its
+own prefix, so one atomic write covers all of them and the progress. Keys are ordered bytes, and
+their layout is the order in which state is read: a window key begins with the end of the window, so
+closing windows is one scan. A key that is followed by other bytes is escaped (00 becomes 00 FF, and
+00 01 ends it), so the order of escaped keys is that of the keys. `ordered_serde` encodes numbers
+and times as bytes that sort like them, for ranges; on topics keys are Kafka's. Rule of the module:
+these layouts are in changelogs and never change. Not done here: caching and rollback
+(`tables/state`), values' types.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def ordered_serde(declared: object) -> tuple[Serde[Any], bool]:
-    """The serde for keys of this type in a store, and whether its bytes are in their order.
+    """Return the serde for store keys of this type, and whether its bytes sort like the keys.
 
     Raises:
-        SerdeError: the type can't be written down.
+        SerdeError: there is no serde for the type.
     """
     if declared is datetime:
         return OrderedMoment(), True
@@ -53,21 +53,25 @@ class OrderedInt:
     """A signed integer of 64 bits, shifted to an unsigned one."""
 
     def dumps(self, obj: int) -> bytes:
-        """Eight bytes."""
-        IntSerde().dumps(obj)  # Refuses what is no integer of 64 bits.
+        """Return eight bytes."""
+        IntSerde().dumps(obj)  # Refuses anything but an integer of 64 bits.
         return _UNSIGNED.pack(obj + _SIGN)
 
     def loads(self, data: bytes) -> int:
-        """The integer."""
+        """Return the integer."""
         return _unpack(data) - _SIGN
 
 
 class OrderedFloat:
-    """A double: bits of negative ones turned round, the sign of the others."""
+    """A double: all bits of negative numbers inverted, the sign bit of the others."""
 
     def dumps(self, obj: float) -> bytes:
-        """Eight bytes; -0.0 is 0.0, and what is no number has no place in an order."""
-        data = FloatSerde().dumps(obj)  # Refuses what is no number.
+        """Return eight bytes; -0.0 becomes 0.0.
+
+        Raises:
+            SerdeError: the number is NaN, which has no order.
+        """
+        data = FloatSerde().dumps(obj)  # Refuses anything but a number.
         number: float = _DOUBLE.unpack(data)[0]
         if math.isnan(number):
             raise SerdeError("nan can't be a key: it equals nothing, not even itself")
@@ -75,23 +79,23 @@ class OrderedFloat:
         return _UNSIGNED.pack(bits ^ (_ALL if bits & _SIGN else _SIGN))
 
     def loads(self, data: bytes) -> float:
-        """The double."""
+        """Return the double."""
         bits = _unpack(data)
         number: float = _DOUBLE.unpack(_UNSIGNED.pack(bits ^ (_SIGN if bits & _SIGN else _ALL)))[0]
         return number
 
 
 class OrderedMoment:
-    """An aware datetime as microseconds since 1970; it comes back in UTC."""
+    """An aware datetime as microseconds since 1970; it is decoded in UTC."""
 
     def dumps(self, obj: datetime) -> bytes:
-        """Eight bytes."""
+        """Return eight bytes."""
         if not isinstance(obj, datetime) or obj.tzinfo is None:
-            raise SerdeError(f"a datetime with a time zone is expected as the key, not {obj!r}")
+            raise SerdeError(f"the key must be a datetime with a time zone, not {obj!r}")
         return _UNSIGNED.pack((obj - _EPOCH) // _MICROSECOND + _SIGN)
 
     def loads(self, data: bytes) -> datetime:
-        """The same moment."""
+        """Return the moment in UTC."""
         return _EPOCH + (_unpack(data) - _SIGN) * _MICROSECOND
 
 
@@ -106,22 +110,22 @@ Change: TypeAlias = tuple[bytes, bytes | None]
 """A key and its new value; None deletes."""
 
 STORE_NAME_BYTES_MAX = 255
-"""A store's name is written before each of its keys, after one byte with its length."""
+"""A store's name precedes each of its keys, after one byte with its length."""
 
 _SPAN = struct.Struct(">QQ")
 _END = struct.Struct(">Q")
 
 
 Run: TypeAlias = tuple[list[bytes], list[bytes | None], int, int]
-"""Keys and values, and from where up to where they count."""
+"""Keys, values, and the range of indexes that count."""
 
 
 class Changes:
-    """Changes as columns, each key once; iterated over, it gives each as a `Change`.
+    """Changes as columns, each key once; iteration yields each one as a `Change`.
 
-    A commit of many rows hands on two lists instead of a tuple for each row. They are not copied
-    where only a part of them goes on, or one more behind them: a copy looks at every key and value,
-    which of many rows are in no cache any more.
+    A commit of many rows passes on two lists instead of a tuple for each row. Taking a part, or
+    appending one more change, copies nothing: a copy would touch every key and value, most of which
+    are no longer in the processor's caches.
     """
 
     __slots__ = ("_keys", "_start", "_stop", "_values", "head")
@@ -132,10 +136,10 @@ class Changes:
         values: list[bytes | None] | None = None,
         head: Changes | None = None,
     ) -> None:
-        """The lists are kept and not copied: they are not to be changed any more.
+        """Keeps the lists and does not copy them: do not change them afterwards.
 
         Raises:
-            ValueError: the columns are not of one length.
+            ValueError: the columns differ in length.
         """
         self._keys: list[bytes] = [] if keys is None else keys
         self._values: list[bytes | None] = [] if values is None else values
@@ -143,11 +147,11 @@ class Changes:
             raise ValueError(f"columns of {len(self._keys)} and {len(self._values)} entries")
         self._start, self._stop = 0, len(self._keys)
         self.head = head
-        """The changes that these begin with, if they are others and some more."""
+        """Changes that precede these, if these only follow others."""
 
     @classmethod
     def of(cls, changes: Iterable[Change]) -> Changes:
-        """The changes as columns, of each key the last one; columns are given back as they are."""
+        """Return the changes as columns, the last one of each key; columns are returned as is."""
         if isinstance(changes, Changes):
             return changes
         found = dict(changes)
@@ -162,7 +166,7 @@ class Changes:
             yield from zip(keys[start:stop], values[start:stop], strict=True)
 
     def runs(self) -> Iterator[Run]:
-        """All of them in their order, as they are kept: nothing is copied."""
+        """Iterate over all changes in order, as they are stored, without copying."""
         if self.head is not None:
             yield from self.head.runs()
         if self._start < self._stop:
@@ -170,23 +174,23 @@ class Changes:
 
     @property
     def row_keys(self) -> list[bytes]:
-        """The keys, as a list of their own."""
+        """The keys, as a new list."""
         return [key for keys, _, start, stop in self.runs() for key in keys[start:stop]]
 
     @property
     def row_values(self) -> list[bytes | None]:
-        """The values, as a list of their own."""
+        """The values, as a new list."""
         return [value for _, values, start, stop in self.runs() for value in values[start:stop]]
 
     @property
     def last_key(self) -> bytes | None:
-        """The key of the last one; None if there are none."""
+        """The last key; None if there are no changes."""
         if self._start < self._stop:
             return self._keys[self._stop - 1]
         return None if self.head is None else self.head.last_key
 
     def part(self, start: int, stop: int) -> Changes:
-        """Those from `start` up to but not including `stop`, or to the last."""
+        """Return the changes from index `start` up to but not including `stop`."""
         cut = 0 if self.head is None else len(self.head)
         if self.head is not None and stop <= cut:
             return self.head.part(start, stop)
@@ -198,24 +202,24 @@ class Changes:
         return own
 
     def let_go(self) -> None:
-        """Nobody needs them any more; how many there were is still known."""
+        """Free all keys and values; the length stays known."""
         for keys, values, _, _ in self.runs():
             let_go(keys)
             let_go(values)
 
     def followed_by(self, key: bytes, value: bytes | None) -> Changes:
-        """These and one more."""
+        """Return these changes and one more."""
         return Changes([key], [value], head=self)
 
 
 class KeyValueStore(Protocol):
     """Port: an ordered map of bytes to bytes, the state of one task.
 
-    Keys are compared byte by byte. There is one writer, and no reader beside it.
+    Keys are compared byte by byte. There is one writer, and no other reader.
     """
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None if there is none."""
+        """Return the value, or None if there is none."""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value."""
@@ -224,19 +228,19 @@ class KeyValueStore(Protocol):
         """Remove one key, if it is there."""
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `low` up to but not including `high` (None: to the last), in order.
+        """Iterate over keys from `low` up to but not including `high` (None: to the end), in order.
 
-        The scan shows the store as it was when it was asked for, whatever is written meanwhile.
+        The scan shows the store as it was at the call, whatever is written meanwhile.
         """
 
     def delete_range(self, low: bytes, high: bytes | None = None) -> None:
-        """Remove the keys from `low` up to but not including `high` (None: to the last)."""
+        """Remove the keys from `low` up to but not including `high` (None: to the end)."""
 
     def write(self, changes: Iterable[Change]) -> None:
         """Apply the changes in their order: all of them or, after a crash, none."""
 
     def close(self) -> None:
-        """Give everything back; the store can't be used any more. Closing twice is harmless."""
+        """Release everything; the store can't be used afterwards. Closing twice is harmless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +261,13 @@ class StoreSpec:
 
     @property
     def prefix(self) -> bytes:
-        """What each key of this store begins with, and no key of another store does."""
+        """The prefix of all keys of this store, and of no key of another store."""
         name = self.name.encode()
         return bytes((len(name),)) + name
 
 
 class NamedStore:
-    """One named store inside the store of its task: the same keys, without their prefix."""
+    """One named store inside the store of its task: the same keys without their prefix."""
 
     __slots__ = ("_end", "_prefix", "_store")
 
@@ -273,7 +277,7 @@ class NamedStore:
         self._end = prefix_end(self._prefix)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None if there is none."""
+        """Return the value, or None if there is none."""
         return self._store.get(self._prefix + key)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -285,7 +289,7 @@ class NamedStore:
         self._store.delete(self._prefix + key)
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys of this store from `low` up to but not including `high`, in order."""
+        """Iterate over this store's keys from `low` up to but not including `high`, in order."""
         cut = len(self._prefix)
         pairs = self._store.range(self._prefix + low, self._bound(high))
         return ((key[cut:], value) for key, value in pairs)
@@ -299,13 +303,13 @@ class NamedStore:
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
-    """The lowest key above every key that begins with `prefix`; None if there is none."""
+    """Return the smallest key after all keys with this prefix; None if there is none."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes((head[-1] + 1,)) if head else None
 
 
 def window_key(end_ms: int, start_ms: int, key: bytes) -> bytes:
-    """The key of one window's row, ordered by (end, start, key).
+    """Return the key of a window's row, ordered by (end, start, key).
 
     Both times are milliseconds since the epoch, in [0, 2^63).
     """
@@ -313,15 +317,15 @@ def window_key(end_ms: int, start_ms: int, key: bytes) -> bytes:
 
 
 def split_window_key(data: bytes) -> tuple[int, int, bytes]:
-    """End, start and key of a window's row, as `window_key` put them together."""
+    """Return end, start and key from the result of `window_key`."""
     end_ms, start_ms = _SPAN.unpack_from(data)
     return end_ms, start_ms, data[_SPAN.size :]
 
 
 def window_bound(end_ms: int) -> bytes:
-    """The lowest key of any window that ends at `end_ms` or later; a time below 0 counts as 0.
+    """Return the smallest key of a window that ends at `end_ms` or later; negative counts as 0.
 
-    `range(b"", window_bound(t + 1))` are the rows of the windows that end at `t` or before.
+    `range(b"", window_bound(t + 1))` contains the rows of the windows that end at `t` or before.
     """
     return _END.pack(max(end_ms, 0))
 
@@ -336,33 +340,33 @@ _ZERO, _ESCAPED, _KEY_END = b"\x00", b"\x00\xff", b"\x00\x01"
 
 
 def escape_key(key: bytes) -> bytes:
-    """A key that may be followed by something."""
+    """Return the key as bytes that other bytes may follow."""
     return key.replace(_ZERO, _ESCAPED) + _KEY_END
 
 
 def unescape_key(data: bytes) -> tuple[bytes, int]:
-    """The key at the beginning of these bytes, and where it ends."""
-    end = data.index(_KEY_END)  # In the key itself FF follows every zero.
+    """Return the key at the beginning of these bytes, and the index after it."""
+    end = data.index(_KEY_END)  # Within the key, FF follows every zero.
     return data[:end].replace(_ESCAPED, _ZERO), end + len(_KEY_END)
 
 
 def time_bytes(time_ms: int) -> bytes:
-    """A time; what is beyond 64 bits counts as the first or the last time there is."""
+    """Return a time as ordered bytes; a time beyond 64 bits is clamped."""
     return _TIME.pack(min(max(time_ms, TIME_MS_MIN), TIME_MS_MAX) + _SHIFT)
 
 
 def time_at(data: bytes, position: int = 0) -> int:
-    """The time that `time_bytes` has written there."""
+    """Return the time that `time_bytes` has written at this position."""
     time_ms: int = _TIME.unpack_from(data, position)[0]
     return time_ms - _SHIFT
 
 
 def span_bytes(first_ms: int, second_ms: int) -> bytes:
-    """Two times, in the order of both; both have to be within 64 bits."""
+    """Return two times as bytes, ordered by both; both have to be within 64 bits."""
     return _TIMES.pack(first_ms + _SHIFT, second_ms + _SHIFT)
 
 
 def span_at(data: bytes, position: int) -> tuple[int, int]:
-    """The times that `span_bytes` has written there."""
+    """Return the times that `span_bytes` has written at this position."""
     first, second = _TIMES.unpack_from(data, position)
     return first - _SHIFT, second - _SHIFT

@@ -1,12 +1,12 @@
 """WindowStore, SessionStore and VersionedStore: rows by key and time, for a retention time.
 
-Window rows lie by (key, start), session rows by (key, end, start), versions by (key, falling
-timestamp) with the end of their validity (KIP-889), so each lookup is one scan of few rows. What
-lies a retention time behind stream time is neither shown nor accepted, to the millisecond, and is
-removed some time later (`ttl_queue`); the newest version of a key never expires. Rules of the
-module: bounds of times are included, as in Kafka Streams; a result depends on stream time and the
-records alone, and not on which rows are already removed. Not done here: serdes, merging sessions,
-and rows of windows that wait for their end (`store.window_key`).
+Window rows are stored by (key, start), session rows by (key, end, start), versions by (key,
+descending timestamp) with the end of their validity (KIP-889), so each lookup is one scan of few
+rows. Rows that are a retention time behind stream time are neither visible nor accepted, to the
+millisecond, and are removed some time later (`ttl_queue`); the newest version of a key never
+expires. Rules of the module: bounds of times are inclusive, as in Kafka Streams; a result depends
+on stream time and the records alone, and not on which rows are already removed. Not done here:
+serdes, merging sessions, and rows of windows that wait for their end (`store.window_key`).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class SessionRow(NamedTuple):
 
 
 class SessionStore(ExpiringRows):
-    """Rows of sessions, behind a named store of a task."""
+    """Rows of sessions in a named store of a task."""
 
     __slots__ = ()
 
     def put(self, key: bytes, start_ms: int, end_ms: int, value: bytes) -> bool:
-        """Set the row of a session; False if the session is over."""
+        """Set the row of a session; returns False if the session has expired."""
         if end_ms <= self._expiry.bound_ms:
             return False
         self._store.put(ROWS + escape_key(key) + span_bytes(end_ms, start_ms), value)
@@ -52,11 +52,11 @@ class SessionStore(ExpiringRows):
         return True
 
     def remove(self, key: bytes, start_ms: int, end_ms: int) -> None:
-        """Remove the row of a session, as when it has been merged with another one."""
+        """Remove the row of a session, for example after merging it with another one."""
         self._store.delete(ROWS + escape_key(key) + span_bytes(end_ms, start_ms))
 
     def get(self, key: bytes, start_ms: int, end_ms: int) -> bytes | None:
-        """The row of exactly this session."""
+        """Return the row of exactly this session."""
         if end_ms <= self._expiry.bound_ms:
             return None
         return self._store.get(ROWS + escape_key(key) + span_bytes(end_ms, start_ms))
@@ -64,9 +64,9 @@ class SessionStore(ExpiringRows):
     def find(
         self, key: bytes, earliest_end_ms: int = TIME_MS_MIN, latest_start_ms: int = TIME_MS_MAX
     ) -> Iterator[SessionRow]:
-        """A key's sessions that end then or later and start then or earlier, by end and start.
+        """Iterate over a key's sessions with these bounds, both inclusive, by end and start.
 
-        A record joins those that it finds with its own time less, and plus, the gap.
+        A record joins those that it finds with its own timestamp minus, and plus, the gap.
         """
         prefix = ROWS + escape_key(key)
         low = prefix + time_bytes(max(earliest_end_ms, self._expiry.bound_ms + 1))
@@ -76,7 +76,7 @@ class SessionStore(ExpiringRows):
                 yield SessionRow(key, start_ms, end_ms, value)
 
     def all(self) -> Iterator[SessionRow]:
-        """Every session that is not over, by key, end and start."""
+        """Iterate over every session that has not expired, by key, end and start."""
         for row, value in self._store.range(ROWS, HINTS):
             key, at = unescape_key(row[len(ROWS) :])
             end_ms, start_ms = span_at(row, at + len(ROWS))
@@ -90,7 +90,7 @@ _DELETED, _PRESENT = b"\x00", b"\x01"
 
 
 class VersionedRecord(NamedTuple):
-    """A value of a key, and when it holds."""
+    """A value of a key, and its validity."""
 
     value: bytes
     timestamp_ms: int
@@ -99,7 +99,7 @@ class VersionedRecord(NamedTuple):
 
 
 class _Version(NamedTuple):
-    """A row: `value` is None for a deletion, `valid_to_ms` TIME_MS_MAX for the newest."""
+    """A row: `value` is None for a deletion, `valid_to_ms` is TIME_MS_MAX for the newest."""
 
     timestamp_ms: int
     valid_to_ms: int
@@ -112,26 +112,26 @@ class _Version(NamedTuple):
         return VersionedRecord(self.value, self.timestamp_ms, valid_to_ms)
 
     def last_ms(self) -> int:
-        """What it was good for is over when this is; the newest value is never over."""
+        """Return the last time for which the version is needed; the newest value never expires."""
         if self.valid_to_ms == TIME_MS_MAX and self.value is None:
             return self.timestamp_ms
         return self.valid_to_ms - 1
 
 
 class VersionedStore:
-    """Versions of values, behind a named store of a task."""
+    """Versions of values in a named store of a task."""
 
     __slots__ = ("_expiry", "_store")
 
     def __init__(self, store: NamedStore, *, history_retention_ms: int) -> None:
         self._store = store
-        # Just at the retention a time is still known.
+        # A time exactly the retention ago is still known.
         self._expiry = Expiry(store, history_retention_ms + 1)
 
     def advance(self, stream_time_ms: int) -> None:
-        """Stream time is at least this: forget the versions that are over by it.
+        """Set stream time, and remove the versions that have expired by it.
 
-        To be called with the task's stream time before anything else, also after a restart.
+        Call this with the task's stream time before anything else, also after a restart.
         """
         if not self._expiry.advance(stream_time_ms):
             return
@@ -143,13 +143,18 @@ class VersionedStore:
                     self._store.delete(prefix + _falling(version.timestamp_ms))
 
     def put(self, key: bytes, value: bytes | None, timestamp_ms: int) -> bool:
-        """The key has this value (None: it is deleted) from this time on, until the next version.
+        """Set a key's value (None: deleted) from this time until its next version.
 
-        False if the time is further back than the history goes.
+        Returns False if the history does not go back to this time.
         """
         if timestamp_ms <= self._expiry.bound_ms:
             return False
         prefix = ROWS + escape_key(key)
+        # Versions of k: A from 10, B from 30 (valid: A [10, 30), B [30, ...)).
+        # 1. A put at 40 ends B at 40 and is the newest.
+        # 2. A put at 20 arrives late: it ends A at 20 and is valid until 30; B stays the newest.
+        # 3. A put at 5 precedes all versions: it is valid until 10.
+        # 4. A put at 30 replaces B, with its validity.
         before = next(self._versions(prefix, timestamp_ms), None)
         if before is None:
             valid_to_ms = self._first_after(prefix, timestamp_ms)
@@ -161,18 +166,18 @@ class VersionedStore:
         return True
 
     def delete(self, key: bytes, timestamp_ms: int) -> VersionedRecord | None:
-        """The key has no value from this time on; what it had then."""
+        """Delete a key from this time on; returns the value that it had at that time."""
         old = self.get(key, timestamp_ms)
         self.put(key, None, timestamp_ms)
         return old
 
     def newest_ms(self, key: bytes) -> int | None:
-        """The timestamp of the newest version of a key, or of its deletion if that is known."""
+        """Return the timestamp of a key's newest version, or of its deletion if that is known."""
         version = next(self._versions(ROWS + escape_key(key), TIME_MS_MAX), None)
         return None if version is None else version.timestamp_ms
 
     def get(self, key: bytes, as_of_ms: int | None = None) -> VersionedRecord | None:
-        """The newest value, or the one that held at a time; None if there is none or none known."""
+        """Return the newest value, or the one at a time; None if there is none or it is unknown."""
         prefix = ROWS + escape_key(key)
         is_known = as_of_ms is not None and as_of_ms > self._expiry.bound_ms
         latest_ms = as_of_ms if as_of_ms is not None and is_known else TIME_MS_MAX
@@ -186,7 +191,7 @@ class VersionedStore:
     def history(
         self, key: bytes, from_ms: int = TIME_MS_MIN, to_ms: int = TIME_MS_MAX
     ) -> Iterator[VersionedRecord]:
-        """The values that held at any time in [from, to], the newest first."""
+        """Iterate over the values that were valid at any time in [from, to], newest first."""
         least_ms = max(from_ms, self._expiry.bound_ms + 1)
         for version in self._versions(ROWS + escape_key(key), to_ms):
             if version.valid_to_ms <= least_ms:
@@ -195,7 +200,7 @@ class VersionedStore:
                 yield record
 
     def _versions(self, prefix: bytes, latest_ms: int) -> Iterator[_Version]:
-        """Rows of a key with this timestamp or before, the newest first."""
+        """Iterate over the versions of a key up to this timestamp, newest first."""
         cut = len(prefix)
         for row, data in self._store.range(prefix + _falling(latest_ms), prefix_end(prefix)):
             flag = data[_VALID_TO_BYTES : _VALID_TO_BYTES + 1]
@@ -203,7 +208,7 @@ class VersionedStore:
             yield _Version(-1 - time_at(row, cut), time_at(data), value)
 
     def _first_after(self, prefix: bytes, timestamp_ms: int) -> int:
-        """The timestamp of the version that follows one before all that there are."""
+        """Return the timestamp of the first version after this time, where none is before it."""
         first_ms = TIME_MS_MAX
         for row, _ in self._store.range(prefix, prefix + _falling(timestamp_ms)):
             first_ms = -1 - time_at(row, len(prefix))
@@ -218,7 +223,7 @@ class VersionedStore:
 
 
 def _falling(time_ms: int) -> bytes:
-    """A time, the later ones first."""
+    """Return a time as bytes that sort in descending order."""
     return time_bytes(-1 - time_ms)
 
 
@@ -231,12 +236,12 @@ class WindowRow(NamedTuple):
 
 
 class WindowStore(ExpiringRows):
-    """Rows of windows, behind a named store of a task."""
+    """Rows of windows in a named store of a task."""
 
     __slots__ = ()
 
     def put(self, key: bytes, start_ms: int, value: bytes | None) -> bool:
-        """Set the row of a window, or remove it (None); False if the window is over."""
+        """Set the row of a window, or remove it (None); returns False if the window has expired."""
         if start_ms <= self._expiry.bound_ms:
             return False
         row = ROWS + escape_key(key) + time_bytes(start_ms)
@@ -248,7 +253,7 @@ class WindowStore(ExpiringRows):
         return True
 
     def get(self, key: bytes, start_ms: int) -> bytes | None:
-        """The row of the window that starts then."""
+        """Return the row of the window that starts at this time."""
         if start_ms <= self._expiry.bound_ms:
             return None
         return self._store.get(ROWS + escape_key(key) + time_bytes(start_ms))
@@ -256,10 +261,10 @@ class WindowStore(ExpiringRows):
     def fetch(
         self, key: bytes, from_ms: int = TIME_MS_MIN, to_ms: int = TIME_MS_MAX
     ) -> Iterator[tuple[int, bytes]]:
-        """A key's windows that start in [from, to], by their start: start and value."""
+        """Iterate over a key's windows that start in [from, to], by start: start and value."""
         prefix = ROWS + escape_key(key)
         low = prefix + time_bytes(max(from_ms, self._expiry.bound_ms + 1))
-        # A byte more than the last time, which is included.
+        # One byte more than the last time, which is inclusive.
         high = prefix + time_bytes(to_ms) + b"\x00"
         if low >= high:
             return
@@ -275,9 +280,9 @@ class WindowStore(ExpiringRows):
         from_ms: int = TIME_MS_MIN,
         to_ms: int = TIME_MS_MAX,
     ) -> Iterator[WindowRow]:
-        """The windows that start in [from, to] of the keys in [low, high], by key and start.
+        """Iterate over windows that start in [from, to] of the keys in [low, high], by key, start.
 
-        Without a bound: from the first key, to the last one.
+        Without a bound, from the first key or to the last one.
         """
         low = ROWS if low_key is None else ROWS + escape_key(low_key)
         high = (

@@ -178,7 +178,7 @@ def test_a_value_that_can_not_be_stored_is_told() -> None:
     with app.test() as t:
         t.input(topic).send(1, key="a")
         with pytest.raises(
-            ProcessingError, match=r"'later' failed at offset 0 of \w+-\d: it can't store its row"
+            ProcessingError, match=r"'later' failed at offset 0 of \w+-\d: can't store its row"
         ):
             t.restart()
 

@@ -106,7 +106,7 @@ def test_a_grouping_that_gives_no_pair_is_told() -> None:
     app = App("t")
     topic = users(app)
     app.table(topic).group_by(lambda user, _: user, name="g").count(name="n")  # type: ignore[arg-type, return-value]
-    with pytest.raises(ProcessingError, match="must give \\(group, value\\)"), app.test() as t:
+    with pytest.raises(ProcessingError, match="must return \\(group, value\\)"), app.test() as t:
         t.input(topic).send("E", key="ann")
 
 

@@ -154,7 +154,7 @@ def test_damaged_state_is_told_how_to_be_rebuilt(
     store.write([(bytes([number]), bytes(50)) for number in range(100)])
     store.close()
     damage(path)
-    with pytest.raises(CorruptData, match="0_3 is damaged: start again"):
+    with pytest.raises(CorruptData, match="0_3 is damaged: restart"):
         read_everything(str(path))
     shutil.rmtree(path)
     assert read_everything(str(path)) == []
@@ -170,7 +170,7 @@ def test_a_scan_that_meets_damage_says_so(tmp_path: Path) -> None:
     data[30_000:31_000] = bytes(byte ^ 0xFF for byte in data[30_000:31_000])
     table(path).write_bytes(data)
     store = RocksStore.open(str(path))
-    with pytest.raises(CorruptData, match="is damaged: start again"):
+    with pytest.raises(CorruptData, match="is damaged: restart"):
         list(store.range())
     assert len(list(store.range(b"00000", b"00100"))) == 100
     for low in range(0, 20_000, 100):
@@ -195,9 +195,9 @@ def read_everything(path: str) -> list[tuple[bytes, bytes]]:
 
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(LogDirectoryError, match="can't be made"):
+    with pytest.raises(LogDirectoryError, match="can't be created"):
         RocksStore.open(str(tmp_path / "file" / "0_3"))
-    with pytest.raises(LogDirectoryError, match="can't be made"):
+    with pytest.raises(LogDirectoryError, match="can't be created"):
         RocksStore.open(str(tmp_path / "file"))
 
 

@@ -221,7 +221,7 @@ def test_what_is_damaged_is_told_and_the_next_older_one_taken(
         next((tmp_path / place).glob("MANIFEST-*")).write_bytes(b"garbage" * 10)
         caplog.clear()
         directory, store = opened(tmp_path)
-        assert "can't be used, something older is tried" in caplog.text
+        assert "can't be used, trying older state" in caplog.text
         if end:
             assert_reaches(store, end)
         else:
@@ -259,7 +259,7 @@ def test_damage_found_while_reading_leaves_the_rest_to_the_changelog(
         data = bytearray(table.read_bytes())
         data[:1_000] = bytes(byte ^ 0xFF for byte in data[:1_000])
         table.write_bytes(data)
-    with pytest.raises(CorruptData, match="start again, the changelog restores it"):
+    with pytest.raises(CorruptData, match="restart, the changelog restores it"):
         list(store.range())
     store.close()
     directory, store = opened(tmp_path)
@@ -312,5 +312,5 @@ def test_state_that_nobody_has_is_removed_after_a_while(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(LogDirectoryError, match="can't be made"):
+    with pytest.raises(LogDirectoryError, match="can't be created"):
         opened(tmp_path / "file" / "0_1")

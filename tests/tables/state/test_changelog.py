@@ -76,7 +76,7 @@ def test_equal_progress_gives_equal_bytes() -> None:
         (b"\x80\x04", "not readable"),
         (b'{"version":2,"offsets":[["a",0]],"sections":{}}', r"\$.offsets\[0\]"),
         (b'{"version":2,"offsets":[["a",0,1,"x",0,0]],"sections":{}}', "not readable"),
-        (b'{"version":3,"offsets":[],"sections":{}}', "format 3.*a newer one has written it"),
+        (b'{"version":3,"offsets":[],"sections":{}}', "format 3.*a newer version has written it"),
     ],
 )
 def test_progress_that_cannot_be_trusted_is_refused(data: bytes, said: str) -> None:

@@ -63,6 +63,6 @@ def test_a_merge_that_fills_up_is_told_once_a_minute(caplog: pytest.LogCaptureFi
     first, second = lines(caplog)
     assert first == second
     assert first.startswith(
-        "task 1_0: 48.0 of 64.0 MiB wait in by-repartition-0 for orders-2 (nothing has come), "
+        "task 1_0: 48.0 of 64.0 MiB wait in by-repartition-0 for orders-2 (no record yet), "
         "most of it from orders-0 (at 1970-01-01T00:01:01+00:00)"
     )
