@@ -3,8 +3,9 @@
 The DSL adds nodes to a `TopologyBuilder`. Its `build` checks them and cuts the graph as Kafka
 Streams does: at repartition topics. Nodes that records, a store or an input topic connect stay in
 one `Subtopology`, which one task runs for one partition number. Each sub-topology knows its
-feeders, the writers of the repartition topics that it reads, and for whom it sends time marks.
-A `Topology` can be printed, checked against the partition counts of a log, and given to any runner.
+feeders, that is the writers of the repartition topics that it reads, and the downstream nodes for
+which it sends time marks. A `Topology` can be printed, checked against the partition counts of a
+log, and given to any runner.
 
 Rule: nothing here runs a record or changes a node. Not done here: the nodes (`nodes`), the values
 (`processing`), the choice of serdes (`dsl`), the creation of topics (`worker`).
@@ -31,7 +32,7 @@ from streamlog.tables.stores.store import StoreSpec
 
 @dataclass(frozen=True, slots=True)
 class Feeder:
-    """Who writes into a repartition topic: an input topic, or a node upstream with rows of its own.
+    """A writer of a repartition topic: an input topic, or an upstream node with rows of its own.
 
     Each of its partitions is one source, with a stream time of its own.
     """
@@ -40,10 +41,10 @@ class Feeder:
     counted_by: tuple[str, ...]
     """It has as many partitions as the largest of these topics."""
     is_retimed: bool = False
-    """Its times are those of `set_timestamp`: a partition without records has none."""
+    """Whether its times come from `set_timestamp`: a partition without records has none then."""
 
     def partitions(self, counts: Mapping[str, int]) -> int:
-        """How many sources it stands for."""
+        """Return the number of sources that it stands for."""
         return max(counts[topic] for topic in self.counted_by)
 
 
@@ -56,39 +57,39 @@ class Subtopology:
     nodes: tuple[Node, ...]
     """Parents before their children."""
     feeders: Mapping[str, tuple[Feeder, ...]] = field(default_factory=dict)
-    """Per repartition topic that it reads: who writes into it."""
+    """Per repartition topic that it reads: the writers of the topic."""
     idle_marks_ms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Per repartition topic that it writes: the idle times that somebody downstream waits for."""
+    """Per repartition topic that it writes: the idle times for which downstream nodes wait."""
     timed: frozenset[str] = frozenset()
-    """Repartition topics that it writes behind which somebody waits for event time to go on."""
+    """Repartition topics that it writes and after which a node waits for event time to advance."""
     looped: frozenset[str] = frozenset()
-    """Repartition topics that it reads and that what it writes comes back through."""
+    """Repartition topics that it reads and that its own output reaches."""
 
     @cached_property
     def retimed(self) -> Mapping[str, tuple[str, ...]]:
-        """What has times of `set_timestamp`, here and upstream, with the topics above it."""
+        """Names with times of `set_timestamp`, here and upstream, and the topics that feed them."""
         feeders = (feeder for feeders in self.feeders.values() for feeder in feeders)
         above = {feeder.name: feeder.counted_by for feeder in feeders if feeder.is_retimed}
         return above | {n.name: self.inputs for n in self.nodes if isinstance(n, SetTimestamp)}
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
-        """Its nodes."""
+        """The nodes by name."""
         return {node.name: node for node in self.nodes}
 
     @cached_property
     def topics(self) -> dict[str, TopicSpec]:
-        """The topics it reads; their order is their rank when times are equal."""
+        """The topics that it reads; their order is their rank when times are equal."""
         return {n.topic.name: n.topic for n in self.nodes if isinstance(n, Entry)}
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the topics it reads, in the order of their rank."""
+        """The names of the topics that it reads, in the order of their rank."""
         return tuple(self.topics)
 
     @cached_property
     def repartition_topics(self) -> tuple[str, ...]:
-        """The repartition topics it writes."""
+        """The repartition topics that it writes."""
         return tuple(n.topic.name for n in self.nodes if isinstance(n, RepartitionSink))
 
     @cached_property
@@ -100,8 +101,8 @@ class Subtopology:
     def changelog_topic(self) -> str | None:
         """The topic that holds its state, one partition per task; None if it has no state.
 
-        Reading a repartition topic is state too: what has been read from each source; and so is
-        the stream time that a node keeps.
+        Reading a repartition topic is state too: what has been read from each source; and so is the
+        stream time that a node keeps.
         """
         internal = any(topic.internal for topic in self.topics.values())
         timed = any(node.tracks_time for node in self.nodes)
@@ -109,18 +110,24 @@ class Subtopology:
         return f"{self.app_id}-{self.number}-changelog" if has_state else None
 
     def tasks(self, counts: Mapping[str, int]) -> int:
-        """How many tasks it has, given the partition counts of its input topics."""
+        """Return the number of its tasks, given the partition counts of its input topics."""
         return max(counts[topic] for topic in self.topics)
 
     @cached_property
     def record_at_a_time(self) -> bool:
-        """Whether records must go through one by one for their effects to come in order.
+        """Whether records must be processed one by one for their effects to come in order.
 
-        A batch is handed from node to node whole. That is what single records would do, unless
-        two paths from the same input meet again: in a merge, a store, or a topic. Or unless a
-        node has to know at each record how far those have come that come at their own times. Or
-        unless a processor sets rows that somebody else sees.
+        A node passes a batch on as a whole. The effect is that of single records, except in three
+        cases: two paths from one input meet again in a merge, a store or a topic; a node has to
+        know, at each record, the time of sources with rows of their own times; a processor sets
+        rows that another node reads.
         """
+        # 1. A topic is merged with a mapping of itself: with a batch of two records a and b, the
+        #    merge would forward a b a' b'; one by one it forwards a a' b b'.
+        # 2. A join waits for the final rows of a window: at each record, it must know which rows
+        #    came before, not only at the end of the batch.
+        # 3. A processor sets row k at record a, and a join looks it up at record b: the join must
+        #    run for a before the processor runs for b.
         return (
             any(map(self._paths_converge, self.topics))
             or any(map(self._awaits_feeds, self.nodes))
@@ -152,20 +159,20 @@ class Subtopology:
         return any(met) or max([*paths.values(), *at_topic.values()]) > 1
 
     def sends_old_values(self, node: Node) -> bool:
-        """Whether the changes that it hands on have to say which values they replace."""
+        """Return whether the node's changes have to carry the values that they replace."""
         return any(self._uses_old_values(each) for each in self._children(node))
 
     def _uses_old_values(self, node: Node) -> bool:
         if node.old_values == "passed on" and self.sends_old_values(node):
             return True
-        # A view that hands nothing on is there for lookups.
+        # A view without children exists for lookups only.
         return node.needs_old_values and not (isinstance(node, View) and not self._children(node))
 
     def _children(self, node: Node) -> list[Node]:
         return [each for each in self.nodes if node.name in each.parents]
 
     def ancestors(self, node: Node) -> Iterator[Node]:
-        """The node's parents, their parents and so on; every node once."""
+        """Yield the node's parents, their parents and so on; every node once."""
         seen: set[str] = set()
         pending = [*node.parents]
         while pending:
@@ -176,9 +183,10 @@ class Subtopology:
                 yield self.by_name[name]
 
     def origins(self, node: Node) -> list[Node]:
-        """The sources that this node's records come from, in build order: entries and feeders.
+        """Return the entries and feeders that this node's records come from, in build order.
 
-        Above a feeder that also hands on what belongs to its records (`passes_on`), those too.
+        For a feeder that also forwards rows that belong to its records (`passes_on`), the origins
+        above it count too.
         """
         return self._above(
             node,
@@ -187,21 +195,21 @@ class Subtopology:
         )
 
     def clocks(self, node: Node) -> list[Node]:
-        """The nodes that tell how far event time has come where this node's records are."""
+        """Return the nodes that tell the event time of this node's records."""
         return self._above(node, lambda n: isinstance(n, Entry) or n.tracks_time)
 
     def nearest(self, node: Node, wanted: Callable[[Node], bool]) -> list[Node]:
-        """The nearest nodes of this kind above this one, in build order."""
+        """Return the nearest nodes above this one that are wanted, in build order."""
         return self._above(node, wanted)
 
     def is_watched(self, node: Node) -> bool:
-        """Whether a processor below this one needs its time."""
+        """Return whether a processor below this one needs its time."""
         below = (other for other in self.nodes if isinstance(other, Process))
         return any(node in self.clocks(other) for other in below)
 
     @property
     def processors_idle_ms(self) -> list[int]:
-        """The idle times that its processors wait for."""
+        """The idle times for which its processors wait."""
         nodes = (node for node in self.nodes if isinstance(node, Process))
         return [node.idle_after_ms for node in nodes if node.idle_after_ms is not None]
 
@@ -212,7 +220,7 @@ class Subtopology:
         *,
         through: Callable[[Node], bool] = lambda _: False,
     ) -> list[Node]:
-        """The nearest wanted nodes above this one; those beyond some of them as well."""
+        """Return the nearest wanted nodes above this one, and those above the ones in `through`."""
         found: set[str] = set()
         seen: set[str] = set()
         pending = [*node.parents]
@@ -230,7 +238,7 @@ class Subtopology:
 
 
 def writers_of(topic: str, subs: Iterable[Subtopology]) -> list[tuple[Subtopology, Node]]:
-    """Who writes to a repartition topic."""
+    """Return the sub-topologies and nodes that write to a repartition topic."""
     return [
         (sub, node)
         for sub in subs
@@ -240,15 +248,15 @@ def writers_of(topic: str, subs: Iterable[Subtopology]) -> list[tuple[Subtopolog
 
 
 FOR_EVER = -1
-"""As `retention.ms` says it."""
+"""The value of `retention.ms` for unlimited retention."""
 
 
 DEAD_LETTER_BYTES_MAX = 16 * 1024 * 1024
-"""A record may be there because it was too large for its topic."""
+"""A record may be a dead letter because it was too large for its topic."""
 
 
 def dead_letter_topics(names: Iterable[str | None]) -> dict[str, TopicSpec]:
-    """Topics for dead letters, by name: bytes, kept until somebody has seen to them."""
+    """Return the topics for dead letters, by name: bytes, kept until they are deleted."""
     raw = serde_for(bytes)
     return {
         name: TopicSpec(
@@ -265,7 +273,7 @@ def dead_letter_topics(names: Iterable[str | None]) -> dict[str, TopicSpec]:
 
 
 class Topology:
-    """Everything an app computes; see `TopologyBuilder.build` for how it comes about."""
+    """Everything that an app computes; see `TopologyBuilder.build`."""
 
     def __init__(
         self,
@@ -276,7 +284,7 @@ class Topology:
         self.app_id = app_id
         self.subtopologies = subtopologies
         self.global_tables = global_tables
-        """What every worker has to read whole."""
+        """The tables that every worker reads whole."""
 
     @property
     def nodes(self) -> Iterator[Node]:
@@ -294,41 +302,41 @@ class Topology:
 
     @cached_property
     def dead_letters(self) -> dict[str, TopicSpec]:
-        """The topics for dead letters of its operators."""
+        """The dead-letter topics of its operators."""
         policies = [node.on_error for node in self.nodes if node.on_error is not None]
         return dead_letter_topics(policy.dlq_topic(self.app_id) for policy in policies)
 
     @cached_property
     def worked_on(self) -> dict[str, tuple[str, ...]]:
-        """The nodes that keep the tables which agents work on, by the names of the agents."""
+        """The nodes that keep the tables of agents, by the names of the agents."""
         return {n.agent: n.tables for n in self.nodes if isinstance(n, AgentTables)}
 
     def subtopologies_of(self, topic: str) -> list[Subtopology]:
-        """The sub-topologies that read this topic: one, or none."""
+        """Return the sub-topologies that read this topic: one, or none."""
         return [sub for sub in self.subtopologies if topic in sub.topics]
 
     def partition_counts(self, known: Mapping[str, int]) -> dict[str, int]:
-        """`known`, and the partition counts that the repartition topics must have.
+        """Return `known` and the partition counts that the repartition topics must have.
 
-        A repartition topic has as many partitions as the topics it is joined with; else as
-        many as it was given; else as many as the largest topic upstream, of it or of those that
-        are made with it in its sub-topology. Which of these are there already makes no difference,
-        as one worker may look while another one creates them. The changelog comes last: where that
-        is there the app has changed, and what is new has to fit the state.
+        A repartition topic has as many partitions as the topics that it is joined with; otherwise,
+        as many as declared; otherwise, as many as the largest topic upstream of it, or of the
+        topics that the app creates with it in its sub-topology. Which of these already exist makes
+        no difference, because one worker may look while another one creates them. If the changelog
+        exists, however, the app has changed, and new topics have to fit the existing state.
 
         Args:
             known: partition counts of all other input topics, and of changelogs; a repartition
-                topic that is there already keeps its count.
+                topic that already exists keeps its count.
 
         Raises:
-            TopologyError: a topic is missing, or two that must be alike are not.
+            TopologyError: a topic does not exist, or two that must have equal counts do not.
         """
         counts = dict(known)
         for sub in self._upstream_first():
             for topic in sub.topics.values():
                 if topic.name not in counts and not topic.is_managed:
                     raise TopologyError(
-                        f"topic {topic.name!r} is read by {self.app_id!r} but is not there: "
+                        f"topic {topic.name!r} is read by {self.app_id!r} but does not exist: "
                         "create it, or let the app create it"
                     )
             counts |= self._fresh_counts(sub, counts)
@@ -336,7 +344,7 @@ class Topology:
         return counts
 
     def _fresh_counts(self, sub: Subtopology, counts: Mapping[str, int]) -> dict[str, int]:
-        """Of those topics of a sub-topology that are made, and are not there."""
+        """Return the counts of a sub-topology's topics that the app has to create."""
         made = [topic for topic in sub.topics.values() if topic.is_managed]
         given = [
             counts[name]
@@ -354,7 +362,7 @@ class Topology:
         }
 
     def changelog_partitions(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Every changelog topic and how many partitions it has: one per task."""
+        """Return every changelog topic and its number of partitions: one per task."""
         return {
             sub.changelog_topic: sub.tasks(counts)
             for sub in self.subtopologies
@@ -362,7 +370,7 @@ class Topology:
         }
 
     def describe(self) -> str:
-        """The topology as text, one line per node."""
+        """Return the topology as text, one line per node."""
         lines = [f"topology {self.app_id}"]
         for sub in self.subtopologies:
             state = f", state in {sub.changelog_topic}" if sub.changelog_topic else ""
@@ -371,7 +379,7 @@ class Topology:
         return "\n".join(lines)
 
     def warnings(self) -> list[str]:
-        """What is allowed but hardly meant."""
+        """Return warnings about settings that are valid but probably not intended."""
         return [
             f"windowed aggregation {node.name!r} reads event time from the values of "
             f"{topic!r} but has neither grace nor late(): records out of order by more than "
@@ -396,7 +404,7 @@ class Topology:
 
     def _upstream(self, topic: TopicSpec, counts: Mapping[str, int]) -> int:
         above = writers_of(topic.name, self.subtopologies)
-        # Where sub-topologies feed each other in a ring, one has to be counted first.
+        # If sub-topologies feed each other in a loop, one has to be counted first.
         known = [counts[name] for sub, _ in above for name in sub.topics if name in counts]
         return max(known, default=1)
 
@@ -414,10 +422,10 @@ class Topology:
         return ordered
 
     def check_partitioners(self) -> None:
-        """Refuse to join topics whose keys lie in different partitions.
+        """Check that joined topics place equal keys in equal partitions.
 
         Raises:
-            TopologyError: there are two.
+            TopologyError: two joined topics have different partitioners.
         """
         for sub in self.subtopologies:
             keyed = [node for node in sub.nodes if node.needs_equal_keys or node.specs]
@@ -433,7 +441,7 @@ class Topology:
 
 
 def _pairs(sub: Subtopology, nodes: Iterable[Node]) -> Iterator[tuple[Node, str, str]]:
-    """Of each node, the first topic that its keys come from, with each of the others."""
+    """Yield, for each node, the first topic that its keys come from with each of the others."""
     for node in nodes:
         tables = [sub.by_name[name] for name in node.lookup_nodes]
         above = [*sub.ancestors(node), *tables]
@@ -472,16 +480,16 @@ class TopologyBuilder:
     """Collects nodes until `build`."""
 
     def __init__(self, app_id: str, *, on_error: ErrorPolicy = on_error.FAIL) -> None:
-        """`on_error` is for nodes that say nothing of their own."""
+        """`on_error` is for nodes that declare no policy."""
         self.app_id = check_name("an app", app_id)
         self._on_error = on_error
         self.topic_policies: dict[str, ErrorPolicy] = {}
-        """Of topics that say something of their own, by name: for who reads or writes them."""
+        """Policies of topics that declare one, by name: for the nodes that read or write them."""
         self.nodes: dict[str, Node] = {}
         self.global_tables: dict[str, GlobalTableNode] = {}
 
     def add(self, node: Node) -> None:
-        """Take the node in; its parents are there already.
+        """Add a node, after its parents.
 
         Raises:
             TopologyError: the name is taken.
@@ -503,7 +511,7 @@ class TopologyBuilder:
         return self._on_error
 
     def add_global_table(self, table: GlobalTableNode) -> None:
-        """Take it in.
+        """Add a global table.
 
         Raises:
             TopologyError: the name is taken.
@@ -513,14 +521,19 @@ class TopologyBuilder:
         self.global_tables[table.name] = table
 
     def unique_name(self, kind: str) -> str:
-        """A name for a node that the user has not named; it is not the name of any state."""
+        """Return a name for a node that the user has not named; no state is stored under it."""
         number = len(self.nodes)
         while f"{kind}-{number}" in self.nodes:
             number += 1
         return f"{kind}-{number}"
 
     def build(self) -> Topology:
-        """Check the nodes and cut them into sub-topologies."""
+        """Check the nodes and cut them into sub-topologies.
+
+        Raises:
+            TopologyError: joined topics differ in their partitioners, or a topic has windowed keys
+                without windows.
+        """
         self._check_keys()
         groups = _connected_groups(self.nodes.values())
         drafts = [Subtopology(self.app_id, number, nodes) for number, nodes in enumerate(groups)]
@@ -549,14 +562,14 @@ class TopologyBuilder:
         for topic in (*read, *written, *(table.topic for table in self.global_tables.values())):
             if isinstance(topic.key, WindowedSerde) and topic.key.layout is None:
                 raise TopologyError(
-                    f"the keys of topic {topic.name!r} are windowed, and nothing says by what: "
-                    "Kafka's bytes for them don't hold where a window ends. Declare them with the "
-                    "topic, as in windows=tumbling('1h')"
+                    f"the keys of topic {topic.name!r} are windowed, and its windows are not "
+                    "declared: Kafka's bytes for such keys do not contain the window's end. "
+                    "Declare the windows on the topic, as in windows=tumbling('1h')"
                 )
 
 
 def _connected_groups(nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
-    """Groups of nodes connected by records, stores or input topics, in build order."""
+    """Return groups of nodes that records, stores or input topics connect, in build order."""
     leader: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -591,7 +604,7 @@ def _feeders(topic: str, subs: Iterable[Subtopology]) -> tuple[Feeder, ...]:
 
 
 def _is_retimed(sub: Subtopology, node: Node) -> bool:
-    """Whether a node, or one above it, sets other timestamps."""
+    """Return whether a node, or one above it, sets other timestamps."""
     return any(isinstance(each, SetTimestamp) for each in (node, *sub.ancestors(node)))
 
 
@@ -605,7 +618,7 @@ def _is_timed(topic: str, subs: list[Subtopology]) -> bool:
 
 
 def _readers_below(topic: str, subs: list[Subtopology]) -> Iterator[Subtopology]:
-    """The sub-topologies that read what is made of a topic's records, at any remove."""
+    """Yield the sub-topologies that a topic's records reach, directly or through others."""
     seen: set[str] = set()
     pending = [topic]
     while pending:
@@ -620,7 +633,7 @@ def _readers_below(topic: str, subs: list[Subtopology]) -> Iterator[Subtopology]
 
 
 def _downstream(sub: Subtopology, subs: list[Subtopology]) -> frozenset[str]:
-    """The repartition topics that something written by `sub` may end up in."""
+    """Return the repartition topics that the output of `sub` may reach."""
     found: set[str] = set()
     pending = [*sub.repartition_topics]
     while pending:

@@ -1,11 +1,12 @@
-"""Blueprint: a topology as plain data, to be stored and to be compared with a later one.
+"""Blueprint: a topology as plain data, to store and to compare with a later one.
 
-Names, kinds, connections, topics, stores, the forms of serdes and the definitions of windows; not
-the functions, which can't be compared. Nodes are described by their fields, whatever kinds there
-are. Rules of the file: a node that the user has not named is called by its kind and its place, so
-that one more of them does not rename all others; what a store holds is told by `content`, and two
-programs may share its rows only if that agrees (`evolution`). Not done here: comparing
-(`difference`), and where it is stored (`worker/topics/version_log`).
+It has names, kinds, connections, topics, stores, the forms of serdes and the definitions of
+windows, but no functions, which can't be compared. Nodes are described by their fields, whatever
+kinds there are. Rules of the file: a node that the user has not named is called by its kind and its
+position after a named node, so that one more of them does not rename all others; `content`
+describes what a store holds, and two programs may share its rows only if that agrees
+(`topology_difference`). Not done here: comparing (`topology_difference`), and where it is stored
+(`worker/topics/version_log`).
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from streamlog.windows.emit import Emit
 NO_DETAILS = frozenset({"name", "parents"})
 """Fields that every node has."""
 KEPT_APART = frozenset({".late", ".name", ".parents"})
-"""Fields of a node that its stores hold nothing of."""
+"""Fields of a node that do not affect the content of its stores."""
 CHANGEABLE = frozenset({"grace_ms", "retention_ms"})
-"""Of a window's definition: rows that are there stay what they are."""
+"""Fields of a window's definition that do not affect existing rows."""
 SERDE = "serde"
-"""Marks the form of a serde among other details."""
+"""The key of a serde's form among other details."""
 
 STORED_KINDS = {"GlobalTableNode": "GlobalTable"}
-"""Classes by the names that stored topologies have for them."""
+"""Classes whose names in stored topologies differ."""
 
 
 class StoreEntry(msgspec.Struct, frozen=True):
@@ -63,7 +64,7 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, topology: Topology) -> Blueprint:
-        """The topology as data."""
+        """Return the topology as data."""
         names = names_of(topology)
         drawn = Blueprint(
             nodes={names[node.name]: _describe_node(node, names) for node in topology.nodes},
@@ -77,19 +78,19 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
             },
             topics={name: _forms(spec) for name, spec in sorted(topology.topics.items())},
         )
-        # As it will be read again: tuples are lists, keys are text.
+        # Decode it once, as a reader will: tuples become lists, keys become text.
         return cls.decode(drawn.encode())
 
     def encode(self) -> bytes:
-        """As bytes; equal topologies give equal bytes."""
+        """Return the blueprint as bytes; equal topologies have equal bytes."""
         return msgspec.json.encode(self, order="deterministic")
 
     @classmethod
     def decode(cls, data: bytes) -> Blueprint:
-        """The blueprint in these bytes.
+        """Return the blueprint in these bytes.
 
         Raises:
-            CorruptData: they are none.
+            CorruptData: the bytes are not a blueprint.
         """
         try:
             return msgspec.json.decode(data, type=cls)
@@ -98,7 +99,7 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stores_of(sub: Subtopology) -> Iterator[tuple[str, StoreEntry]]:
-    """The stores of a sub-topology's nodes, with what they hold."""
+    """Yield the stores of a sub-topology's nodes, with what they hold."""
     changelog = sub.changelog_topic or ""
     for node in sub.nodes:
         for name, owner in _owners(node):
@@ -107,7 +108,7 @@ def stores_of(sub: Subtopology) -> Iterator[tuple[str, StoreEntry]]:
 
 
 def names_of(topology: Topology) -> dict[str, str]:
-    """What each node is called here: its own name, or its kind and the named node before it."""
+    """Return each node's name here: its own, or its kind and the named node before it."""
     names: dict[str, str] = {}
     anchors: dict[str, str] = {}
     numbers: Counter[tuple[str, str]] = Counter()
@@ -177,7 +178,7 @@ def _forms(spec: TopicSpec) -> dict[str, Any]:
 
 
 def _owners(value: object) -> Iterator[tuple[str, object]]:
-    """The stores in a node, each with the part that says what is in it: often the node itself."""
+    """Yield the stores in a node, each with the part that describes it: often the node itself."""
     for _, part in _parts(value):
         if isinstance(part, StoreSpec):
             yield part.name, value
@@ -186,7 +187,7 @@ def _owners(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _content(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What decides about the rows of a node's stores: serdes and windows, by path."""
+    """Yield what determines the rows of a node's stores: serdes and windows, by path."""
     if isinstance(value, Windows):
         kept = [(name, part) for name, part in _fields(value) if name not in CHANGEABLE]
         yield path, {"kind": type(value).__name__, **{name: _plain(part) for name, part in kept}}
@@ -199,7 +200,7 @@ def _content(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """What a part of a node consists of, as far as its stores may hold it."""
+    """Yield the parts of a part of a node, as far as stores may hold them."""
     if isinstance(value, TopicSpec):
         yield "key", value.key
         yield "value", value.value

@@ -1,10 +1,9 @@
-"""Clocks: names for how an app reads event time from a topic.
+"""Clock names: how time marks identify the way in which an app reads event time from a topic.
 
-A time mark may tell an app an event time (`records.control.Told`). That time means nothing to
-another app, nor to the same app once it reads event time from another field. So a mark names the
-clock that it speaks to: the app's id, and a digest of what reads the time. Two functions with the
-same code are one clock; a function that changed is another one, and marks for the old one count
-no more.
+A time mark may tell an app an event time (`records.control_batches`). That time means nothing to
+another app, nor to this app once it reads event time from another field. So a mark names a clock:
+the app's id, and a digest of the function that reads the time. Two functions with equal code are
+one clock; a function that changed is another one, for which marks of the old one no longer count.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from streamlog.topology import Topology
 
 DIGEST_BYTES = 6
 DEPTH_MAX = 8
-"""So deep functions are looked into that are made of others."""
+"""How deep functions are followed that contain other functions."""
 
 
 def clock_name(app_id: str, topic: TopicSpec) -> str:
-    """The clock that an app keeps time by in this topic."""
+    """Return the name of the clock by which an app reads time in this topic."""
     if topic.timestamp is None:
         return clock_of(app_id, "record")
     digest = blake2s(digest_size=DIGEST_BYTES)
@@ -37,7 +36,7 @@ def clock_name(app_id: str, topic: TopicSpec) -> str:
 
 
 def _parts(item: Any, depth: int) -> Iterator[str]:  # noqa: ANN401 - whatever a function holds
-    """What tells this item from another, as text that is the same in each process."""
+    """Yield what distinguishes this item, as text that is equal in every process."""
     held = _contents(item)
     if held is None:
         yield repr(item) if isinstance(item, _PLAIN) else _qualified_name(item)
@@ -51,7 +50,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def _contents(item: Any) -> Iterable[object] | None:  # noqa: ANN401 - as above
-    """What an item is made of; None if it is taken as it is."""
+    """Return the parts of an item; None if it counts as a whole."""
     match item:
         case CodeType():
             return (item.co_code.hex(), *item.co_names, *item.co_consts)
@@ -78,7 +77,7 @@ def _qualified_name(item: Callable[..., Any] | object) -> str:
 
 
 def partners(topology: Topology) -> Mapping[str, frozenset[str]]:
-    """Of each topic of others, those that some node waits for together with it, itself included."""
+    """Return, for each external topic, the topics that some node waits for with it, and itself."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for sub in topology.subtopologies:
         for name in sub.inputs:

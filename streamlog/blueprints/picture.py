@@ -1,7 +1,7 @@
 """Picture: a topology as boxes, groups and arrows, and as text for Mermaid and Graphviz.
 
 Rule: a picture is made from a topology and its blueprint, marks what a later version changes, and
-knows no drawing. Not done here: positions on a page (`svg`).
+is independent of the drawing. Not done here: positions on a page (`svg`).
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from streamlog.topology import Topology
 Shape = Literal["topic", "internal", "node", "state"]
 """A topic of the user's, one of the app's own, an operator, an operator with state."""
 Mark = Literal["", "added", "changed", "removed"]
-"""Against an older version."""
+"""The difference from an older version."""
 GONE = "gone"
-"""The group of what is not there any more."""
+"""The group of removed nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Something with a name."""
+    """A topic or a node."""
 
     id: str
     shape: Shape
     lines: tuple[str, ...]
-    """What it says; the first is its name."""
+    """The text; the first line is the name."""
     group: str = ""
     mark: Mark = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """Records go from one box to another; dashed: rows are looked up."""
+    """Records flow from one box to another; dashed: rows are looked up."""
 
     start: str
     end: str
@@ -56,17 +56,17 @@ class Picture:
     arrows: tuple[Arrow, ...]
 
     def in_group(self, group: str) -> list[Box]:
-        """The boxes of a group; "" for those of none."""
+        """Return the boxes of a group; "" for those without a group."""
         return [box for box in self.boxes if box.group == group]
 
 
 def picture_of(topology: Topology, before: Blueprint | None = None) -> Picture:
-    """The picture of a topology.
+    """Return the picture of a topology.
 
     Args:
-        topology: what is drawn.
-        before: an older version to compare with: what is new or differs is marked, what is gone
-            is drawn in a group of its own.
+        topology: the topology to draw.
+        before: an older version to compare with: what is new or differs is marked, and what was
+            removed is drawn in a group of its own.
     """
     boxes: dict[str, Box] = {}
     arrows: list[Arrow] = []
@@ -89,7 +89,7 @@ def picture_of(topology: Topology, before: Blueprint | None = None) -> Picture:
 
 
 def _topic_id(name: str) -> str:
-    # A slash is in no node's name.
+    # No node's name contains a slash.
     return f"topic/{name}"
 
 
@@ -112,7 +112,7 @@ def _function(node: Node) -> str:
 
 
 def _detail(node: Node) -> str:
-    # The topic of a source or sink is a box of its own, as is a table that is looked into.
+    # The topic of a source or sink is a box of its own, as is a table for lookups.
     return "" if hasattr(node, "topic") or node.lookup_nodes else node.detail
 
 
@@ -141,7 +141,7 @@ def _marks(before: Blueprint, now: Blueprint) -> dict[str, Mark]:
 
 def _removed_boxes(before: Blueprint, marks: dict[str, Mark]) -> list[Box]:
     return [
-        # The same name may be another kind of thing now, and have a box.
+        # A node of another kind may have the name now, and a box of its own.
         Box(f"gone/{name}", "node", (name, str(before.nodes[name]["kind"])), GONE, "removed")
         for name, mark in marks.items()
         if mark == "removed"
@@ -149,7 +149,7 @@ def _removed_boxes(before: Blueprint, marks: dict[str, Mark]) -> list[Box]:
 
 
 COLOURS: dict[Mark, str] = {"added": "#2e8b57", "changed": "#c8861a", "removed": "#b22222"}
-"""Of the borders of what differs."""
+"""Border colours of differences."""
 FILLS: dict[Shape, str] = {
     "topic": "#dcebf7",
     "internal": "#eef3f7",
@@ -172,7 +172,7 @@ _DOT: dict[Shape, str] = {
 
 
 def mermaid(picture: Picture) -> str:
-    """As a Mermaid flowchart, which GitHub and many editors draw."""
+    """Return a Mermaid flowchart, which GitHub and many editors draw."""
     ids = {box.id: f"n{number}" for number, box in enumerate(picture.boxes)}
 
     def box_line(box: Box) -> str:
@@ -196,7 +196,7 @@ def mermaid(picture: Picture) -> str:
 
 
 def dot(picture: Picture) -> str:
-    """In Graphviz' language: `dot -Tsvg` draws it."""
+    """Return a graph in Graphviz' language: `dot -Tsvg` draws it."""
     ids = {box.id: f"n{number}" for number, box in enumerate(picture.boxes)}
 
     def box_line(box: Box) -> str:
@@ -219,7 +219,7 @@ def dot(picture: Picture) -> str:
 
 
 def _escape(text: str) -> str:
-    """Quotes would end the text; Mermaid reads entities."""
+    """Escape quotes, which would end the text; Mermaid decodes entities."""
     return escape(text)
 
 

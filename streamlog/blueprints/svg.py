@@ -1,6 +1,6 @@
 """A picture of a topology as SVG, which a browser shows without a library.
 
-Boxes lie in columns, ordered by the longest path that leads to each. Rule: the layout and the
+Boxes are arranged in columns by the longest path that leads to each. Rule: the layout and the
 drawing are functions of the picture alone.
 """
 
@@ -14,19 +14,19 @@ from html import escape
 from streamlog.blueprints.picture import COLOURS, FILLS, Arrow, Box, Picture
 
 SWEEPS = 4
-"""Orderings back and forth; more change nothing in pictures of this size."""
+"""Passes back and forth over the columns; more change nothing in pictures of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The place of a box."""
+    """The position of a box."""
 
     column: int
     row: int
 
 
 def layout(picture: Picture) -> dict[str, Cell]:
-    """A cell for each box; no two have the same."""
+    """Return a unique cell for each box."""
     columns = _columns(picture)
     bands = _bands(picture, columns)
     order = {box.id: number for number, box in enumerate(picture.boxes)}
@@ -41,7 +41,7 @@ def layout(picture: Picture) -> dict[str, Cell]:
 
 
 def _columns(picture: Picture) -> dict[str, int]:
-    """How many boxes the longest way to each has before it; ways back count for nothing."""
+    """Return the number of boxes on the longest path to each box, without back edges."""
     forward = _forward(picture)
     columns = {box.id: 0 for box in picture.boxes}
     for _ in picture.boxes:
@@ -50,7 +50,7 @@ def _columns(picture: Picture) -> dict[str, int]:
             columns[arrow.end] = max(columns[arrow.end], columns[arrow.start] + 1)
         if columns == before:
             break
-    # What begins here, and its topic, lies right before what it is for: tables beside their joins.
+    # A first node and its topic are placed right before their target: tables next to their joins.
     begins = {box.id for box in picture.boxes} - {arrow.end for arrow in forward}
     leads = {arrow.end for arrow in forward} - {a.end for a in forward if a.start not in begins}
     for beginning in (leads, begins):
@@ -61,7 +61,7 @@ def _columns(picture: Picture) -> dict[str, int]:
 
 
 def _forward(picture: Picture) -> list[Arrow]:
-    """The arrows without those that close a ring: sub-topologies may feed themselves."""
+    """Return the arrows without those that close a loop: sub-topologies may feed themselves."""
     following: defaultdict[str, list[Arrow]] = defaultdict(list)
     for arrow in picture.arrows:
         following[arrow.start].append(arrow)
@@ -70,7 +70,7 @@ def _forward(picture: Picture) -> list[Arrow]:
 
 
 def _walk(first: str, following: Mapping[str, list[Arrow]], done: set[str]) -> Iterator[Arrow]:
-    """The arrows met on the way from a box, depth first; none to a box that is on the way."""
+    """Yield the arrows on the way from a box, depth first; none to a box on the current path."""
     if first in done:
         return
     trail = [(first, iter(following.get(first, ())))]
@@ -90,7 +90,7 @@ def _walk(first: str, following: Mapping[str, list[Arrow]], done: set[str]) -> I
 
 
 def _bands(picture: Picture, columns: Mapping[str, int]) -> dict[str, int]:
-    """A number per group, by where it begins; topics go with their first reader or writer."""
+    """Return a number per group, by first column; topics go with their first reader or writer."""
 
     def begins(group: str) -> int:
         return min((columns[box.id] for box in picture.in_group(group)), default=0)
@@ -115,7 +115,7 @@ def _rows(
     arrows: tuple[Arrow, ...],
     order: Mapping[str, int],
 ) -> dict[str, int]:
-    """Rows within a band: each box near the middle of its neighbours."""
+    """Return the rows within a band: each box near the middle of its neighbours."""
     ids = {box.id for box in members}
     neighbours: defaultdict[str, list[str]] = defaultdict(list)
     for arrow in arrows:
@@ -141,16 +141,16 @@ def _rows(
 
 
 CHARACTER = 6.6
-"""Width of one, of the font that is used; a little more than it is on most machines."""
+"""Width of a character in the font that is used; slightly more than on most machines."""
 LINE = 15
 PADDING = 10
 GAP_X = 56
-"""Between columns: room for arrows."""
+"""Between columns: space for arrows."""
 GAP_Y = 22
 MARGIN = 24
 TITLE = 22
 TEXT_CHARACTERS_MAX = 44
-"""Longer lines are cut: the whole is in the tooltip."""
+"""Longer lines are cut: the tooltip has the whole text."""
 
 _STYLE = (
     "text{font:11px ui-monospace,Menlo,Consolas,monospace;fill:#223}"
@@ -173,7 +173,7 @@ class _Rect:
 
 
 def svg(picture: Picture) -> str:
-    """The picture as a whole document."""
+    """Return the picture as a complete document."""
     rects = _rects(picture, layout(picture))
     bounds = [*rects.values(), *_group_rects(picture, rects).values()]
     width = max((rect.x + rect.width for rect in bounds), default=0) + MARGIN
@@ -197,7 +197,7 @@ def svg(picture: Picture) -> str:
 
 
 def _rects(picture: Picture, cells: Mapping[str, Cell]) -> dict[str, _Rect]:
-    """Columns as wide as their widest box, rows as high as their highest."""
+    """Return the rectangles: columns as wide as their widest box, rows as high as their highest."""
     boxes = {box.id: box for box in picture.boxes}
     widths: dict[int, float] = {}
     heights: dict[int, float] = {}

@@ -21,26 +21,26 @@ from streamlog.blueprints.blueprint import SERDE, Blueprint, StoreEntry
 Schema = Mapping[str, Any]
 
 WORDS = frozenset({"title", "description", "default", "examples", "$defs"})
-"""What a schema says for people, or is resolved before it is compared."""
+"""Keys of a schema that are for people, or resolved before the comparison."""
 STRUCTURE = frozenset(
     {"type", "properties", "required", "items", "prefixItems", "additionalProperties", "enum"}
 )
-"""What `reads` compares part by part; everything else has to be the same."""
+"""Keys that `reads` compares part by part; all others have to be equal."""
 
 
 def is_readable(new: object, old: object, *, is_key: bool = False) -> bool:
-    """Whether bytes of the form `old` can be read with a serde of the form `new`."""
+    """Return whether a serde of the form `new` can read bytes of the form `old`."""
     if new == old:
         return True
     if _migrates(new) or _migrates(old):
-        # What is not written again yet is still of an older form.
+        # Rows that were not rewritten since a migration still have an older form.
         ways = _forms(new)[:1] if is_key else _forms(new)
         return all(any(_read(way, form, is_key=is_key) for way in ways) for form in _forms(old))
     return _read(new, old, is_key=is_key)
 
 
 def _read(new: object, old: object, *, is_key: bool) -> bool:
-    """The same of forms without migrations."""
+    """As `is_readable`, for forms without migrations."""
     if not (isinstance(new, dict) and isinstance(old, dict)) or new.keys() != old.keys():
         return new == old
     if "windowed" in new:
@@ -48,7 +48,7 @@ def _read(new: object, old: object, *, is_key: bool) -> bool:
     if "columns" in new:
         return new["columns"] == old["columns"] and is_readable(new["row"], old["row"])
     if "avro" in new:
-        # A schema, and the older ones that it knows: nothing else can be read.
+        # A schema, and the older ones that it knows; it can read nothing else.
         return not is_key and old["avro"][0] in new["avro"]
     (coding,) = new if len(new) == 1 else ("",)
     if coding not in {"json", "msgpack"}:
@@ -62,14 +62,14 @@ def _migrates(form: object) -> bool:
 
 
 def _forms(form: object) -> list[object]:
-    """The form that is written, then those that are read as well."""
+    """Return the form that is written, then the other forms that are read."""
     if not isinstance(form, Mapping) or "migrates" not in form:
         return [form]
     return [{key: part for key, part in form.items() if key != "migrates"}, *form["migrates"]]
 
 
 class _Types:
-    """Two schemas, each with the definitions that its references mean."""
+    """Two schemas, each with the definitions of its references."""
 
     def __init__(self, new: object, old: object) -> None:
         self._new = _definitions(new)
@@ -78,10 +78,10 @@ class _Types:
         self.alike = _bare(new) == _bare(old)
 
     def reads(self, new: object, old: object) -> bool:
-        """Whether the one schema takes in everything that the other describes."""
+        """Return whether the new schema accepts everything that the old one describes."""
         met = (_reference(new), _reference(old))
         if met in self._met:
-            return True  # Types that contain themselves: judged where they were met first.
+            return True  # A type that contains itself is compared at its first occurrence.
         if any(met):
             self._met.add(met)
         new, old = _resolve(new, self._new), _resolve(old, self._old)
@@ -135,7 +135,7 @@ def _resolve(schema: object, definitions: Schema) -> object:
 
 
 def _bare(schema: object) -> object:
-    """Without what is for people; names of types count, as they are references."""
+    """Return the schema without keys for people; type names stay, as references use them."""
     if isinstance(schema, Mapping):
         words = WORDS - {"$defs"}
         return {key: _bare(value) for key, value in schema.items() if key not in words}
@@ -159,22 +159,22 @@ def _choices(new: Schema, old: Schema) -> bool:
 
 
 SHOWN_CHARACTERS = 100
-"""Of a value in a line; schemas can be long."""
+"""The longest value in a line; schemas can be long."""
 
 HINT = (
-    "; what is there would be read again with a default for each new field, or by a migration from "
-    "the type that it has (docs/serdes.md)"
+    "; stored values can be read with a default for each new field, or by a migration from the "
+    "stored type (docs/serdes.md)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class StateLoss:
-    """State that the new program can't go on with."""
+    """State that the new program can't continue with."""
 
     what: str
     why: str
     store: str = ""
-    """The store whose rows are of no use any more."""
+    """The store whose rows can't be used any more."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
@@ -182,7 +182,7 @@ class StateLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyDifference:
-    """Between two topologies."""
+    """The difference between two topologies."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -194,14 +194,14 @@ class TopologyDifference:
         return bool(self.added or self.removed or self.changed or self.losses)
 
     def lines(self) -> list[str]:
-        """One line each, with a sign before it: + added, - removed, ~ changed, ! state is lost."""
+        """Return a line per difference: + added, - removed, ~ changed, ! state is lost."""
         marked = [("+", self.added), ("-", self.removed), ("~", self.changed), (" ", self.notes)]
         lines = [f"{sign} {text}" for sign, texts in marked for text in texts]
         return [*lines, *(f"! {loss}" for loss in self.losses)]
 
 
 def difference(old: Blueprint, new: Blueprint) -> TopologyDifference:
-    """What becomes of `old` with `new`."""
+    """Return what changes when `new` replaces `old`."""
     nodes = {**old.nodes, **new.nodes}
     stores = {entry.node: name for name, entry in new.stores.items()}
     return TopologyDifference(
@@ -214,11 +214,11 @@ def difference(old: Blueprint, new: Blueprint) -> TopologyDifference:
 
 
 def unreadable(old: StoreEntry, new: StoreEntry) -> str | None:
-    """Why the rows of a store are of no use to its new definition; None if they are."""
+    """Return why a store's new definition can't use the store's rows; None if it can."""
     if old.kind != new.kind:
         return f"it was a {old.kind} and is a {new.kind} now"
     if old.content.keys() != new.content.keys():
-        return "it is put together in another way now"
+        return "it consists of other parts now"
     for path, was in old.content.items():
         now = new.content[path]
         is_serde = isinstance(was, dict) and SERDE in was
@@ -247,13 +247,11 @@ def _changed_topics(old: Blueprint, new: Blueprint) -> Iterator[str]:
     for name, now in new.topics.items():
         parts = list(_changes(old.topics.get(name, now), now))
         if parts:
-            yield (
-                f"topic {name}: {', '.join(parts)}; records that are there are read by the new type"
-            )
+            yield f"topic {name}: {', '.join(parts)}; existing records are read as the new type"
 
 
 def _changes(was: object, now: object, path: str = "") -> Iterator[str]:
-    """The places in two descriptions where they differ."""
+    """Yield the differences between two descriptions, with their paths."""
     if was == now:
         return
     if isinstance(was, dict) and isinstance(now, dict):
@@ -272,11 +270,11 @@ def _notes(old: Blueprint, new: Blueprint, stores: Mapping[str, str]) -> Iterato
         if store in old.stores:
             continue
         begun = new.stores[store].changelog in old.changelogs
-        since = "what is read from now on" if begun else "all that its inputs hold"
-        yield f"state of {node} is new: it begins empty, with {since}"
+        records = "records read from now on" if begun else "all records of its inputs"
+        yield f"state of {node} is new: it starts empty and takes {records}"
     gone = old.topics.keys() - new.topics.keys()
     for name in sorted(gone & {topic for topics in old.changelogs.values() for topic in topics}):
-        yield f"topic {name} is not read any more"
+        yield f"topic {name} is no longer read"
 
 
 def _lost_stores(old: Blueprint, new: Blueprint) -> Iterator[StateLoss]:
@@ -285,12 +283,12 @@ def _lost_stores(old: Blueprint, new: Blueprint) -> Iterator[StateLoss]:
         what = f"the state of {name}"
         if now is None:
             yield StateLoss(
-                what, "there is no such node any more, and state is found by its name", name
+                what, "the node no longer exists, and state is found by the node's name", name
             )
         elif now.changelog != was.changelog:
             yield StateLoss(
                 what,
-                f"it is in {was.changelog} and would be looked for in {now.changelog}: "
+                f"it is in {was.changelog}, and the new program looks in {now.changelog}: "
                 "sub-topologies are numbered in the order in which they are declared",
                 name,
             )
@@ -304,11 +302,11 @@ def _lost_positions(old: Blueprint, new: Blueprint) -> Iterator[StateLoss]:
         for topic in topics:
             if topic in new.changelogs.get(changelog, ()):
                 continue
-            # Its place may be taken by another sub-topology, or the topic be read by another one.
+            # Another sub-topology may have the changelog now, or read the topic.
             if changelog in new.changelogs or topic in readers:
                 yield StateLoss(
                     f"the position in {topic}",
-                    f"it is in {changelog}, whose tasks do not read {topic} any more",
+                    f"it is in {changelog}, whose tasks no longer read {topic}",
                 )
 
 

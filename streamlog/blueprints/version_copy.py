@@ -1,8 +1,8 @@
-"""Beside: the same topology under another id, whose rows go to topics of their own.
+"""Copies a topology under another id, so that its rows go to topics of their own.
 
-For a version of a program that runs beside another one: it reads the same sources, and shares
-nothing else. Rule of the file: internal topics get the new id in front; every other topic that the
-topology writes to gets the version behind its name, also where the topology reads it.
+For a version of a program that runs next to another one: it reads the same sources, and shares
+nothing else. Rule of the file: internal topics get the new id as prefix; every other topic that the
+topology writes gets the version as suffix, also where the topology reads it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamlog.topology import Topology, TopologyBuilder
 
 
 def copy_version(topology: Topology, version: str) -> tuple[Topology, Mapping[str, str]]:
-    """The topology of a version, and what its topics are called that have other names.
+    """Return the topology of a version, and the new names of its renamed topics.
 
     Raises:
         TopologyError: the version can't be a part of a topic's name.
@@ -39,8 +39,8 @@ def copy_version(topology: Topology, version: str) -> tuple[Topology, Mapping[st
     for mine, theirs in zip(built.subtopologies, topology.subtopologies, strict=True):
         if [node.name for node in mine.nodes] != [node.name for node in theirs.nodes]:
             raise TopologyError(
-                f"sub-topology {theirs.number} of {topology.app_id!r} is another one in version "
-                f"{version!r}: this is a mistake of streamlog's; please report it"
+                f"sub-topology {theirs.number} of {topology.app_id!r} differs in version "
+                f"{version!r}: this is a bug in streamlog; please report it"
             )
     return built, names
 

@@ -98,7 +98,7 @@ class on_error:  # noqa: N801 - reads as what it is in `on_error=on_error.skip()
 
     @staticmethod
     def retry(times: int, *, backoff: Dur = "100ms", then: ErrorPolicy = FAIL) -> ErrorPolicy:
-        """Try again while the records behind this one wait.
+        """Try again while the records after this one wait.
 
         Args:
             times: the number of attempts after the first, 1 or more.
@@ -114,7 +114,7 @@ class on_error:  # noqa: N801 - reads as what it is in `on_error=on_error.skip()
         if policy.retry_ms > RETRY_MS_MAX:
             raise ConfigError(
                 f"on_error.retry would wait for {policy.retry_ms} ms, longer than "
-                f"{RETRY_MS_MAX // 1000} s, and all records behind the failed one would wait as "
+                f"{RETRY_MS_MAX // 1000} s, and all records after the failed one would wait as "
                 "well: lower times or backoff, or use then=on_error.dlq() and replay the records "
                 "later with `streamlog dlq replay`"
             )

@@ -1,8 +1,8 @@
 """Process: a node that is a class of the user's, with stores and timers of its own.
 
-What the class declares has been read and checked by the DSL; here it is data, so that a runner
-needs to know nothing of the class but its methods. Rule of the file: names of stores and feeds
-hold a slash, which no name of a node or a topic does, so they are nobody else's.
+The DSL has read and checked what the class declares; here it is data, so that a runner needs to
+know nothing of the class but its methods. Rule of the file: names of stores and feeds contain a
+slash, which no name of a node or a topic does, so they are unique.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamlog.tables.stores.store import StoreSpec
 ClockName = Literal["event", "wall"]
 """Stream time, or the time of the machine."""
 StoreBackend = Literal["rocksdb", "memory"]
-"""On disk, with what is in use in memory; or all in memory as well, so that no read waits."""
+"""On disk, with rows in use cached; or with all rows in memory as well, so that no read waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +30,31 @@ class ProcessorStore:
     key: Serde[Any]
     value: Serde[Any]
     is_ordered: bool
-    """The bytes of keys are in the order of the keys."""
+    """Whether the bytes of keys sort like the keys."""
     backend: StoreBackend = "rocksdb"
     """Whether all rows are in memory as well."""
     has_changelog: bool = True
-    """Whether it is state: without, it is empty wherever its task begins."""
+    """Whether it is state: without a changelog, it is empty wherever its task starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiringProcessorStore(ProcessorStore):
-    """One whose rows live for a time after the last record that wrote them."""
+    """A store whose rows expire a time after the last record that wrote them."""
 
     ttl_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TimerStore:
-    """Where the timers of a processor are kept."""
+    """The store of a processor's timers."""
 
     store: StoreSpec
     key: Serde[Any]
-    """How keys that come in are written, and so those of timers."""
+    """The serde of the keys of records, and so of timers."""
 
     @classmethod
     def of(cls, node: str, key: Serde[Any]) -> TimerStore:
-        """That of this node; no attribute has such a name."""
+        """Return the timer store of this node; no attribute has such a name."""
         return cls(StoreSpec(f"{node}/@timers"), key)
 
 
@@ -69,29 +69,29 @@ class Punctuation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process(Node):
-    """Hands each record to an object of the user's, which hands on what it likes."""
+    """Passes each record to an object of the user's, which forwards any number of records."""
 
     make: Callable[[], Any]
-    """A new object; each task has its own."""
+    """Returns a new object; each task has its own."""
     stores: tuple[ProcessorStore, ...] = ()
     timers: TimerStore | None = None
-    """None: it can't set any."""
+    """None: it can't set timers."""
     punctuations: tuple[Punctuation, ...] = ()
     tables: tuple[str, ...] = ()
-    """Whose rows it sees, and sets if the program writes them."""
+    """The tables that it reads, and writes if they are writable."""
     tables_said: bool = False
-    """They were named where it was declared, not read from its code."""
+    """Whether the tables were declared, not found in its code."""
     idle_after_ms: int | None = None
-    """A source read to its end and quiet for this long no longer holds stream time back."""
+    """A source that is at its end and quiet for this long no longer holds back stream time."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The stores of its state."""
+        """The stores with a changelog."""
         own = tuple(each.store for each in self.stores if each.has_changelog)
         return own if self.timers is None else (*own, self.timers.store)
 
     def feed(self, clock: ClockName) -> str:
-        """The name of the source that its firings on this clock are."""
+        """Return the name of the time source of its firings on this clock."""
         return f"{self.name}/{clock}"
 
     @property
@@ -101,32 +101,32 @@ class Process(Node):
 
     @property
     def needs_equal_keys(self) -> bool:
-        """One without state may see any records together."""
+        """Without state or tables, it may receive any records together."""
         return bool(self.stores or self.specs or self.tables)
 
     @property
     def passes_on(self) -> bool:
-        """What it makes of a record belongs to the record."""
+        """What it forwards for a record belongs to the record."""
         return True
 
     @property
     def tracks_time(self) -> bool:
-        """Its context tells it."""
+        """Its context has the event time."""
         return True
 
     @property
     def waits_idle_ms(self) -> int | None:
-        """As given."""
+        """The declared `idle_after`."""
         return self.idle_after_ms
 
     @property
     def detail(self) -> str:
-        """Its stores."""
+        """Names the stores."""
         return f"with {', '.join(each.attribute for each in self.stores)}" if self.stores else ""
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """The sources that its firings are."""
+        """The time sources of its firings."""
         if self.timers is not None:
             return self.feed("event"), self.feed("wall")
         return tuple(sorted({self.feed(each.clock) for each in self.punctuations}))

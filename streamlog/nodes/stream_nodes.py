@@ -5,8 +5,9 @@ so a node can be printed, compared and given to any runner. Names of stateful no
 of their state (KIP-307).
 
 Rule: a node's fields define what it does, and the step in `processing` that is named after it does
-it. What other rooms need to know of a kind of node is a property of `Node`, so that no room lists
-all kinds. Not here: windows (`window_nodes`), tables (`table_nodes`), processors (`process_nodes`).
+it. Whatever other packages need to know about a kind of node is a property of `Node`, so that none
+of them lists all kinds. Not done here: windows (`window_nodes`), tables (`table_nodes`), processors
+(`process_nodes`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from streamlog.windows.join_windows import JoinWindow
 V = TypeVar("V")
 """A value that is aggregated."""
 R = TypeVar("R")
-"""What a column results in."""
+"""The result of a column."""
 
 Field = Callable[[V], Any] | str
 """What is taken of each value: a function, or the name of a field; `a.b` is b of a."""
@@ -36,31 +37,32 @@ class Aggregator(Generic[V, R]):
     """One column."""
 
     name: str
-    """What it does: `count`, `sum` and so on."""
+    """The function: `count`, `sum` and so on."""
     field: Field[V] | None = None
-    """What of: None for a count."""
+    """The field to aggregate; None for a count."""
     by: Field[V] | None = None
-    """What the values are ordered by, if not by themselves or as they come."""
+    """The field that orders the values; None: the values themselves, or their arrival."""
     options: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Its settings, by name."""
+    """Settings by name."""
 
 
 OldValues = Literal["unknown", "kept", "passed on"]
-"""It does not; it keeps rows; its parent tells it."""
+"""How a node knows replaced values: not at all; from rows that it keeps; from its parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeNumbers:
-    """States that are nothing but counts, and sums, minima and maxima of whole numbers.
+    """States that consist of counts, and of sums, minima and maxima of whole numbers.
 
-    Whoever has such numbers by key can add them up in any order.
+    Such numbers can be combined by key in any order.
     """
 
     columns: tuple[Aggregator[Any, Any], ...]
     fields: tuple[Callable[[Any], Any] | str | None, ...]
-    """What each takes of a value: a function, or the name of an attribute; None for a count."""
+    """The field that each column takes: a function, or the name of an attribute; None for a count.
+    """
     is_row: bool
-    """A state is a list of them; else it is the one number."""
+    """Whether a state is a list of numbers; otherwise, it is one number."""
 
 
 PYTHON = "its functions are Python"
@@ -71,7 +73,7 @@ PYTHON = "its functions are Python"
 class Aggregation:
     """How values fold into a result: `initial`, then `add` per value, then `result`.
 
-    The state between two values is kept by `state`; what `result` returns is the row.
+    `state` writes the state between two values; the return value of `result` is the row.
     """
 
     initial: Callable[[], Any]
@@ -79,21 +81,21 @@ class Aggregation:
     result: Callable[[Any], Any]
     state: Serde[Any]
     merge: Callable[[Any, Any], Any] | None = None
-    """One state of what two have had, in this order; neither is used any more. None: not known."""
+    """Returns the state of two states together, in this order, and uses up both. None: unknown."""
     columns: Mapping[str, Aggregator[Any, Any]] | None = None
-    """What it is put together of, if nothing but built-in columns."""
+    """The built-in columns that it consists of; None if it has any other function."""
     numbers: WholeNumbers | str = PYTHON
-    """What its states are, if that is all they are; else why not."""
+    """Describes its states if they are whole numbers; otherwise, says why they are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A step; `parents` are the names of the nodes whose records it gets."""
+    """An operator; `parents` are the names of the nodes whose records it receives."""
 
     name: str
     parents: tuple[str, ...] = ()
     on_error: ErrorPolicy | None = None
-    """What becomes of records on which it fails; None: what the app says."""
+    """The policy for records on which it fails; None: that of the app."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -102,41 +104,41 @@ class Node:
 
     @property
     def lookup_nodes(self) -> tuple[str, ...]:
-        """Other nodes in whose stores it looks when a record comes: they are in its task."""
+        """Other nodes whose stores it reads when a record arrives: they are in its task."""
         return ()
 
     @property
     def needs_equal_keys(self) -> bool:
-        """Equal keys of all that it reads have to be in the same task."""
+        """Whether equal keys of all its inputs have to be in one task."""
         return False
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """The sources that rows of its own making are: those that come at a time of their own.
+        """The time sources of rows that it produces itself, with times of their own.
 
-        Each has its own sequence in each task, and its own stream time. What belongs to the record
-        behind it is none.
+        Each has its own sequence in each task, and its own stream time. Rows that belong to a
+        record have none.
         """
         return ()
 
     @property
     def passes_on(self) -> bool:
-        """Some of its rows belong to the records behind them, as well as to its feeds."""
+        """Whether some of its rows belong to records, in addition to those of its feeds."""
         return not self.feeds
 
     @property
     def tracks_time(self) -> bool:
-        """It knows how far event time has come, and tells those below."""
+        """Whether it knows the event time, and tells the nodes below."""
         return bool(self.feeds)
 
     @property
     def awaits_feeds(self) -> bool:
-        """Its time waits for the feeds above it, one by one between the other records."""
+        """Whether its time waits for the feeds above it, one by one between the other records."""
         return False
 
     @property
     def waits_idle_ms(self) -> int | None:
-        """It does not wait for sources read to their end and quiet for so long; None: it does."""
+        """The quiet time after which the node ignores a source at its end; None: never."""
         return None
 
     @property
@@ -146,9 +148,9 @@ class Node:
 
     @property
     def table_key(self) -> Serde[Any] | None:
-        """How the keys of the table that it keeps are written; None: it keeps none.
+        """The serde of the keys of the table that it keeps; None: it keeps no table.
 
-        Its rows are then in the first of its stores.
+        The rows are in the first of its stores.
         """
         return None
 
@@ -159,17 +161,17 @@ class Node:
 
     @property
     def needs_old_values(self) -> bool:
-        """The changes of a table that it gets have to say which values they replace."""
+        """Whether the table changes that it receives have to carry the values that they replace."""
         return False
 
     @property
     def old_values(self) -> OldValues:
-        """Where it knows from what its changes replace, if somebody below needs that."""
+        """How it knows the values that its changes replace, if a node below needs them."""
         return "unknown"
 
     @property
     def detail(self) -> str:
-        """What a line about it says beyond its kind, name and parents."""
+        """The text about it, in a line, after its kind, name and parents."""
         return ""
 
 
@@ -181,7 +183,7 @@ class Source(Node):
 
     @property
     def detail(self) -> str:
-        """Its topic."""
+        """Names the topic."""
         return f"from topic {self.topic.name}"
 
 
@@ -194,130 +196,130 @@ class TableSource(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """Its rows."""
+        """The rows."""
         return (self.store,)
 
     @property
     def table_key(self) -> Serde[Any]:
-        """That of the topic."""
+        """The key serde of the topic."""
         return self.topic.key
 
     @property
     def table_value(self) -> Serde[Any]:
-        """That of the topic."""
+        """The value serde of the topic."""
         return self.topic.value
 
     @property
     def old_values(self) -> OldValues:
-        """Its rows."""
+        """It keeps rows."""
         return "kept"
 
     @property
     def detail(self) -> str:
-        """Its topic."""
+        """Names the topic."""
         return f"from topic {self.topic.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map(Node):
-    """A new key and value from key and value."""
+    """Makes a new key and value from key and value."""
 
     fn: Callable[[Any, Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapValues(Node):
-    """A new value from the value."""
+    """Makes a new value from the value."""
 
     fn: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMap(Node):
-    """Any number of new keys and values from key and value."""
+    """Makes any number of new keys and values from key and value."""
 
     fn: Callable[[Any, Any], Iterable[tuple[Any, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMapValues(Node):
-    """Any number of new values from the value."""
+    """Makes any number of new values from the value."""
 
     fn: Callable[[Any], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter(Node):
-    """Records for which the function is true."""
+    """Keeps records for which the function is true."""
 
     fn: Callable[[Any, Any], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterNot(Node):
-    """Records for which the function is not true."""
+    """Keeps records for which the function is not true."""
 
     fn: Callable[[Any, Any], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peek(Node):
-    """Calls the function with each record, which goes on unchanged."""
+    """Calls the function with each record, and forwards the record unchanged."""
 
     fn: Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rekey(Node):
-    """A new key from key and value."""
+    """Makes a new key from key and value."""
 
     fn: Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge(Node):
-    """The records of all parents."""
+    """Forwards the records of all parents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMapValues(Node):
-    """Changes of a table with mapped values; a deletion stays one."""
+    """Maps the values of a table's changes; a deletion stays one."""
 
     fn: Callable[[Any], Any]
     may_delete: bool = True
-    """Of some values the function gives None, and there is no row; False: it is declared not to."""
+    """Whether the function may return None, which deletes the row; False: it is declared not to."""
 
     @property
     def needs_old_values(self) -> bool:
-        """A row that was not seen is not deleted; one on which the function fails is not there."""
+        """It must not delete a row that was never visible, or on which the function failed."""
         leaves_out = self.on_error is not None and self.on_error.action != "fail"
         return self.may_delete or leaves_out
 
     @property
     def old_values(self) -> OldValues:
-        """The same function is called with them."""
+        """It calls the function with the old values of its parent."""
         return "passed on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFilter(Node):
-    """Changes of a table; a row that passed before and does not pass now is deleted."""
+    """Filters a table's changes; deletes a row that passed before and no longer does."""
 
     fn: Callable[[Any, Any], bool]
 
     @property
     def needs_old_values(self) -> bool:
-        """A row that never passed is not deleted."""
+        """It must not delete a row that never passed."""
         return True
 
     @property
     def old_values(self) -> OldValues:
-        """The same function is called with them."""
+        """It calls the function with the old values of its parent."""
         return "passed on"
 
 
 View = TableMapValues | TableFilter
-"""What stands between a store and who reads it."""
+"""Nodes between a store and a reader of its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,50 +331,50 @@ class Keyed(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """Its rows."""
+        """The rows."""
         return (self.store,)
 
     @property
     def needs_equal_keys(self) -> bool:
-        """Records and rows with equal keys are in the same task."""
+        """Records and rows with equal keys are in one task."""
         return True
 
     @property
     def table_key(self) -> Serde[Any]:
-        """Of the records."""
+        """The key serde of the records."""
         return self.key
 
     @property
     def old_values(self) -> OldValues:
-        """Its rows."""
+        """It keeps rows."""
         return "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate(Keyed):
-    """One running result per key; every change goes on."""
+    """One running result per key; forwards every change."""
 
     aggregation: Aggregation
 
 
 Order = Literal["key", "partition", "none"]
-"""Whose records stay in order where several are at work at a time."""
+"""The records that stay in order while several calls are in flight."""
 ORDERS: tuple[Order, ...] = ("key", "partition", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncMapValues(Node):
-    """A new value from the value, by an async function.
+    """Makes a new value from the value, by an async function.
 
-    Its store has the records whose calls are open. What it hands on is a source of its own, as
-    it comes later than what it was made from, and maybe in another order.
+    Its store has the records whose calls are open. Its results have a time source of their own,
+    because they come later than their records, and perhaps in another order.
     """
 
     fn: Callable[[Any], Awaitable[Any]]
     store: StoreSpec
     key: Serde[Any]
     value: Serde[Any]
-    """Of the records that come in."""
+    """The value serde of the input."""
     in_flight_max: int
     ordered: Order
     timeout_ms: int | None = None
@@ -384,22 +386,22 @@ class AsyncMapValues(Node):
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """Everything that it hands on."""
+        """All its results."""
         return (self.name,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableJoin(Node):
-    """Each record of a stream with the row that a table has for its key at that moment."""
+    """Joins each record of a stream with the table's row for its key at that moment."""
 
     table: str
     """The node that owns the table's store."""
     views: tuple[View, ...]
-    """Applied to the row that was found, in order."""
+    """The views to apply to the row, in order."""
     key: Serde[Any]
     fn: Callable[[Any, Any], Any]
     left: bool
-    """Records without a row go on too."""
+    """Whether records without a row are forwarded too."""
 
     @property
     def lookup_nodes(self) -> tuple[str, ...]:
@@ -408,12 +410,12 @@ class TableJoin(Node):
 
     @property
     def needs_equal_keys(self) -> bool:
-        """A record's row is in its task."""
+        """A record's row is in the record's task."""
         return True
 
     @property
     def detail(self) -> str:
-        """The table."""
+        """Names the table."""
         return f"with {self.table}{' (left)' if self.left else ''}"
 
 
@@ -425,29 +427,29 @@ class Sink(Node):
 
     @property
     def writes(self) -> tuple[TopicSpec, ...]:
-        """Its topic."""
+        """The topic."""
         return (self.topic,)
 
     @property
     def detail(self) -> str:
-        """Its topic."""
+        """Names the topic."""
         return f"to topic {self.topic.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepartitionSink(Node):
-    """Writes records to a repartition topic, each with where it came from."""
+    """Writes records to a repartition topic, each with its provenance."""
 
     topic: TopicSpec
 
     @property
     def writes(self) -> tuple[TopicSpec, ...]:
-        """Its topic."""
+        """The topic."""
         return (self.topic,)
 
     @property
     def detail(self) -> str:
-        """Its topic."""
+        """Names the topic."""
         return f"to topic {self.topic.name}"
 
 
@@ -463,32 +465,32 @@ Stateless = (
     | TableMapValues
     | TableFilter
 )
-"""Nodes that are nothing but a function."""
+"""Nodes that consist of a function."""
 Entry = Source | TableSource
 """Nodes that read a topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port(Node):
-    """Values with the number of the input that they came by."""
+    """Adds to each value the number of its input."""
 
     number: int
 
     @property
     def detail(self) -> str:
-        """Its number."""
+        """Names the input."""
         return f"as input {self.number + 1}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimestamp(Node):
-    """A new timestamp from the value."""
+    """Makes a new timestamp from the value."""
 
     fn: Callable[[Any], Any]
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """Everything that it hands on."""
+        """All its records."""
         return (self.name,)
 
 
@@ -500,53 +502,53 @@ class Split(Node):
 
     @property
     def detail(self) -> str:
-        """Its branches."""
+        """Names the branches."""
         return f"into {', '.join(self.branches)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch(Node):
-    """The records for which its split has chosen this branch."""
+    """Forwards the records for which its split has chosen this branch."""
 
     branch: str
 
     @property
     def detail(self) -> str:
-        """Which."""
+        """Names the branch."""
         return f"the branch {self.branch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dedupe(Node):
-    """Records whose key and identity have not gone on within a time before."""
+    """Drops records whose key and identity were forwarded within a time before."""
 
     by: Callable[[Any], object]
-    """What identifies a record beside its key, of its value."""
+    """Returns the identity of a value, which counts in addition to the key."""
     identity: Serde[Any]
-    """How that is written."""
+    """The serde of identities."""
     key: Serde[Any]
     store: StoreSpec
-    """When each has gone on."""
+    """When each key and identity was forwarded."""
     within_ms: int
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """What has gone on."""
+        """The keys and identities that were forwarded."""
         return (self.store,)
 
     @property
     def needs_equal_keys(self) -> bool:
-        """Twins have equal keys."""
+        """Duplicates have equal keys."""
         return True
 
     @property
     def detail(self) -> str:
-        """For how long."""
+        """Says for how long."""
         return f"within {self.within_ms} ms"
 
 
 How = Literal["inner", "left", "outer"]
-"""Which sides' records go on without a partner: none, the left one's, both."""
+"""Which sides' records are forwarded without a partner: none, the left one's, both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -562,22 +564,22 @@ class JoinSide(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """Its records."""
+        """The records."""
         return (self.store,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamJoin(Node):
-    """Pairs of records with equal keys; its parents are its sides, the left one first."""
+    """Joins pairs of records with equal keys; its parents are its sides, the left one first."""
 
     how: How
     window: JoinWindow
     key: Serde[Any]
     values: tuple[Serde[Any], Serde[Any]]
-    """Of the records of the left side, and of the right one."""
+    """The value serdes of the left and of the right side."""
     fn: Callable[[Any, Any], Any]
     unmatched: StoreSpec | None = None
-    """The records that have found no partner so far and may go on alone; None for inner joins."""
+    """Records without a partner so far that may be forwarded alone; None for inner joins."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -586,27 +588,27 @@ class StreamJoin(Node):
 
     @property
     def needs_equal_keys(self) -> bool:
-        """Partners are in the same task."""
+        """Partners are in one task."""
         return True
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """What goes on alone, when its window has closed."""
+        """Records that are forwarded alone, when their window has closed."""
         return () if self.unmatched is None else (self.name,)
 
     @property
     def passes_on(self) -> bool:
-        """A pair belongs to the record that came last."""
+        """A pair belongs to the record that arrived last."""
         return True
 
     @property
     def awaits_feeds(self) -> bool:
-        """What it does with a record depends on how far the others have come."""
+        """The result of a record depends on the time of the other sources."""
         return True
 
     @property
     def detail(self) -> str:
-        """Its window."""
+        """Names the kind, the window and the grace."""
         window = self.window
         return (
             f"{self.how}, {window.before_ms} ms before to {window.after_ms} ms after, "

@@ -1,13 +1,13 @@
 """Nodes of tables: global, versioned and writable tables, joins, groupings and suppression.
 
 Tables are joined by key, by foreign key (KIP-213) or as of a record's time. A table grouped by
-another key takes back what a row has replaced. `Suppress` holds changes back until a window closes,
-for a time, or while there is room, and emits the last change of each row. A time to live deletes
-rows and tells the nodes below.
+another key removes from its group what a row has replaced. `Suppress` holds back changes until a
+window closes, for a time, or up to a limit of rows, and emits the last change of each row. A time
+to live deletes rows and tells the nodes below.
 
-Rule: one node owns the rows of a table; what follows it is a view of its changes. Final rows are a
-source of their own, because time emits them and not a record. Not done here: stores (`tables`) and
-the steps (`processing`).
+Rule: one node owns the rows of a table; what follows it is a view of its changes. Final rows have a
+time source of their own, because time emits them and not a record. Not done here: stores (`tables`)
+and the steps (`processing`).
 """
 
 from __future__ import annotations
@@ -34,85 +34,85 @@ from streamlog.windows.emit import FAR_MS, Emit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refer(Node):
-    """Changes of the left table as references, and as outcomes where there is nothing to refer to.
+    """Turns changes of the left table into references, or outcomes if they refer to nothing.
 
-    References have the foreign key for a key, outcomes that of the row.
+    References have the foreign key as key, outcomes have the key of the row.
     """
 
     on: Callable[[Any], Any]
     fn: Callable[[Any, Any], Any]
     is_left: bool
-    """Rows without one on the other side are there too."""
+    """Whether rows without one on the other side are part of the result."""
     key: Serde[Any]
-    """Of the left table."""
+    """The key serde of the left table."""
 
     @property
     def needs_old_values(self) -> bool:
-        """What they referred to hears of it."""
+        """The task of the old foreign key has to remove its reference."""
         return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignKeyJoin(Node):
-    """References and the rows that they point to; its parents are two `TableSide`s."""
+    """Joins references with the rows that they refer to; its parents are two `TableSide`s."""
 
     store: StoreSpec
-    """The references, by what they point to."""
+    """The references, by the key that they refer to."""
     rows: StoreSpec
-    """What the right table has told."""
+    """The rows of the right table."""
     fn: Callable[[Any, Any], Any]
     is_left: bool
     key: Serde[Any]
-    """Of the right table."""
+    """The key serde of the right table."""
     value: Serde[Any]
     row_key: Serde[Any]
-    """Of the left one."""
+    """The key serde of the left table."""
     row_value: Serde[Any]
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """References, and rows."""
+        """The references, and the rows."""
         return (self.store, self.rows)
 
     @property
     def needs_equal_keys(self) -> bool:
-        """References are where their rows are."""
+        """References are in the task of the rows that they refer to."""
         return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignKeyRows(Node):
-    """The newest outcome for each row of the left table."""
+    """Keeps the newest outcome for each row of the left table."""
 
     store: StoreSpec
     gone: StoreSpec
-    """Rows that were deleted, until nothing old can come any more, by time."""
+    """Deleted rows by time, kept as long as an older outcome may still arrive."""
     key: Serde[Any]
     value: Serde[Any]
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The rows first."""
+        """The rows come first."""
         return (self.store, self.gone)
 
     @property
     def needs_equal_keys(self) -> bool:
-        """One row per key."""
+        """All outcomes of a key are in one task."""
         return True
 
     @property
     def table_key(self) -> Serde[Any]:
-        """That of the left table."""
+        """The key serde of the left table."""
         return self.key
 
     @property
     def old_values(self) -> OldValues:
-        """Its rows."""
+        """It keeps rows."""
         return "kept"
 
 
 Backend = Literal["memory", "rocksdb"]
-"""Of rows that are all in each worker: in memory, or on disk with a part of them in memory."""
+"""Where each worker keeps all rows: in memory, or on disk with a part of them in memory."""
 BACKENDS: tuple[Backend, ...] = ("memory", "rocksdb")
 
 
@@ -125,36 +125,36 @@ class GlobalTableNode:
     backend: Backend = "memory"
     """Where each worker keeps the rows."""
     on_error: ErrorPolicy | None = None
-    """For a batch of the topic that can't be read; None: the app ends."""
+    """The policy for an unreadable batch of the topic; None: the app ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalJoin(Node):
-    """Each record of a stream with the row of a global table that it points to."""
+    """Joins each record of a stream with the row of a global table that it points to."""
 
     table: GlobalTableNode
     on: Callable[[Any, Any], Any]
-    """The key of the row, from key and value of the record."""
+    """Returns the key of the row, from key and value of the record."""
     fn: Callable[[Any, Any], Any]
     left: bool
-    """Records without a row go on too."""
+    """Whether records without a row are forwarded too."""
 
     @property
     def detail(self) -> str:
-        """The table."""
+        """Names the table."""
         return f"in {self.table.name}{' (left)' if self.left else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regroup(Node):
-    """Changes of a table as revisions of groups."""
+    """Turns changes of a table into revisions of groups."""
 
     fn: Callable[[Any, Any], tuple[Any, Any] | None]
-    """Group and value of a row; None, or a None in it: the row is in no group."""
+    """Returns group and value of a row; None, or a None in the pair: the row is in no group."""
 
     @property
     def needs_old_values(self) -> bool:
-        """They leave their groups."""
+        """Old values have to leave their groups."""
         return True
 
 
@@ -165,34 +165,34 @@ class TableAggregate(Aggregate):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suppress(Node):
-    """Changes of a table, the last one of each row, later."""
+    """Holds back changes of a table and forwards the last one of each row."""
 
     store: StoreSpec
-    """Those that are held back."""
+    """The held changes."""
     key: Serde[Any]
     value: Serde[Any]
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """Its buffer."""
+        """The held changes."""
         return (self.store,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuppressUntilClosed(Suppress):
-    """The last row of each window, once it is final."""
+    """Forwards the last row of each window, once it is final."""
 
     closes_after_ms: int
-    """A row is final when stream time has come so far beyond the end of its window."""
+    """A row is final when stream time is this far past the end of its window."""
     size_ms: int
-    """Windows are no longer than this; 0: that is not known."""
+    """The largest size of a window; 0: unknown."""
     are_sessions: bool = False
-    """They grow in both directions, and a row has its session's end for a timestamp."""
+    """Sessions grow in both directions, and a row has its session's end as timestamp."""
     idle_after_ms: int | None = None
-    """Rows do not wait when all sources are read to their end and quiet for so long."""
+    """Rows do not wait if all sources are at their end and quiet for this long."""
 
     united: bool = False
-    """Its windows have one time for all streams behind them: no source is waited for."""
+    """Whether all streams above have one time, so that no single source is waited for."""
 
     @property
     def feeds(self) -> tuple[str, ...]:
@@ -201,40 +201,40 @@ class SuppressUntilClosed(Suppress):
 
     @property
     def waits_idle_ms(self) -> int | None:
-        """As its windows."""
+        """The `idle_after` of its windows."""
         return self.idle_after_ms
 
     @property
     def old_values(self) -> OldValues:
-        """There are none, as each row goes on once."""
+        """Each row is forwarded once, so it replaces nothing."""
         return "kept"
 
     @property
     def detail(self) -> str:
-        """How long."""
+        """Says how long after their end windows close."""
         return f"until windows close, {self.closes_after_ms} ms after their end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuppressWithin(Suppress):
-    """The last change of each row, some time after the first one or when there is no more room."""
+    """Forwards each row's last change, a time after the first or beyond a limit of rows."""
 
     within_ms: int | None
     records_max: int | None
 
     @property
     def needs_old_values(self) -> bool:
-        """A row that comes and goes while it is held back is not deleted."""
+        """It must not delete a row that appears and disappears while it is held."""
         return True
 
     @property
     def old_values(self) -> OldValues:
-        """What the first change that was held back replaces."""
+        """The value that the first held change replaces."""
         return "passed on"
 
     @property
     def detail(self) -> str:
-        """How long, and how many."""
+        """Names the time and the limit."""
         within = "" if self.within_ms is None else f"for {self.within_ms} ms"
         room = "" if self.records_max is None else f"up to {self.records_max} rows"
         return ", ".join(filter(None, (within, room)))
@@ -242,16 +242,16 @@ class SuppressWithin(Suppress):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSide(Node):
-    """Changes of one of the tables of a join."""
+    """The changes of one of the tables of a join."""
 
     is_left: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTableJoin(Keyed):
-    """The rows of two tables by key; its parents are its sides, the left one first.
+    """Joins the rows of two tables by key; its parents are its sides, the left one first.
 
-    Its keys are those of both tables, or of keys within windows.
+    Its keys are those of both tables, or keys within windows.
     """
 
     left: Serde[Any]
@@ -259,30 +259,30 @@ class TableTableJoin(Keyed):
     fn: Callable[[Any, Any], Any]
     kind: How
     kept_ms: int | None = None
-    """Of windowed rows: for how long after their window; None: keys have no windows."""
+    """For how long windowed rows are kept after their window; None: keys have no windows."""
     ends_count: bool = False
-    """A time at which a window ends is in it."""
+    """Whether a window contains the time at which it ends."""
 
     @property
     def rows_kept_ms(self) -> int | None:
-        """As given."""
+        """For how long windowed rows are kept after their window."""
         return self.kept_ms
 
     @property
     def detail(self) -> str:
-        """Its kind."""
+        """Names the kind."""
         return self.kind
 
     def end_range(self, at_ms: int) -> tuple[int, int]:
-        """The first and the last end that a window with this time in it may have."""
+        """Return the first and the last end of windows that may contain this time."""
         return at_ms + (not self.ends_count), FAR_MS
 
     def joined(self, left: object, right: object) -> Any:  # noqa: ANN401 - the user's
-        """The row that comes of these two; None if there is none."""
+        """Return the row that these two result in; None if there is none."""
         return self.fn(left, right) if self.joins(left, right) else None
 
     def joins(self, left: object, right: object) -> bool:
-        """Whether a row comes of these two."""
+        """Return whether these two result in a row."""
         if self.kind == "inner":
             return left is not None and right is not None
         return left is not None or (self.kind == "outer" and right is not None)
@@ -290,78 +290,78 @@ class TableTableJoin(Keyed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTable(Keyed):
-    """The latest value per key of a stream; its records are the changes."""
+    """Keeps the latest value per key of a stream; its records are the changes."""
 
     value: Serde[Any]
 
     @property
     def table_value(self) -> Serde[Any]:
-        """Of the records."""
+        """The value serde of the records."""
         return self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiringAggregate(Aggregate):
-    """One running result per key, as long as records of the key come."""
+    """One running result per key, which expires when no more records of the key come."""
 
     ttl_ms: int
-    """A row is over when stream time is so far beyond its newest record."""
+    """A row expires when stream time is this far past its newest record."""
     dues: StoreSpec
-    """When rows may be over."""
+    """When rows may expire."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """Its rows, and when they may be over."""
+        """The rows, and when they may expire."""
         return (self.store, self.dues)
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """The deletions; all other changes belong to the records behind them."""
+        """The deletions; all other changes belong to the records that caused them."""
         return (self.name,)
 
     @property
     def passes_on(self) -> bool:
-        """Changes by records."""
+        """Changes by records belong to the records."""
         return True
 
     @property
     def detail(self) -> str:
-        """How long rows live."""
+        """Names the time to live."""
         return f"for {self.ttl_ms} ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtCommits(Node):
-    """Changes of a table, of each row the newest, at every commit."""
+    """Forwards the newest change of each row of a table, at every commit."""
 
     key: Serde[object]
     emit: Emit = Emit.COMMIT
     deletes: bool = False
-    """Rows of the table are over some time."""
+    """Whether rows of the table expire."""
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """All of it: it comes later than what it was made from."""
+        """All its changes: they come later than the records that caused them."""
         return (self.name,)
 
     @property
     def needs_old_values(self) -> bool:
-        """A row that comes and goes between two commits is not deleted."""
+        """It must not delete a row that appears and disappears between two commits."""
         return self.deletes
 
     @property
     def old_values(self) -> OldValues:
-        """What the first change since the last commit replaced."""
+        """The value that the first change since the last commit replaced."""
         return "passed on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionedTable(TableSource):
-    """The latest value per key by timestamp, and those that held before."""
+    """Keeps the latest value per key by timestamp, and earlier versions."""
 
     versions: StoreSpec
     history_ms: int
-    """How far back behind the table's stream time it is known what held."""
+    """How far behind the table's stream time its versions are known."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -370,20 +370,20 @@ class VersionedTable(TableSource):
 
     @property
     def detail(self) -> str:
-        """Its topic and history."""
+        """Names the topic and the history."""
         return f"from topic {self.topic.name}, history {self.history_ms} ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOfJoin(TableJoin):
-    """Each record of a stream with the row that held for its key at the record's timestamp."""
+    """Joins each record of a stream with the row that its key had at the record's timestamp."""
 
     value: Serde[Any]
-    """Of the stream's records."""
+    """The value serde of the stream's records."""
     grace_ms: int = 0
-    """A record waits for one of the stream that is so much later, for rows that come late."""
+    """A record waits until the stream is this much later, for rows that arrive late."""
     waiting: StoreSpec | None = None
-    """The records that wait; None: none does."""
+    """The records that wait; None: records do not wait."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -402,65 +402,65 @@ class AsOfJoin(TableJoin):
 
     @property
     def detail(self) -> str:
-        """The table and the grace."""
+        """Names the table and the grace."""
         left = " (left)" if self.left else ""
         return f"with {self.table} as of each record{left}, grace {self.grace_ms} ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritableTable(Node):
-    """Rows that the program sets; its records are the changes."""
+    """Keeps rows that the program sets; its records are the changes."""
 
     puts: TopicSpec
-    """What is put from anywhere comes in here, through the node above."""
+    """The topic for rows that are put from anywhere; the node above reads it."""
     store: StoreSpec
     ttl_ms: int | None = None
-    """A row is over when the table's time is so far beyond the one it was written at."""
+    """A row expires when the table's time is this far past the time at which it was written."""
 
     @property
     def dues(self) -> StoreSpec:
-        """When each row is over, if rows are at all."""
+        """When each row expires, if rows expire."""
         return StoreSpec(f"{self.name}/dues")
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """Its rows, and when they are over."""
+        """The rows, and when they expire."""
         return (self.store,) if self.ttl_ms is None else (self.store, self.dues)
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """Its changes, which are a source of their own: most belong to no record of the task."""
+        """Its changes have a time source of their own: most belong to no record of the task."""
         return (self.name,)
 
     @property
     def table_key(self) -> Serde[object]:
-        """As declared."""
+        """The declared key serde."""
         return self.puts.key
 
     @property
     def table_value(self) -> Serde[object]:
-        """As declared."""
+        """The declared value serde."""
         return self.puts.value
 
     @property
     def old_values(self) -> OldValues:
-        """Its rows."""
+        """It keeps rows."""
         return "kept"
 
     @property
     def detail(self) -> str:
-        """How long rows live."""
+        """Names the time to live."""
         return "" if self.ttl_ms is None else f"for {self.ttl_ms} ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTables(Node):
-    """An agent that works on rows: its topic is read where they are. Nothing goes on from here."""
+    """An agent that uses tables: its topic is read in their tasks. It forwards nothing."""
 
     agent: str
-    """Its name."""
+    """The name of the agent."""
     tables: tuple[str, ...]
-    """Those whose rows it works on."""
+    """The tables whose rows it uses."""
 
     @property
     def lookup_nodes(self) -> tuple[str, ...]:
@@ -469,10 +469,10 @@ class AgentTables(Node):
 
     @property
     def needs_equal_keys(self) -> bool:
-        """The rows of a record's key are where the record is."""
+        """The rows of a record's key are in the record's task."""
         return True
 
     @property
     def detail(self) -> str:
-        """The tables."""
+        """Names the tables."""
         return f"with {', '.join(self.tables)}"

@@ -1,8 +1,8 @@
 """TopicSpec: a topic as an app declares it, and the names that topics can have.
 
 Names of apps, tables and repartitions may become part of a topic's name, so one rule holds for all
-of them: Kafka's. A topic may also choose what happens when its log is not the one that was read
-(`topic_spec`). Not done here: creating topics (`worker`).
+of them: Kafka's. A topic may also choose what happens if its log is not the one that was read
+(`source_lost`). Not done here: creating topics (`worker`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SOURCE_LOST: Final = ("fail", "earliest", "latest")
 def check_source_lost(
     source_lost: SourceLostPolicy | None, where: str = ""
 ) -> SourceLostPolicy | None:
-    """The choice; None: nothing was chosen here.
+    """Return the choice; None: none was made here.
 
     Raises:
-        ConfigError: there is no such choice; `where` is said in front.
+        ConfigError: there is no such choice; the message begins with `where`.
     """
     if source_lost is not None and source_lost not in SOURCE_LOST:
         raise ConfigError(
@@ -38,15 +38,15 @@ def check_source_lost(
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit for the name of a topic."""
 SHOWN_ILLEGAL = 5
-"""How many characters that are not allowed an error names."""
+"""The most illegal characters that an error names."""
 _TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def check_name(what: str, name: str) -> str:
-    """The name, if topics can be named after it.
+    """Return the name, if it can be part of a topic's name.
 
     Raises:
-        TopologyError: it is empty, too long, or holds characters that Kafka refuses.
+        TopologyError: the name is empty, too long, or has characters that Kafka refuses.
     """
     illegal = [each for each in dict.fromkeys(name) if each not in _TOPIC_CHARACTERS]
     if name in {"", ".", ".."} or len(name) > TOPIC_NAME_LENGTH_MAX or illegal:
@@ -67,29 +67,29 @@ class TopicSpec:
     key: Serde[Any]
     value: Serde[Any]
     timestamp: Callable[[Any], When] | None = None
-    """Event time from the value; without it the record's own timestamp counts."""
+    """Returns the event time of a value; without it the record's own timestamp counts."""
     timestamp_ahead_max_ms: int | None = None
-    """How far event time may lie ahead of the clock of whoever reads; None: as far as it likes."""
+    """How far event time may lie ahead of the reader's clock; None: any distance."""
     source_lost: SourceLostPolicy | None = None
-    """What a worker does if it is not the log that was read; None leaves it to the app."""
+    """What a worker does if the log is not the one that was read; None leaves it to the app."""
     partitions: int | None = None
     """For the creation of the topic; None leaves it to the runner."""
     partitioner: Partitioner = DEFAULT
-    """Where its keys lie: how its producers, and this app, choose their partitions."""
+    """How the topic's producers, and this app, choose a key's partition."""
     compact: bool = False
     retention_ms: int | None = None
     """For the creation of the topic; None leaves it to the log."""
     message_bytes_max: int | None = None
     """For the creation of the topic: its `max.message.bytes`; None leaves it to the log."""
     takes_every_time: bool = False
-    """Its records may have any timestamp, whatever the log asks of others."""
+    """Whether its records may have any timestamp, whatever the log's limits are."""
     internal: bool = False
     """A repartition topic: written and read by this app only."""
     is_own: bool = False
-    """What is put into a table comes in here: written and read by this app, and made with as many
-    partitions as what is read with it."""
+    """Whether it is the topic of rows put into a table: written and read by this app, and created
+    with as many partitions as the topics that are read with it."""
 
     @property
     def is_managed(self) -> bool:
-        """Whether the app makes it, whatever is there, and nobody else writes to it."""
+        """Whether the app creates it, and is the only one to write to it."""
         return self.internal or self.is_own

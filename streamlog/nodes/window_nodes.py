@@ -2,12 +2,12 @@
 
 A window belongs to a key. The clock makes tumbling and hopping windows. Records make sessions,
 sliding windows and count windows, which are found by key: the earlier records of a key determine
-which windows exist, and which of them a record changes. Those nodes keep a store by key beside the
-rows, which lie in the order in which windows close.
+which windows exist, and which of them a record changes. Those nodes keep a store by key in addition
+to the rows, which are in the order in which windows close.
 
-Rule: rows that are emitted when a window closes are a source of their own; rows of updates belong
-to the record that caused them. The name of a store by key has a slash and an at sign, which no
-node has. Not done here: the windows (`windows`) and the fold (`processing`).
+Rule: rows that are emitted when a window closes have a time source of their own; rows of updates
+belong to the record that caused them. The name of a store by key has a slash and an at sign, which
+no node's name has. Not done here: the windows (`windows`) and the fold (`processing`).
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from streamlog.windows.emit import FAR_MS, Emit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedAggregate(Node):
-    """One result per key and so many of its records."""
+    """One result per key and number of its records."""
 
     store: StoreSpec
     """The open windows of each key."""
     due: StoreSpec
-    """Those that time out, by when."""
+    """The windows that time out, by time."""
     key: Serde[Any]
     aggregation: Aggregation
     windows: Counted
     emit: Emit
     idle_after_ms: int | None = None
-    """A source read to its end and quiet for this long no longer holds stream time back."""
+    """A source that is at its end and quiet for this long no longer holds back stream time."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """What is open."""
+        """The open windows."""
         return (self.store, self.due)
 
     @property
     def table_key(self) -> Serde[Any]:
-        """Of the records."""
+        """The key serde of the records."""
         return self.key
 
     @property
     def rows_kept_ms(self) -> int:
-        """A window that is over is gone."""
+        """A full window is removed."""
         return 0
 
     @property
@@ -67,17 +67,17 @@ class CountedAggregate(Node):
 
     @property
     def passes_on(self) -> bool:
-        """Windows that are full."""
+        """Full windows belong to records."""
         return True
 
     @property
     def waits_idle_ms(self) -> int | None:
-        """As given."""
+        """The declared `idle_after`."""
         return self.idle_after_ms
 
     @property
     def detail(self) -> str:
-        """Its windows."""
+        """Names the windows."""
         return f"{self.windows.described}, emit {self.emit.name}"
 
 
@@ -88,26 +88,26 @@ class WindowedRows(Keyed):
     aggregation: Aggregation
     emit: Emit
     early: StoreSpec | None = None
-    """Of the rows that wait for the end of an interval, with `Emit.early`."""
+    """The marks of rows that wait for the end of an interval, with `Emit.early`."""
     late: TopicSpec | Callable[[Any], object] | None = None
     """Where late records go: a topic (as `Late`), a function, or only into the count."""
     idle_after_ms: int | None = None
-    """A source read to its end and quiet for this long no longer holds windows back."""
+    """A source that is at its end and quiet for this long no longer holds back windows."""
     united: bool = False
-    """It is of several streams, which have one time."""
+    """Whether it aggregates several streams, which share one time."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """Its rows, and which of them wait."""
+        """The rows, and which of them wait."""
         return (self.store,) if self.early is None else (self.store, self.early)
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """Its rows, unless every update goes on.
+        """Its rows, unless every update is forwarded.
 
-        On close, rows come in (end, start, key) order whatever the interleaving of the inputs
-        was: their number is their identity. At commits, it is that of the record that changed the
-        row last, counted here. On update, they belong to the record behind them.
+        On close, rows come in (end, start, key) order, whatever the interleaving of the inputs:
+        their number is their identity. At commits, it is the number of the record that changed the
+        row last. On update, rows belong to the record that caused them.
         """
         if self.emit == Emit.UPDATE:
             return ()
@@ -115,49 +115,49 @@ class WindowedRows(Keyed):
 
     @property
     def early_feed(self) -> str:
-        """The source that early rows are, beside the final ones."""
+        """The name of the time source of early rows, next to that of the final ones."""
         return f"{self.name}/@early"
 
     @property
     def waits_idle_ms(self) -> int | None:
-        """As given."""
+        """The declared `idle_after`."""
         return self.idle_after_ms
 
     @property
     def writes(self) -> tuple[TopicSpec, ...]:
-        """Where late records go."""
+        """The topic for late records."""
         return (self.late,) if isinstance(self.late, TopicSpec) else ()
 
     @property
     def old_values(self) -> OldValues:
-        """Its rows; but not which of them have gone on early."""
+        """It keeps rows, but does not know which of them were forwarded early."""
         return "kept" if self.early is None else "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowedAggregate(WindowedRows):
-    """Tumbling, hopping and calendar windows."""
+    """One result per key and tumbling, hopping or calendar window."""
 
     windows: Windows
 
     @property
     def rows_kept_ms(self) -> int:
-        """Its retention, which counts from a window's beginning."""
+        """The retention, which counts from a window's beginning."""
         return self.windows.retention_ms
 
     @property
     def detail(self) -> str:
-        """Its windows."""
+        """Names the windows."""
         windows = self.windows
         return f"{windows.described}, grace {windows.grace_ms} ms, emit {self.emit.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordWindowsAggregate(WindowedRows):
-    """What both have in common."""
+    """What sessions and sliding windows have in common."""
 
     by_key: StoreSpec
-    """What there is of each key."""
+    """The windows or records of each key."""
     windows: Sessions | Sliding
 
     @property
@@ -167,11 +167,11 @@ class RecordWindowsAggregate(WindowedRows):
 
     @property
     def closes_after_ms(self) -> int:
-        """It is closed for good when stream time has passed its end by more than this."""
+        """A window is closed for good when stream time has passed its end by more than this."""
         return self.late_after_ms
 
     def end_range(self, at_ms: int) -> tuple[int, int]:
-        """The first and the last end that a window with this time in it may have."""
+        """Return the first and the last end of windows that may contain this time."""
         return at_ms, at_ms + self.windows.size_ms
 
     @property
@@ -182,7 +182,7 @@ class RecordWindowsAggregate(WindowedRows):
 
     @property
     def rows_kept_ms(self) -> int:
-        """Its retention; at least until it has closed."""
+        """The retention; at least until the window has closed."""
         return max(self.windows.retention_ms, self.closes_after_ms)
 
 
@@ -194,24 +194,24 @@ class SessionAggregate(RecordWindowsAggregate):
 
     @property
     def late_after_ms(self) -> int:
-        """A record that joins nothing is late when its session would be closed."""
+        """A record that joins no session is late if its own session would be closed."""
         return self.windows.gap_ms + self.windows.grace_ms
 
     @property
     def closes_after_ms(self) -> int:
-        """On update a gap more: a record that is not late may still come so close to it.
+        """On update, a gap more: a record that is not late may still join the session.
 
-        What was emitted as final stays as it is.
+        A session that was emitted as final stays unchanged.
         """
         return self.late_after_ms + (self.windows.gap_ms if self.emit == Emit.UPDATE else 0)
 
     def end_range(self, at_ms: int) -> tuple[int, int]:
-        """There is no last one."""
+        """Return the first end of sessions that may contain this time; there is no last one."""
         return at_ms, FAR_MS
 
     @property
     def detail(self) -> str:
-        """Its sessions."""
+        """Names the sessions."""
         windows, limit = self.windows, ""
         if windows.max_length_ms is not None:
             limit = f"up to {windows.max_length_ms} ms long, "
@@ -227,11 +227,11 @@ class SlidingAggregate(RecordWindowsAggregate):
 
     windows: Sliding
     value: Serde[Any]
-    """Of the records, which are kept as long as they may be in a new window."""
+    """The value serde of the records, which are kept as long as a new window may contain them."""
 
     @property
     def detail(self) -> str:
-        """Its windows."""
+        """Names the windows."""
         windows = self.windows
         return (
             f"sliding windows of {windows.size_ms} ms, grace {windows.grace_ms} ms, "

@@ -176,7 +176,7 @@ def test_a_worker_refuses_to_lose_state_until_it_is_told_to(tmp_path: Path) -> N
     assert "topology  the first version" in counted("one")
     code, output = streamlog("-A", "words", "worker", cwd=tmp_path, COUNT="other")
     assert code == 8, output
-    assert "! the state of one: there is no such node any more" in output
+    assert "! the state of one: the node no longer exists" in output
     assert "worker --accept-state-loss" in output
     code, output = streamlog("-A", "words", "topology", "--diff", cwd=tmp_path, COUNT="other")
     assert code == 0, output
