@@ -374,7 +374,7 @@ class Batch:
         self.old_values: Sequence[Any] | None = None
         """In changes of a table, the value that each change replaces; None if there was none.
 
-        Only where a step downstream needs them (`Subtopology.tells_old_values`). Along one edge
+        Only where a step downstream needs them (`Subtopology.sends_old_values`). Along one edge
         they form a chain: the old value of a change is the value that the key's last change sent
         on.
         """

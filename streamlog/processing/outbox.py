@@ -104,7 +104,7 @@ class SinkBatch(NamedTuple):
     def partitions(self, count: int) -> list[int]:
         """Return the partition of each record, out of `count`: by its key without the window.
 
-        Without a key, by timestamp and value, so that it does not depend on who runs the task.
+        Without a key, by timestamp and value, so that every run of the task chooses equally.
         """
         if has_none(self.keys):
             size = repeat(self.window_bytes)

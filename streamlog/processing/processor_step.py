@@ -548,9 +548,9 @@ class ProcessorStep(Step):
             else:
                 self.failures.attempt_record(batch, at, self._try, batch, at)
             if self._is_watched:
-                self._hand_on(origin)
+                self._forward_collected(origin)
         context.let_go()
-        self._hand_on(origin)
+        self._forward_collected(origin)
 
     def _process(self, batch: Batch, at: int) -> None:
         try:
@@ -679,7 +679,7 @@ class ProcessorStep(Step):
         time_ms = self._stream.now_ms
         if self._event.alarms.next_ms <= time_ms:
             if origin is not None:
-                self._hand_on(origin)
+                self._forward_collected(origin)
             self._fire(self._event, time_ms, each=True)
         self._move(time_ms)
 
@@ -703,10 +703,10 @@ class ProcessorStep(Step):
             self._timers.fire(alarm.at_ms)
             self._call_alarm(alarm)
             if len(firings.numbers) >= FIRINGS_MAX or self._is_watched:
-                self._hand_on(firings.origin())
+                self._forward_collected(firings.origin())
         self._timers.fire(UNKNOWN_MS)
         context.let_go()
-        self._hand_on(firings.origin())
+        self._forward_collected(firings.origin())
 
     def _fire_key(self, batch: Batch, at: int) -> None:
         """Fire the due timers of a record's key, by the time of the record's source.
@@ -717,14 +717,14 @@ class ProcessorStep(Step):
         key = None if declared is None else batch.raw_keys(declared.key, self.name)[at]
         limit_ms, time_ms = batch.origin.times[batch.rows[at]], context.time_ms
         while key is not None and (alarm := alarms.due_of(key, limit_ms)):
-            self._hand_on(batch.origin)
+            self._forward_collected(batch.origin)
             self._begin_undo()
             context.time_ms = max(time_ms, alarm.at_ms)
             context.fire(alarm, alarms.feed, row=0, number=alarms.last)
             self._timers.fire(alarm.at_ms)
             self._call_alarm(alarm)
             context.time_ms = time_ms
-            self._hand_on(BatchOrigin.of_rows(alarms.feed, [alarms.last], [time_ms]))
+            self._forward_collected(BatchOrigin.of_rows(alarms.feed, [alarms.last], [time_ms]))
         self._timers.fire(UNKNOWN_MS)
         context.let_go()
 
@@ -749,7 +749,7 @@ class ProcessorStep(Step):
             call = f"on_timer({key!r}, {at.isoformat()}, {alarm.tag!r})"
             raise self._failure(call, exit_failure(stop)) from stop
 
-    def _hand_on(self, origin: BatchOrigin) -> None:
+    def _forward_collected(self, origin: BatchOrigin) -> None:
         self.clock.time_ms = self._context.time_ms
         if self._rows is not None:
             self._rows.hand_on()

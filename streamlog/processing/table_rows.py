@@ -380,7 +380,7 @@ def tables_in(sub: Subtopology) -> dict[str, TableRows]:
 
 
 def _partitioner(sub: Subtopology, topics: Iterable[str]) -> Partitioner:
-    """Return the partitioner of a table's topics: joined topics all have the same one."""
+    """Return the partitioner of a table's topics: joined topics have equal partitioners."""
     return next((sub.topics[name].partitioner for name in topics if name in sub.topics), DEFAULT)
 
 

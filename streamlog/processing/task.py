@@ -370,7 +370,7 @@ class Task:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many calls are open that the task takes no records: hold back the inputs."""
+        """Whether the limit of open calls is reached, so that the inputs have to be held back."""
         return any(step.is_full for step in self._awaiting.values())
 
     @property

@@ -149,7 +149,7 @@ class InputEnd:
         self._passed_ms = UNKNOWN_MS
         """Up to here, answers allow others to pass while this one is at its end."""
         self._ends: dict[tuple[str, int], int] = {}
-        """The same permission by offset: other inputs' records before these need not wait."""
+        """The permission by offset: other inputs' records before these need not wait."""
 
     def hear(self, now_ms: int) -> None:
         """Note that a record or mark has just arrived."""

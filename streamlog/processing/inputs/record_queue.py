@@ -478,7 +478,7 @@ class Input(TimeSource):
         return chunk.times[chunk.at], self.rank
 
     def _reach(self, mark: TimeMark) -> None:
-        """Turn the next mark into the stream time that it results in."""
+        """Convert the next mark into the stream time that it results in."""
         self._arrived_ms = mark.time_behind(max(self._arrived_ms, self.time_ms), self.clock)
         self._chunks.append(PassedRecords(mark, self._arrived_ms))
 

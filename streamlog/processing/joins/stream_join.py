@@ -181,7 +181,7 @@ class StreamJoinStep(Step):
         for at, (raw, data) in enumerate(zip(raws, datas, strict=True)):
             now_ms = self._time.reach(origin.feed, moments[at])
             if now_ms > self._gate_ms:
-                self._hand_on(batch, pairs)
+                self._forward_pairs(batch, pairs)
                 pairs = JoinedPairs(is_left=side.node.is_left)
                 self._close(now_ms)
             if raw is None:
@@ -190,7 +190,7 @@ class StreamJoinStep(Step):
                 self._match(side, batch, at, (raw, data), pairs)
         # Steps below see the time as of the last record, however marks arrived between records.
         self._set_time()
-        self._hand_on(batch, pairs)
+        self._forward_pairs(batch, pairs)
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
         """Return when the next unmatched record is due."""
@@ -310,7 +310,7 @@ class StreamJoinStep(Step):
             side.buffer.add(key, timestamp_ms, number, value, data or b"")
             self._gate_ms = min(self._gate_ms, side.buffer.over_ms)
 
-    def _hand_on(self, batch: Batch, pairs: JoinedPairs) -> None:
+    def _forward_pairs(self, batch: Batch, pairs: JoinedPairs) -> None:
         if not pairs.ats:
             return
         made = Batch(

@@ -265,7 +265,7 @@ class TableStep(Step):
         self._prefix = node.store.prefix
         self._store = store
         self._collector = collector
-        self._tells_old_values = sends_old_values
+        self._sends_old_values = sends_old_values
         self._cache: dict[bytes, object] = {}
         self._cache_bytes = 0
         """An estimate; rows that change count again, which only empties the cache earlier."""
@@ -279,7 +279,7 @@ class TableStep(Step):
             batch = batch.where(kept)
             raw_keys, raw_values = [*compress(raw_keys, kept)], [*compress(raw_values, kept)]
         rows = zip(cast("Sequence[bytes]", raw_keys), raw_values, strict=True)
-        if self._tells_old_values:
+        if self._sends_old_values:
             self.forward(without_void_deletions(batch.with_old_values(self._replaced(rows))))
             return
         changed = [self._replace(raw, data) for raw, data in rows]
@@ -440,12 +440,12 @@ class VersionedTableStep(TableStep):
         kept: list[bool] = []
         replaced: list[object] = []
         for at, (raw, data) in enumerate(zip(raws, datas, strict=True)):
-            if self._tells_old_values:
+            if self._sends_old_values:
                 replaced.append(None if raw is None else self.lookup(raw))
             is_news = raw is not None and self._put(raw, data, batch.timestamps[at])
             kept.append(is_news)
         self._collector.drop(self.name, "null key", sum(raw is None for raw in raws))
-        if self._tells_old_values:
+        if self._sends_old_values:
             batch = batch.with_old_values(replaced)
         self.forward(batch if all(kept) else batch.where(kept))
 

@@ -147,7 +147,7 @@ class TableTableJoinStep(Step):
         self._prefix = node.store.prefix
         self._store = store
         self._collector = collector
-        self._tells_old_values = sends_old_values
+        self._sends_old_values = sends_old_values
         self._pairs: dict[bytes, JoinPair] = {}
         self._dirty: list[JoinPair] = []
         self._holds = 0
@@ -175,7 +175,7 @@ class TableTableJoinStep(Step):
             left, right = (told, other) if is_left else (other, told)
             if self._change(results, at, pair, left, right):
                 results.times.append(max(time_ms, other.time_ms))
-        self._hand_on(results)
+        self._forward_results(results)
 
     def hold(self) -> None:
         """Hold changes: a record is about to reach both sides."""
@@ -199,7 +199,7 @@ class TableTableJoinStep(Step):
                     self._change_held(results, at, own[at], held[own[at]])
                 else:
                     results.changed.append(False)
-            self._hand_on(results)
+            self._forward_results(results)
         return True
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - as of its sides
@@ -316,7 +316,7 @@ class TableTableJoinStep(Step):
             self._dirty.append(pair)
         node, old = self._node, None
         new = apply_to_new(self, results.batch, at, node.joined, left.value, right.value)
-        if new is None or self._tells_old_values:
+        if new is None or self._sends_old_values:
             before = before_left.value, before_right.value
             is_there = node.joins(*before)
             old = apply_to_old(self, results.batch, at, node.joined, *before) if is_there else None
@@ -327,12 +327,12 @@ class TableTableJoinStep(Step):
             results.old.append(old)
         return is_change
 
-    def _hand_on(self, results: _Results) -> None:
+    def _forward_results(self, results: _Results) -> None:
         batch = results.batch
         changes = batch if all(results.changed) else batch.where(results.changed)
         changes = changes.with_values(results.new)
         changes.timestamps = results.times
-        changes.old_values = results.old if self._tells_old_values else None
+        changes.old_values = results.old if self._sends_old_values else None
         self.forward(changes)
 
     def _expire(self) -> None:
@@ -451,7 +451,7 @@ class ReferStep(Step):
         # Row k of the left table, whose change has version 8:
         # 1. It referred to a and refers to b: the task of a removes the reference; the task of b
         #    adds it, and reports the outcome of version 8.
-        # 2. It still refers to a, with another value: only a's task is told, which reports.
+        # 2. It still refers to a, with another value: only a's task receives it, and reports.
         # 3. It is deleted: a's task removes the reference, and the left table reports.
         # 4. It refers to nothing (the function returned None): the left table reports, and in a
         #    left join the outcome is a row without a right side.
@@ -574,7 +574,7 @@ class ForeignKeyRowsStep(Step):
         self._rows = NamedStore(store, node.store)
         self._gone = NamedStore(store, node.gone)
         self._feeds = feeds
-        self._tells_old_values = sends_old_values
+        self._sends_old_values = sends_old_values
         self._next_gone_ms = 0
         """No row that is kept for its version was deleted before this time."""
 
@@ -592,10 +592,10 @@ class ForeignKeyRowsStep(Step):
             kept.append(replaced is not None and (value is not None or replaced.value is not None))
             if replaced is not None and kept[-1]:
                 new.append(value)
-                telling = self._tells_old_values and replaced.value is not None
+                telling = self._sends_old_values and replaced.value is not None
                 old.append(self._value.loads(replaced.value or b"") if telling else None)
         changes = (batch if all(kept) else batch.where(kept)).with_values(new)
-        self.forward(changes.with_old_values(old) if self._tells_old_values else changes)
+        self.forward(changes.with_old_values(old) if self._sends_old_values else changes)
 
     def _newer(
         self, outcome: ReferenceOutcome, raw: bytes, timestamp_ms: int, turn_ms: int

@@ -279,7 +279,7 @@ class AggregateStep(Step):
         sends_old_values: bool = False,
     ) -> None:
         super().__init__(node.name)
-        self._tells_old_values = sends_old_values
+        self._sends_old_values = sends_old_values
         self._aggregation = guard_state(node)
         self._format = RowFormat(node.name, node.aggregation)
         self._key: Serde[Any] = node.key
@@ -295,7 +295,7 @@ class AggregateStep(Step):
     def process(self, batch: Batch) -> None:
         """Fold each record into its key's state and forward the new result."""
         batch, raw_keys = without_nulls(self, batch, self._key, self._collector)
-        old_values: list[object] | None = [] if self._tells_old_values else None
+        old_values: list[object] | None = [] if self._sends_old_values else None
         fold = self._fold if old_values is None else partial(self._fold_noting, old_values)
         self._format.note(batch, raw_keys)
         batch, folded = self.applied(batch, fold, raw_keys, batch.values, batch.timestamps)

@@ -237,7 +237,7 @@ class SuppressUntilClosedStep(SuppressStep):
         self._node = node
         self.node_time = NodeTime(feeds)
         self._feeds = self.node_time.feeds
-        self._tells_old_values = sends_old_values
+        self._sends_old_values = sends_old_values
         self._marked_by = dict(zip(self._feeds, marked_by, strict=True))
         self._told_ms = dict.fromkeys(self._feeds, UNKNOWN_MS)
         """The time of each source, by the changes made of its records and by time marks."""
@@ -370,7 +370,7 @@ class SuppressUntilClosedStep(SuppressStep):
         if going:
             times = [max(self.feed.time_ms, held.place[self._timed_by]) for held in going]
             results = _batch_of(self._origin(times), range(len(going)), going)
-            if self._tells_old_values:
+            if self._sends_old_values:
                 results.old_values = [None] * len(going)
             self.forward(results)
 

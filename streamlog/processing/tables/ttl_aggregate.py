@@ -123,10 +123,10 @@ class TtlAggregateStep(AggregateStep):
                 gone.append((raw, over_ms, self._aggregation.result(row.state)))
                 self._forget(raw)
         if gone:
-            self._tell(sorted(gone, key=lambda each: each[1]))
+            self._forward_deletions(sorted(gone, key=lambda each: each[1]))
         return bool(gone)
 
-    def _tell(self, gone: Sequence[tuple[bytes, int, object]]) -> None:
+    def _forward_deletions(self, gone: Sequence[tuple[bytes, int, object]]) -> None:
         raws, times, olds = zip(*gone, strict=True)
         numbers = range(self._next, self._next + len(gone))
         self._next = numbers.stop
@@ -140,7 +140,7 @@ class TtlAggregateStep(AggregateStep):
             times,
         )
         batch.keys_are_raw = batch.values_are_raw = False
-        if self._tells_old_values:
+        if self._sends_old_values:
             batch.old_values = olds
         self.forward(batch)
 

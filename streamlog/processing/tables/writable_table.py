@@ -83,7 +83,7 @@ class WritableTableStep(Step):
         self._collector = collector
         self._owner = owner
         self._has_writers = has_writers
-        self._tells_old_values = sends_old_values
+        self._sends_old_values = sends_old_values
         self._feed = TimeSource((node.name, partition), node.table_key, node.table_value)
         self._dues = TtlQueue()
         self._changes: list[_Change] = []
@@ -177,7 +177,7 @@ class WritableTableStep(Step):
         at = self._prefix + row.key
         ttl_ms = self._node.ttl_ms
         if ttl_ms is None:
-            old = store.get(at) if self._tells_old_values or row.data is None else None
+            old = store.get(at) if self._sends_old_values or row.data is None else None
             self._put(store, at, row.data)
         else:
             dues = NamedStore(store, self._node.dues)
@@ -228,7 +228,7 @@ class WritableTableStep(Step):
             [None if data is None else loads(data) for data in values],
             timestamps,
         )
-        if self._tells_old_values:
+        if self._sends_old_values:
             batch.old_values = [None if data is None else loads(data) for data in olds]
         return batch
 

@@ -168,10 +168,10 @@ class CountWindowsStep(Step):
             if self._timeout_ms is not None:
                 self._clock.move_before(origin, batch.rows[at])
                 if self._next_due_ms <= self._clock.now_ms:
-                    results = self._hand_on(batch, results)
+                    results = self._forward_full(batch, results)
                     self._time_out()
             self._take(batch, at, raw, results)
-        self._hand_on(batch, results)
+        self._forward_full(batch, results)
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
         """Return when the next window times out, if its row is forwarded then."""
@@ -329,7 +329,7 @@ class CountWindowsStep(Step):
         found = next(self._due.range(low), None)
         self._next_due_ms = FAR_MS if found is None else time_at(found[0])
 
-    def _hand_on(self, batch: Batch, results: _Results) -> _Results:
+    def _forward_full(self, batch: Batch, results: _Results) -> _Results:
         self._forward(batch.origin, [batch.rows[at] for at in results.places], results)
         return _Results()
 

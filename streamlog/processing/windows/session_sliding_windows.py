@@ -108,7 +108,7 @@ class RecordWindowsStep(Step):
 
     def __init__(self, node: RecordWindowsAggregate, context: StepContext) -> None:
         super().__init__(node.name)
-        self._tells_old_values = context.sends_old_values
+        self._sends_old_values = context.sends_old_values
         self.feed = TimeSource((node.name, context.partition))
         """The time source of the results, unless they belong to the records that caused them."""
         windows = node.windows
@@ -283,9 +283,9 @@ class RecordWindowsStep(Step):
             value = None if is_gone else self._aggregation.result(window.row.state)
             updates.add(at, window, value, before)
 
-    def _told(self, window: OpenWindow) -> object:
+    def _result_before(self, window: OpenWindow) -> object:
         """Return the result of a window that is about to change, if a step downstream needs it."""
-        return self._aggregation.result(window.row.state) if self._tells_old_values else None
+        return self._aggregation.result(window.row.state) if self._sends_old_values else None
 
     def _tried(self, batch: Batch, at: int, work: Callable[[], T]) -> T | SkippedRecord:
         """Do something for a record; without a policy, an error is the task's."""
@@ -325,7 +325,7 @@ class RecordWindowsStep(Step):
         if final.ats:
             first, self._sequence = self._sequence, self._sequence + len(final.ats)
             times = [self.first_time_ms(each.end_ms) for each in final.windows]
-            self._go_on(self.feed, range(first, self._sequence), times, final)
+            self._forward_own(self.feed, range(first, self._sequence), times, final)
 
     def _show(self, wall_ms: int | None) -> bool:
         """Forward early rows if an interval has ended; returns whether it has."""
@@ -343,7 +343,9 @@ class RecordWindowsStep(Step):
             numbers.append(number)
         if numbers:
             # A window's early rows come before its final one.
-            self._go_on(early.feed, numbers, [max(self.feed.time_ms, 0)] * len(numbers), shown)
+            self._forward_own(
+                early.feed, numbers, [max(self.feed.time_ms, 0)] * len(numbers), shown
+            )
         return True
 
     def _set_time(self) -> None:
@@ -357,11 +359,11 @@ class RecordWindowsStep(Step):
         keys = WindowedKeys(self._node.key, [each.row.raw for each in windows], windows)
         batch = Batch(origin, rows, keys, results.values, results.timestamps)
         batch.keys_are_raw = batch.values_are_raw = False
-        if self._tells_old_values:
+        if self._sends_old_values:
             batch.old_values = results.before
         self.forward(batch)
 
-    def _go_on(
+    def _forward_own(
         self, feed: TimeSource, numbers: Sequence[int], times: Sequence[int], results: _Results
     ) -> None:
         """Forward rows that have a time source of their own, with numbers for offsets."""
@@ -400,7 +402,9 @@ class SessionStep(RecordWindowsStep):
         if end_ms < arrival.open_ms:
             return None
         replaced = [open_to_it[at] for at in places]
-        gone = [WindowChange(each, is_gone=True, before=self._told(each)) for each in replaced]
+        gone = [
+            WindowChange(each, is_gone=True, before=self._result_before(each)) for each in replaced
+        ]
         state = self._state(replaced, arrival.value)
         # Change nothing before this line: the user's functions may fail.
         window = OpenWindow(start_ms, end_ms, Row(state, end_ms, raw))
@@ -637,8 +641,8 @@ class SlidingStep(RecordWindowsStep):
             window, before = windows.get(start_ms), None
             if window is not None:
                 state, last_ms = window.row.state, window.row.timestamp_ms
-                if self._tells_old_values:
-                    before = self._told(window)
+                if self._sends_old_values:
+                    before = self._result_before(window)
             else:
                 _, _, state, last_ms, _ = self._folded(start_ms, self._held(key, start_ms))
             state = add(state, value)

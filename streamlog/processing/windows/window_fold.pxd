@@ -58,7 +58,7 @@ cdef class WindowFold:
     cdef long long _grace_ms
     cdef bint _on_update
     cdef bint _on_commit
-    cdef bint _tells_old_values
+    cdef bint _sends_old_values
     cdef public dict windows
     cdef public dict raws
     cdef public long long gate_ms

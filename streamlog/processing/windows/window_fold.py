@@ -134,11 +134,11 @@ class WindowFold:
         "_on_update",
         "_open_window",
         "_result",
+        "_sends_old_values",
         "_size_ms",
         "_span_of",
         "_start_ms",
         "_step_ms",
-        "_tells_old_values",
         "at",
         "gate_ms",
         "number",
@@ -197,7 +197,7 @@ class WindowFold:
         self._grace_ms, self._offset_ms = grace_ms, offset_ms
         self._on_update = on_update
         self._on_commit = on_commit
-        self._tells_old_values = sends_old_values
+        self._sends_old_values = sends_old_values
         self.windows: dict[int, Window] = {}
         """By their ends."""
         self.raws: dict[bytes, bytes] = {}
@@ -358,10 +358,10 @@ class WindowFold:
             if states is None:
                 self._fold(window, row, value, timestamp_ms, updates)
             else:
-                old_value = self._result_of(row) if self._tells_old_values else None
+                old_value = self._result_of(row) if self._sends_old_values else None
                 row.state = states[place]
                 self._changed(window, row, timestamp_ms)
-                if self._tells_old_values:
+                if self._sends_old_values:
                     self._note_old(row, old_value, updates)
             if self._on_update:
                 self._note(updates, window, row, arrived)
@@ -380,13 +380,13 @@ class WindowFold:
         timestamp_ms: int,
         updates: Updates,
     ) -> None:
-        old_value = self._result_of(row) if self._tells_old_values else None
+        old_value = self._result_of(row) if self._sends_old_values else None
         if self._columns is not None:
             self._columns.fold(row, value)
         else:
             row.kept = self._add(row.kept, value)  # Only columns keep numbers.
         self._changed(window, row, timestamp_ms)
-        if self._tells_old_values:
+        if self._sends_old_values:
             self._note_old(row, old_value, updates)
 
     def _changed(self, window: Window, row: Row, timestamp_ms: int) -> None:

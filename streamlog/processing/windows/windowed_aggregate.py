@@ -131,7 +131,7 @@ class WindowedAggregateStep(Step):
 
     def __init__(self, node: WindowedAggregate, context: StepContext) -> None:
         super().__init__(node.name)
-        self._tells_old_values = context.sends_old_values
+        self._sends_old_values = context.sends_old_values
         self.feed = TimeSource((node.name, context.partition))
         """The time source of the results, if the step emits on close."""
         self.node_time = NodeTime(context.feeds)
@@ -182,7 +182,7 @@ class WindowedAggregateStep(Step):
             is_atomic=node.on_error is not None and node.on_error.action != "fail",
             on_update=node.emit == Emit.UPDATE,
             on_commit=node.emit == Emit.COMMIT or node.emit.is_early,
-            sends_old_values=self._tells_old_values and node.emit != Emit.CLOSE,
+            sends_old_values=self._sends_old_values and node.emit != Emit.CLOSE,
         )
 
     def _early_rows(self, node: WindowedAggregate, partition: int) -> EarlyRows | None:
@@ -215,7 +215,7 @@ class WindowedAggregateStep(Step):
         closed, updates = FinalRows(), Updates()
         self._format.note(batch, raws)
         self._take(batch, raws, closed, updates)
-        self._hand_on(closed)
+        self._forward_final(closed)
         if updates.count:
             rows = batch.rows
             if updates.ats is not None:
@@ -242,7 +242,7 @@ class WindowedAggregateStep(Step):
             if self._node.emit.is_final and end_ms <= limit_ms - self._kept_ms:
                 # Closed and not kept: its rows are never looked up, and never written.
                 closed.add_all(folded, list(map(self._result, folded.states)))
-                self._hand_on(closed)
+                self._forward_final(closed)
                 return
             window = self._open(folded.start_ms, end_ms)
         rows = list(map(Row, folded.states, folded.timestamps, folded.raws))
@@ -251,7 +251,7 @@ class WindowedAggregateStep(Step):
         window.rows.update(zip(folded.raws, rows, strict=True))
         if window.dirty is not None:
             window.dirty += rows
-        self._hand_on(closed)
+        self._forward_final(closed)
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
         """Return when the next window closes, or early rows are due, if rows are forwarded then."""
@@ -283,7 +283,7 @@ class WindowedAggregateStep(Step):
         self._rest()
         closed = FinalRows()
         fired = self._pass(closed, now_ms)
-        self._hand_on(closed)
+        self._forward_final(closed)
         return fired
 
     def _rest(self) -> None:
@@ -493,7 +493,7 @@ class WindowedAggregateStep(Step):
         fold, grace_ms = self._fold, self._grace_ms
         at = fold.at
 
-        def tell() -> None:
+        def drop_windows() -> None:
             for _, end_ms in self._assigner.of(batch.timestamps[at]):
                 if is_late(end_ms, source_ms, grace_ms):
                     late_by_ms = closed_until(source_ms, grace_ms) - end_ms
@@ -503,7 +503,7 @@ class WindowedAggregateStep(Step):
         # 1. Both are closed: it is dropped twice, once for each window.
         # 2. Only 9:55 to 10:05 is closed: the record is dropped for that one, then `run` starts
         #    at this record again. `told` makes it skip the closed window and fold into the other.
-        if isinstance(self._tried(batch, tell), SkippedRecord) or not self._overlaps:
+        if isinstance(self._tried(batch, drop_windows), SkippedRecord) or not self._overlaps:
             return at + 1
         fold.told = at
         return at
@@ -539,7 +539,7 @@ class WindowedAggregateStep(Step):
         is_due = early is not None and early.is_due(wall_ms)
         if early is not None and is_due:
             self._close(closed, early.over_ms)
-            self._hand_on(closed)
+            self._forward_final(closed)
             rows = early.take(self._closed_ms)
             # A window's early rows come before its final ones, whose time is the window's start.
             times = [max(self.feed.time_ms, 0)] * len(rows)
@@ -595,7 +595,7 @@ class WindowedAggregateStep(Step):
         low, high = window_bound(expired[0]), window_bound(end_ms + 1)
         self._store.delete_range(self._prefix + low, self._prefix + high)
 
-    def _hand_on(self, closed: FinalRows) -> None:
+    def _forward_final(self, closed: FinalRows) -> None:
         if not closed.raws:
             return
         # The windows of later rows begin no earlier than this row's window.
@@ -610,7 +610,7 @@ class WindowedAggregateStep(Step):
 
     def _forward(self, batch: Batch, old_values: Sequence[Any]) -> None:
         batch.keys_are_raw = batch.values_are_raw = False
-        if self._tells_old_values:
+        if self._sends_old_values:
             batch.old_values = old_values
         self.forward(batch)
 

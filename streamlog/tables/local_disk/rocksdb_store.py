@@ -443,7 +443,7 @@ def _closed_error(path: str) -> UsageError:
 
 
 def _explain(error: Exception, path: str) -> StreamlogError:
-    """Convert an error of RocksDB, whose kind is told only by the first words of its text."""
+    """Convert an error of RocksDB, whose kind shows only in the first words of its text."""
     text = " ".join(str(error).split())
     if isinstance(error, DbClosedError):
         return _closed_error(path)

@@ -107,7 +107,7 @@ class TaskDirectory:
             logger.warning("state in %s is damaged: the changelog restores it", self._path)
             sources = []
             self._is_damaged = True
-        path, lock = self._made()
+        path, lock = self._create_epoch()
         try:
             if is_standby:
                 _touch(f"{path}/{STANDBY_FILE}")
@@ -151,7 +151,7 @@ class TaskDirectory:
             if name.endswith(UNFINISHED):
                 shutil.rmtree(f"{self._path}/{SNAPSHOTS}/{name}", ignore_errors=True)
 
-    def _made(self) -> tuple[str, DirectoryLock]:
+    def _create_epoch(self) -> tuple[str, DirectoryLock]:
         """Create the directory of a new epoch; returns its path and lock."""
         for _ in range(EPOCHS_TRIED_MAX):
             epoch = 1 + max((source.epoch for source in self.sources(is_any=True)), default=0)

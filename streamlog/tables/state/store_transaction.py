@@ -65,15 +65,15 @@ class CacheBudget:
     def join(self, member: Bounded) -> None:
         """Add a member, and resize all of them."""
         self._members.add(member)
-        self._tell()
+        self._resize_members()
 
     def leave(self, member: Bounded) -> None:
         """Remove a member, which keeps nothing, and resize the others."""
         self._members.discard(member)
         member.resize(0)
-        self._tell()
+        self._resize_members()
 
-    def _tell(self) -> None:
+    def _resize_members(self) -> None:
         for member in self._members:
             member.resize(self.share_bytes)
 

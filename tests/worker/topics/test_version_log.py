@@ -137,7 +137,7 @@ def test_a_refused_program_leaves_no_trace(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         await VersionLog(log, topology("a"), SystemClock()).settle(accept_state_loss=False)
         other = VersionLog(log, topology("b"), SystemClock())
-        with pytest.raises(StateLost, match="the state of a: there is no such node"):
+        with pytest.raises(StateLost, match="the state of a: the node no longer exists"):
             await other.settle(accept_state_loss=False)
         assert (await VersionLog(log, topology("a"), SystemClock()).compare()).is_settled
 
