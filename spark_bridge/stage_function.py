@@ -38,8 +38,9 @@ from streamlog.errors import StreamlogError
 from streamlog.history.local_run import load_global_tables, one_by_one
 from streamlog.history.lowering import NotLowered
 from streamlog.history.plan import Plan, Stage
-from streamlog.history.readers import LogReader, StoredReader
+from streamlog.history.readers import LogReader
 from streamlog.history.stage_task import Attempt, FoldedStageTask, StageTask
+from streamlog.history.stored_log_reader import StoredReader
 from streamlog.history.task_run import InputReader, OnRead, PartitionReader, Read
 from streamlog.processing.error_handling import DamagedInputs
 from streamlog.processing.inputs.record_queue import PartitionKey

@@ -20,7 +20,7 @@ from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.consumer.subscription_state import SubscriptionState
-from streamlog.history.readers import StoredReader
+from streamlog.history.stored_log_reader import StoredReader
 from streamlog.record import TopicPartition
 from streamlog.records.batch import split_batches
 from streamlog.records.control_batches import ABORT, COMMIT, AbortedBatches, AbortedRange

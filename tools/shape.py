@@ -272,16 +272,16 @@ FIGURES = {
     "any": Figure(f"`Any` per {ANY_LINES} lines of code", any_rate, 1),
 }
 BARS: dict[str, float] = {
-    "modules": 501,
+    "modules": 502,
     "classes": 0,
-    "basenames": 24,
-    "small": 59,
+    "basenames": 17,
+    "small": 26,
     "folders": 0,
     "circles": 1,
     "floors": 8,
-    "produce": 34,
-    "comments": 0.95,
-    "any": 3.43,
+    "produce": 31,
+    "comments": 1.1,
+    "any": 3.42,
 }
 """Where each figure is held today; lower a bar when its figure falls."""
 

@@ -15,7 +15,8 @@ from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import CorruptData, ProcessingError
 from streamlog.history.local_run import LocalRun, RunDeps, with_ends
 from streamlog.history.plan import plan_history
-from streamlog.history.readers import LogReader, StoredReader
+from streamlog.history.readers import LogReader
+from streamlog.history.stored_log_reader import StoredReader
 from streamlog.history.task_run import FinishedTask, PartitionReader
 from streamlog.log import Log
 from streamlog.nodes.policies import ErrorPolicy

@@ -9,7 +9,8 @@ import pytest
 
 from streamlog.client.admin import NewTopic
 from streamlog.errors import ProcessingError
-from streamlog.history.readers import LogReader, StoredReader
+from streamlog.history.readers import LogReader
+from streamlog.history.stored_log_reader import StoredReader
 from streamlog.history.task_run import PartitionReader
 from streamlog.log import Log
 from streamlog.record import TopicPartition

@@ -1,0 +1,53 @@
+"""Documents name only modules that exist: a move that leaves a name behind fails here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TOPS = (
+    "streamlog",
+    "spark_bridge",
+    "simulation",
+    "chaos",
+    "conformance",
+    "benchmarks",
+    "examples",
+    "tests",
+    "tools",
+)
+MODULES = {
+    path.relative_to(ROOT).with_suffix("").as_posix()
+    for top in TOPS
+    for path in (ROOT / top).rglob("*.py")
+}
+PLACES = (
+    MODULES
+    | {path.rpartition("/")[0] for path in MODULES}
+    | {"simulation/results", "chaos/results"}
+)
+NAMES = {path.rpartition("/")[2] for path in MODULES} | {"setup"}
+PAGES = [
+    ROOT / "CONTRIBUTING.md",
+    *(path for path in ROOT.glob("docs/**/*.md") if path.name != "cookbook.md"),
+]
+OF_READERS = {"hello"}
+"""Modules that a page tells its readers to write."""
+OTHERS = {"silence/last_seen"}
+"""Names of another kind: a store."""
+
+
+def exists(named: str) -> bool:
+    return any(place == named or place.endswith(f"/{named}") for place in PLACES)
+
+
+def test_modules_that_documents_name_are_there() -> None:
+    wrong = []
+    for page in PAGES:
+        text = page.read_text()
+        paths = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)(?:\.py)?(?:::\w+)?`", text)) - OTHERS
+        files = set(re.findall(r"`([a-z_]+)\.py(?:::\w+)?`", text)) - OF_READERS
+        wrong += [f"{page.name}: {path}" for path in sorted(paths) if not exists(path)]
+        wrong += [f"{page.name}: {name}.py" for name in sorted(files - NAMES)]
+    assert wrong == []
