@@ -96,6 +96,8 @@ DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 FOLLOWER_ID_MIN = 0
 """Who fetches with a broker's number claims to be a replica."""
 ALL_TOPICS_VERSION_MAX = 0
+IDS_VERSION_MIN = 12
+"""Metadata asks by topic id from this version on; 10 and 11 declare the field, and refuse it."""
 BY_STATE_VERSION = 6
 NOT_TOLD = 0
 
@@ -175,6 +177,10 @@ def epoch_ends(request: OffsetForLeaderEpochRequest, access: Access) -> Verdict:
 def metadata(request: MetadataRequest, access: Access) -> Verdict:
     """DESCRIBE on topics, CREATE on those that would be made on the way."""
     asked = request.topics
+    by_id = any(each.name is None or each.topic_id != ZERO_UUID for each in asked or ())
+    if by_id and access.version < IDS_VERSION_MIN:
+        # The handler refuses such a request as a whole, whatever the client may see.
+        return GO_ON
     wants_all = asked is None or (not asked and access.version <= ALL_TOPICS_VERSION_MAX)
     refused: list[MetadataRequestTopic] = []
     if asked is not None and not wants_all:

@@ -18,6 +18,7 @@ from streamlog.broker.server.socket_server import Acceptor
 from streamlog.errors import ConfigError, NotAuthorized
 from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.protocol.api_table import APIS, api_of
+from streamlog.protocol.codec import decode, encode
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.broker_registration import (
     AllocateProducerIdsRequest,
@@ -47,6 +48,7 @@ from streamlog.protocol.messages.cluster_metadata import (
     DescribeClusterRequest,
     MetadataRequest,
     MetadataRequestTopic,
+    MetadataResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
@@ -686,6 +688,21 @@ def test_topics_by_id() -> None:
         )
         assert codes(deleted) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         assert "t" in broker.directory.topics
+
+    node().run(story)
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_metadata_by_id_is_refused_as_kafka_does_it_before_version_12(version: int) -> None:
+    """Kafka refuses the whole request before it looks at rights; the names in it are kept."""
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        topic_id = broker.directory.topics["t"].topic_id
+        by_id = MetadataRequest(topics=[MetadataRequestTopic(topic_id=topic_id, name=None)])
+        answer = await asked(broker, by_id, version=version)
+        assert codes(answer.topics) == {ErrorCode.INVALID_REQUEST}
+        assert decode(MetadataResponse, version, encode(answer, version)) == answer
 
     node().run(story)
 
