@@ -19,7 +19,7 @@ from streamlog.errors import (
 )
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def test_what_is_closed_is_there_when_opened_again(tmp_path: Path) -> None:

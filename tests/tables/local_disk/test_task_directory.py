@@ -22,7 +22,7 @@ from streamlog.tables.local_disk.task_directory import (
 )
 from streamlog.tables.state.changelog import apply_records, changelog_offset
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 BUDGET = RocksBudget()
 
 
