@@ -19,9 +19,8 @@ from simulation.story import Setting
 from simulation.story import simulate as simulate_story
 from simulation.trouble import OF_MANY
 from streamlog.broker.config.broker import BrokerConfig, TopicConfig
-from streamlog.broker.config.cluster import BY_RACK, ClusterConfig, ReplicationConfig
+from streamlog.broker.config.cluster import BY_RACK, ClusterConfig, QuorumConfig, ReplicationConfig
 from streamlog.broker.config.coordinators import GroupConfig
-from streamlog.broker.config.quorum import QuorumConfig
 from streamlog.broker.storage.data_directory import format_directory
 
 BROKERS: Final = (1, 2, 3)

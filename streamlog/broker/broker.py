@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from streamlog.broker.apis.produce import RecordChecks
-    from streamlog.broker.figures import BrokerStanding, ClusterFigures
+    from streamlog.broker.cluster.figures import BrokerStanding, ClusterFigures
     from streamlog.broker.storage.disk.files import Files
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
@@ -133,7 +133,7 @@ class Broker:
         """What connections and files may hold of the process's descriptors."""
         self._users = UserRequests(metadata, peer_credentials(config))
         self._acls = AclRequests(metadata, config.security, peers=peer_principals(config))
-        self._authorized = RequestAuthorization(self._acls, self._partitions)
+        self._authorization = RequestAuthorization(self._acls, self._partitions)
         self._upkeep = LogMaintenance(
             directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm
         )
@@ -417,7 +417,7 @@ class Broker:
         handler = self._handlers.get(type(request))
         if handler is None:
             raise UsageError(f"a broker does not answer {type(request).__name__}")
-        return cast("Answer", self._authorized.begin(request, context, handler))
+        return cast("Answer", self._authorization.begin(request, context, handler))
 
     @property
     def checks(self) -> RecordChecks:
@@ -448,8 +448,8 @@ class Broker:
             self._partitions,
             self._replicas,
             Observers(
-                leading=self._on_led,
-                resigned=self._on_resigned,
+                leading=self._on_leadership,
+                resigned=self._on_resignation,
                 deleting=self._upkeep.wait,
                 deleted=self._coordinator.on_deletion,
                 settings=self._on_altered,
@@ -463,14 +463,14 @@ class Broker:
         self._coordinator.load()
         self._transactions.load()
 
-    def _on_led(self, topic: str, index: int) -> None:
+    def _on_leadership(self, topic: str, index: int) -> None:
         """This broker leads a partition from now on."""
         if topic == OFFSETS_TOPIC:
             self._coordinator.lead(index)
         elif topic == TRANSACTIONS_TOPIC:
             self._transactions.lead(index)
 
-    def _on_resigned(self, topic: str, index: int) -> None:
+    def _on_resignation(self, topic: str, index: int) -> None:
         """It leads that one no more."""
         if topic == OFFSETS_TOPIC:
             self._coordinator.resign(index)

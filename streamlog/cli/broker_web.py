@@ -20,7 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from streamlog.broker.figures import (
+from streamlog.broker.cluster.figures import (
     BROKER_STATES,
     ELECTION_BOUNDS_MS,
     BrokerStanding,
@@ -193,7 +193,7 @@ def _of_the_controller(standing: BrokerStanding) -> Iterator[Metric]:
         (
             "preferredreplicaimbalancecount",
             "Partitions that another replica than the preferred one leads.",
-            cluster.not_preferred if cluster else 0,
+            cluster.preferred_replica_imbalance if cluster else 0,
         ),
     ):
         yield _gauge(_CONTROLLER + name, text, value)

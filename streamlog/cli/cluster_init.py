@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.cluster import QuorumConfig
 from streamlog.broker.config.connections import Listener, listeners_of
-from streamlog.broker.config.quorum import QuorumConfig
 from streamlog.broker.storage.disk.files import TEMPORARY, replace_file
 from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.cli.broker_command import LISTEN_DEFAULT, parse_address

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from streamlog import repeated
 from streamlog.broker.apis.fetch_sessions import TOPIC_IDS_VERSION
 from streamlog.broker.replication.partition import NO_EPOCH
-from streamlog.broker.security.transaction_rules import refusal_without_id
+from streamlog.broker.security.coordinator_rules import refusal_without_id
 from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import CorruptData, LogError, NotLeader, RecordsRefused, StreamlogError

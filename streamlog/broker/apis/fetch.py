@@ -26,7 +26,7 @@ from streamlog.protocol.schema import Message
 if TYPE_CHECKING:
     from streamlog.broker.apis.data import FetchAttempt
     from streamlog.broker.deadline_timer import DeadlineTimer
-    from streamlog.broker.security.access_checks import Readable
+    from streamlog.broker.security.acl_authorizer import Readable
     from streamlog.clock import Clock
     from streamlog.protocol.fetch_patterns import FetchAlike
     from streamlog.protocol.schema import Piece

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar,
 from streamlog.broker.apis.data import ALL, Uncommitted, refuse_partition
 from streamlog.broker.config.broker import AS_PRODUCED, UNCOMPRESSED, TopicConfig
 from streamlog.broker.future_responses import is_abandoned
-from streamlog.broker.security.transaction_rules import refusal_of_transactional
+from streamlog.broker.security.coordinator_rules import refusal_of_transactional
 from streamlog.broker.storage.disk.offload import Offload, OffloadedJob
 from streamlog.broker.storage.log.batch_run import wait_for_thread
 from streamlog.broker.storage.validator import AppendOrigin, Prepared, is_checked, prepare

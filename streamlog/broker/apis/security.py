@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from streamlog.broker.config.security import AUTHORIZER_NONE
 from streamlog.broker.future_responses import has_failed, is_abandoned
 from streamlog.broker.quorum.controller.security_control import filter_of
-from streamlog.broker.security.access_checks import Access
-from streamlog.broker.security.acl_authorizer import Authorizer, super_users_of
+from streamlog.broker.security.acl_authorizer import Access, Authorizer, super_users_of
 from streamlog.broker.security.principals import IN_PROCESS
 from streamlog.broker.security.rules import RULES
 from streamlog.errors import LogError, NotAuthorized

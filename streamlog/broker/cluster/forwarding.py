@@ -77,20 +77,20 @@ class Forwarding:
         here = here or self.decide
         if self._quorum.is_active or self._spawn is None:
             return here(request, version)
-        return self._spawn(self._forwarded(request, version, here))
+        return self._spawn(self._forward(request, version, here))
 
     def attempt(self, request: Message, version: int) -> Answer:
         """The same, tried once: NOT_CONTROLLER if nobody is, or it can't be reached."""
         if self._quorum.is_active or self._spawn is None:
             return self.decide(request, version)
-        return self._spawn(self._attempted(request, version))
+        return self._spawn(self._attempt_once(request, version))
 
     def decide(self, request: Message, version: int) -> Answer:
         """The answer of this node, for a request that was handed on by another one."""
         try:
             answer = self._quorum.submit(request, version)
         except StreamlogError as error:
-            return _refused(request, error)
+            return _refuse(request, error)
         if not isinstance(answer, asyncio.Future):
             return answer
         whole: asyncio.Future[Message] = answer.get_loop().create_future()
@@ -100,7 +100,7 @@ class Forwarding:
                 return
             error = ConnectionLost("cancelled") if done.cancelled() else done.exception()
             if isinstance(error, StreamlogError):
-                whole.set_result(_refused(request, error))
+                whole.set_result(_refuse(request, error))
             elif error is not None:
                 whole.set_exception(error)
             else:
@@ -109,7 +109,7 @@ class Forwarding:
         answer.add_done_callback(settle)
         return whole
 
-    async def _forwarded(self, request: Message, version: int, here: Decide) -> Message:
+    async def _forward(self, request: Message, version: int, here: Decide) -> Message:
         timeout_ms = max(1, min(getattr(request, "timeout_ms", TIMEOUT_MS), TIMEOUT_MS_MAX))
         deadline_ms = self._clock.now_ms() + timeout_ms
         why = "nobody is the controller"
@@ -126,7 +126,7 @@ class Forwarding:
             request, ErrorCode.REQUEST_TIMED_OUT, f"no controller has decided: {why}"
         )
 
-    async def _attempted(self, request: Message, version: int) -> Message:
+    async def _attempt_once(self, request: Message, version: int) -> Message:
         why = "nobody is the controller"
         try:
             answer = await self._asked(request, version, ATTEMPT_MS, self.decide)
@@ -164,7 +164,7 @@ def _first_code(part: object) -> int:
     return ErrorCode.NONE
 
 
-def _refused(request: Message, error: StreamlogError) -> Message:
+def _refuse(request: Message, error: StreamlogError) -> Message:
     code = error.code if isinstance(error, LogError) else ErrorCode.KAFKA_STORAGE_ERROR
     # The member of the quorum logs a full disk itself, at intervals.
     is_known = code == ErrorCode.NOT_CONTROLLER or isinstance(error, LogDirectoryFull)

@@ -136,7 +136,7 @@ class MetadataPublisher:
         for change in changes:
             if isinstance(change, TopicDeleted):
                 self._delete(change.name, change.topic_id)
-        for topic_id, number in dict.fromkeys(_places(changes)):
+        for topic_id, number in dict.fromkeys(_partition_keys(changes)):
             self._be_or_not(topic_id, number)
         self._give_up_damaged()  # Before anything is asked for in a new epoch.
         if _some(changes, UserChanged):
@@ -405,7 +405,7 @@ def _state(partition: PartitionRegistration) -> ReplicaState:
     )
 
 
-def _places(changes: Iterable[MetadataChange]) -> Iterator[tuple[bytes, int]]:
+def _partition_keys(changes: Iterable[MetadataChange]) -> Iterator[tuple[bytes, int]]:
     for change in changes:
         if isinstance(change, PartitionChanged):
             yield change.topic_id, change.partition

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from streamlog import repeated
 from streamlog.broker.cluster.broker_session import BrokerSession
-from streamlog.broker.cluster.forwarding import Decide, Forwarding
-from streamlog.broker.cluster.metadata_publisher import MetadataPublisher, Observers, damaged_places
-from streamlog.broker.cluster.peers import NodeConnections
-from streamlog.broker.figures import (
+from streamlog.broker.cluster.figures import (
     BrokerStanding,
     ClusterFigures,
     count_by_controller,
     count_figures,
 )
+from streamlog.broker.cluster.forwarding import Decide, Forwarding
+from streamlog.broker.cluster.metadata_publisher import MetadataPublisher, Observers, damaged_places
+from streamlog.broker.cluster.peers import NodeConnections
 from streamlog.broker.quorum.controller.decision import ControllerContext
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE, ClusterMetadata
 from streamlog.broker.quorum.quorum_member import QuorumMember
@@ -241,7 +241,7 @@ class ClusterNode:
         self._failed = asyncio.get_running_loop().create_future()
         self._forwarding.begin(self._neighbours.controllers, spawn)
         self._running = spawn(self.quorum.run(self._neighbours.quorum, thread))
-        spawn(_raised(self._failed))
+        spawn(_wait_for_failure(self._failed))
 
     def listens_at(self, listeners: Sequence[RegisteredListener]) -> None:
         """This broker is reached there: as what it registers from now on."""
@@ -260,11 +260,11 @@ class ClusterNode:
         if self._directory.config.quorum.is_broker:
             self._session.stop()
             self._on_due()
-            await self._released()
+            await self._wait_for_release()
         self.quorum.stop()
         await asyncio.wait([self._running])
 
-    async def _released(self) -> None:
+    async def _wait_for_release(self) -> None:
         """Return when the broker may go, or it is of no use to wait."""
         forsaken_ms = 0
         while not self._session.may_end and forsaken_ms < FORSAKEN_MS:
@@ -417,6 +417,6 @@ class ClusterNode:
         return before.epoch
 
 
-async def _raised(failed: asyncio.Future[None]) -> None:
+async def _wait_for_failure(failed: asyncio.Future[None]) -> None:
     """End as soon as it is known why, or by being cancelled."""
     await failed

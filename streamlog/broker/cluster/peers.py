@@ -47,7 +47,7 @@ def peer_listener(config: BrokerConfig) -> Listener:
     Raises:
         ConfigError: no listener has the name that is set.
     """
-    return _named(_BROKERS, config.peers.listener, _listeners(config))
+    return _find_listener(_BROKERS, config.peers.listener, _listeners(config))
 
 
 def controller_listener(config: BrokerConfig) -> Listener:
@@ -66,7 +66,7 @@ def controller_listener(config: BrokerConfig) -> Listener:
     protocol = protocols_of(config.security).get(name.upper())
     if not config.quorum.is_controller and protocol is not None:
         return Listener(name=name.upper(), protocol=protocol)
-    return _named(_CONTROLLERS, name, listeners)
+    return _find_listener(_CONTROLLERS, name, listeners)
 
 
 def peer_security(config: BrokerConfig, listener: Listener) -> Security:
@@ -145,7 +145,7 @@ def _listeners(config: BrokerConfig) -> Sequence[Listener]:
     return listeners_of(config.security) or (Listener(),)
 
 
-def _named(setting: str, name: str, listeners: Sequence[Listener]) -> Listener:
+def _find_listener(setting: str, name: str, listeners: Sequence[Listener]) -> Listener:
     if not name:
         return listeners[0]
     found = next((each for each in listeners if each.name == name.upper()), None)
@@ -204,7 +204,7 @@ class BrokerPeers:
         address = self._address(node_id)
         if address is None:
             raise ConnectionLost(f"the address of broker {node_id} is not known (yet)")
-        return await self._connected(node_id, address, timeout_ms)
+        return await self._connect_to_node(node_id, address, timeout_ms)
 
     async def transport(self, node_id: int, *, timeout_ms: int) -> Transport:
         """The connection to one of them, made if there is none.
@@ -222,7 +222,7 @@ class BrokerPeers:
                 await self._give_up(node_id, known[1])
             if address is None:
                 raise ConnectionLost(f"the address of broker {node_id} is not known (yet)")
-            transport = await self._connected(node_id, address, timeout_ms)
+            transport = await self._connect_to_node(node_id, address, timeout_ms)
             self._connections[node_id] = address, transport
             return transport
 
@@ -232,7 +232,7 @@ class BrokerPeers:
             for node_id, (_, transport) in self._connections.items():
                 stack.push_async_callback(self._give_up, node_id, transport)
 
-    async def _connected(self, node_id: int, address: Address, timeout_ms: int) -> Transport:
+    async def _connect_to_node(self, node_id: int, address: Address, timeout_ms: int) -> Transport:
         try:
             return await TcpTransport.connect(
                 *address,

@@ -14,10 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from streamlog.broker.config.cluster import ClusterConfig, PeerConfig, ReplicationConfig
+from streamlog.broker.config.cluster import (
+    ClusterConfig,
+    PeerConfig,
+    QuorumConfig,
+    ReplicationConfig,
+)
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.config.coordinators import GroupConfig, TransactionConfig
-from streamlog.broker.config.quorum import QuorumConfig
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.config.settings import (
     INT_MAX,
@@ -227,10 +231,10 @@ class BrokerConfig:
             if listener is not None:
                 bounds.append(f"{listener[1]}:{value}")
                 continue
-            place = _PLACES.get(name)
-            if place is None:
-                raise unknown_setting("broker", name, _PLACES)
-            sections[place.section][place.name] = value
+            field = _FIELDS.get(name)
+            if field is None:
+                raise unknown_setting("broker", name, _FIELDS)
+            sections[field.section][field.name] = value
         if bounds:
             given = sections["connections"].get(_LISTENER_BOUNDS)
             bounds = [*bounds, *([given] if given else ())]
@@ -243,10 +247,10 @@ class BrokerConfig:
         """Every setting by the broker's name, as text."""
         texts = {name: texts_of(getattr(self, name)) for name in (*_SECTIONS, "topic")}
         texts[""] = texts_of(self)
-        return {name: texts[place.section][place.name] for name, place in _PLACES.items()}
+        return {name: texts[field.section][field.name] for name, field in _FIELDS.items()}
 
 
-class _Place(NamedTuple):
+class _SettingField(NamedTuple):
     """Where a setting of the broker is kept: in which part, and by which name there."""
 
     section: str
@@ -282,10 +286,12 @@ BROKER_SETTINGS: Mapping[str, Setting] = {
     },
 }
 """The settings of a broker, by name, those that topics inherit included."""
-_PLACES = {
-    **{name: _Place(part, name) for part, settings in _SETTINGS.items() for name in settings},
+_FIELDS = {
     **{
-        each.broker_name: _Place("topic", name)
+        name: _SettingField(part, name) for part, settings in _SETTINGS.items() for name in settings
+    },
+    **{
+        each.broker_name: _SettingField("topic", name)
         for name, each in TOPIC_SETTINGS.items()
         if each.broker_name
     },

@@ -229,8 +229,8 @@ def listeners_of(config: SecurityConfig) -> tuple[Listener, ...]:
         ConfigError: a setting can't be read, or they contradict each other.
     """
     protocols = protocols_of(config)
-    places = _places("listeners", config.listeners)
-    advertised = _places("advertised.listeners", config.advertised_listeners)
+    places = _parse_endpoints("listeners", config.listeners)
+    advertised = _parse_endpoints("advertised.listeners", config.advertised_listeners)
     for name, (host, port) in advertised.items():
         if name not in places:
             raise ConfigError(
@@ -278,7 +278,7 @@ def protocols_of(config: SecurityConfig) -> dict[str, str]:
     return protocols
 
 
-def _places(setting: str, text: str) -> dict[str, tuple[str, int]]:
+def _parse_endpoints(setting: str, text: str) -> dict[str, tuple[str, int]]:
     places: dict[str, tuple[str, int]] = {}
     for item in _items(text):
         found = _LISTENER.fullmatch(item)

@@ -475,12 +475,12 @@ def is_listed(replicas: str, partition: int, broker: int) -> bool:
     """Whether a list of throttled replicas has this one."""
     if not replicas:
         return False
-    listed = _listed(replicas)
+    listed = _parse_replicas(replicas)
     return listed is None or (partition, broker) in listed
 
 
 @lru_cache(maxsize=256)
-def _listed(replicas: str) -> frozenset[tuple[int, int]] | None:
+def _parse_replicas(replicas: str) -> frozenset[tuple[int, int]] | None:
     """The replicas of a list, as partition and broker; None if they are all."""
     if replicas == EVERY:
         return None

@@ -1,29 +1,41 @@
-"""Acls: who may do what to which resources, and the decision about one request.
+"""ACLs, the decision about one operation, and what a decision does to a request.
 
-Kafka's rules. An ACL allows or denies a principal, from a host, an operation on the resources
-that a pattern names: one name, every name, or all that begin with something. Denied is what any
-matching ACL denies; else allowed is what one allows, READ, WRITE, DELETE and ALTER including
-DESCRIBE, ALTER_CONFIGS including DESCRIBE_CONFIGS; else nothing is. Super users are not asked.
-Rule of the file: it is data in, decision out; where ACLs are kept is others'.
+Kafka's rules. An ACL allows or denies a principal, from a host, an operation on the resources that
+a pattern names: one name, every name, or all names with a prefix. An operation that any matching
+ACL denies is denied; otherwise it needs a matching ACL that allows it. READ, WRITE, DELETE and
+ALTER include DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS. Super users may do everything.
+
+A rule of `rules` asks an `Access` before the request reaches its handler and returns a `Verdict`.
+It leaves in the request what the principal may do, and answers each of the other items with
+Kafka's refusal: a principal that may read one of two topics reads that one. A rule may also narrow
+the response.
+Rule of the file: it is data in, decision out. Not done here: ACLs are kept by the metadata.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 from streamlog.broker.security.principals import EVERYBODY, IN_PROCESS
 from streamlog.errors import ConfigError
 from streamlog.protocol.acls import (
     ANY_HOST,
     ANY_NAME,
+    CLUSTER,
     OPERATIONS,
     Operation,
     Pattern,
     Permission,
     ResourceType,
 )
+from streamlog.protocol.api_table import api_of
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import CodeOf, add_items, response_by_item
+from streamlog.protocol.messages.produce_and_fetch import FetchableTopicResponse, FetchTopic
+from streamlog.protocol.schema import Message
 
 DECISIONS_MAX = 10_000
 """Decisions remembered; they are forgotten together when there are so many."""
@@ -208,7 +220,7 @@ class Authorizer:
             return False
         if self._allow_if_none_found:
             return True
-        return any(acl.allows(operation) and not _covered(acl, denied) for acl in about)
+        return any(acl.allows(operation) and not _is_covered(acl, denied) for acl in about)
 
     def operations(self, who: tuple[str, str], kind: ResourceType, name: str) -> int:
         """What a principal may do to a resource, as the bits of KIP-430."""
@@ -230,7 +242,7 @@ class Authorizer:
         return any(acl.allows(operation) for acl in concerning)
 
 
-def _covered(allowing: AclRule, denied: Iterable[AclRule]) -> bool:
+def _is_covered(allowing: AclRule, denied: Iterable[AclRule]) -> bool:
     """Whether nothing is left of what an ACL allows."""
     for acl in denied:
         if acl.pattern is Pattern.PREFIXED:
@@ -258,3 +270,122 @@ def is_principal(text: str) -> bool:
     """Whether a text names one: its type, a colon, its name."""
     kind, colon, name = text.partition(":")
     return bool(kind and colon and name)
+
+
+T = TypeVar("T")
+Readable: TypeAlias = Callable[
+    [Iterable[FetchTopic]], tuple[list[FetchTopic], list[FetchableTopicResponse]]
+]
+"""Of topics that are asked for, those that may be read, and the refusals of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a request.
+
+    With an `answer` nobody else sees it. Without one it goes on, and `finish`, if there is one,
+    makes the answer that it gets ready to be seen. With `readable`, who answers it asks what of
+    the topics may be read: a Fetch may stand for more of them than it says.
+    """
+
+    answer: Message | None = None
+    # Each rule knows the answer of its own request.
+    finish: Callable[[Any], None] | None = None
+    readable: Readable | None = None
+
+
+GO_ON = Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One request: who asks, in which version, and what there is."""
+
+    authorizer: Authorizer
+    principal: str
+    host: str
+    version: int
+    exists: Callable[[str], bool]
+    """Whether there is a topic of this name."""
+    name_of: Callable[[bytes], str | None]
+    """The name of the topic with this id."""
+    topics: Callable[[], Iterable[str]]
+    """The names of all topics."""
+
+    def topic(self, operation: Operation, name: str) -> bool:
+        """Whether this may be done to a topic."""
+        return self._may(operation, ResourceType.TOPIC, name)
+
+    def group(self, operation: Operation, name: str) -> bool:
+        """Whether this may be done to a group."""
+        return self._may(operation, ResourceType.GROUP, name)
+
+    def transactional_id(self, operation: Operation, name: str) -> bool:
+        """Whether this may be done with a transactional id."""
+        return self._may(operation, ResourceType.TRANSACTIONAL_ID, name)
+
+    def cluster(self, operation: Operation) -> bool:
+        """Whether this may be done to the cluster."""
+        return self._may(operation, ResourceType.CLUSTER, CLUSTER)
+
+    def some_topic(self, operation: Operation) -> bool:
+        """Whether this may be done to any topic that could be."""
+        who = self.principal, self.host
+        return self.authorizer.allows_some(who, operation, ResourceType.TOPIC)
+
+    def operations(self, kind: ResourceType, name: str) -> int:
+        """What may be done to something, as the bits of KIP-430."""
+        return self.authorizer.operations((self.principal, self.host), kind, name)
+
+    def _may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        return self.authorizer.allows((self.principal, self.host), operation, kind, name)
+
+
+def split(items: Iterable[T], may: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """Those that may, and those that may not."""
+    kept: list[T] = []
+    refused: list[T] = []
+    for item in items:
+        (kept if may(item) else refused).append(item)
+    return kept, refused
+
+
+def withhold(
+    request: Message,
+    field: str,
+    may: Callable[[Any], bool],
+    code: ErrorCode | CodeOf,
+    *,
+    finish: Callable[[Any], None] | None = None,
+    message: str | None = None,
+) -> Verdict:
+    """Take what may not be done out of a list of a request, and answer it item by item.
+
+    Args:
+        request: where it is taken out; whoever answers sees the rest.
+        field: the name of the list.
+        may: whether an item of the list may stay.
+        code: the error of what is taken out, or what returns it for an item.
+        finish: changes the response to the rest, before the errors are added.
+        message: why, for items that have room for it.
+    """
+    kept, refused = split(getattr(request, field), may)
+    if not refused:
+        return GO_ON if finish is None else Verdict(finish=finish)
+    setattr(request, field, refused)
+    errors = item_errors(request, code, message)
+    setattr(request, field, kept)
+
+    def join(response: Message) -> None:
+        if finish is not None:
+            finish(response)
+        add_items(response, errors, type(request))
+
+    return Verdict(finish=join)
+
+
+def item_errors(request: Message, code: ErrorCode | CodeOf, message: str | None = None) -> Message:
+    """Return the response that refuses every item of a request."""
+    response = api_of(type(request)).response
+    code_of = code if not isinstance(code, ErrorCode) else lambda *_: code
+    return response_by_item(request, response, code_of, message)

@@ -138,10 +138,10 @@ def _attribute(kind: str, value: str) -> str:
     if kind == _EMAIL:
         data = value.encode()
         return f"{_EMAIL_NUMBER}=#{bytes((_IA5_STRING, len(data) & 0x7F)).hex()}{data.hex()}"
-    return f"{_SHORT.get(kind, kind)}={_escaped(value)}"
+    return f"{_SHORT.get(kind, kind)}={_escape(value)}"
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     text = "".join(f"\\{each}" if each in _SPECIAL else each for each in value)
     if text.startswith(("#", " ")):
         text = "\\" + text

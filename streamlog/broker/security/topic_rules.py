@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamlog.broker.security.access_checks import (
+from streamlog.broker.security.acl_authorizer import (
     GO_ON,
     Access,
     Verdict,

@@ -86,7 +86,7 @@ class Users:
         for name in dict.fromkeys(name for name, _ in changes):
             try:
                 _check_name(name, [count for (user, _), count in counts.items() if user == name])
-                own = _changed(
+                own = _change_credentials(
                     self.of(name),
                     [each for each in deletions if each.name == name],
                     [each for each in upsertions if each.name == name],
@@ -163,7 +163,7 @@ def mechanism_of(number: int) -> ScramMechanism:
         ) from None
 
 
-def _changed(
+def _change_credentials(
     before: Mapping[ScramMechanism, ScramCredential],
     deletions: Iterable[ScramCredentialDeletion],
     upsertions: Iterable[ScramCredentialUpsertion],

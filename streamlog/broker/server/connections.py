@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from streamlog import repeated
+from streamlog.broker.cluster.figures import ConnectionCounts
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.config.resources import QuotaTable
 from streamlog.broker.config.settings import INT_MAX
-from streamlog.broker.figures import ConnectionCounts
 from streamlog.broker.server.limits import Quotas, Receiver, RequestMemory
 
 SWEEP_MS = 1_000

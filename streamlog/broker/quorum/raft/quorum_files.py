@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from crc32c import crc32c
 
-from streamlog.broker.config.quorum import BROKER_ROLE
+from streamlog.broker.config.cluster import BROKER_ROLE
 from streamlog.broker.quorum.raft.log_entries import decode_snapshot
 from streamlog.broker.quorum.raft.metadata_log_files import MetadataLog
 from streamlog.broker.quorum.raft.raft_messages import EMPTY, Entry, QuorumState, RaftSnapshotId

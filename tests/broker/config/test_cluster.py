@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.quorum import QuorumConfig
+from streamlog.broker.config.cluster import QuorumConfig
 from streamlog.errors import ConfigError
 
 VOTERS = "1@one.example:9092, 2@[::1]:9093,3@10.0.0.3:9094"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from streamlog.broker.cluster.figures import ClusterFigures, count_by_controller, count_figures
 from streamlog.broker.config.broker import TopicConfig
-from streamlog.broker.figures import ClusterFigures, count_by_controller, count_figures
 from streamlog.broker.quorum.metadata.cluster_metadata import (
     ClusterMetadata,
     PartitionChanged,
@@ -71,4 +71,4 @@ def test_partitions_are_counted() -> None:
     metadata.topics[b"t" * 16].partitions[0] = WHOLE
     cluster = count_by_controller(metadata)
     assert (cluster.brokers, cluster.fenced, cluster.topics, cluster.partitions) == (2, 1, 1, 7)
-    assert (cluster.offline, cluster.not_preferred) == (1, 2)
+    assert (cluster.offline, cluster.preferred_replica_imbalance) == (1, 2)

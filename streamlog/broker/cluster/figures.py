@@ -124,7 +124,7 @@ class ControllerCounts:
     partitions: int
     offline: int
     """Without a leader."""
-    not_preferred: int
+    preferred_replica_imbalance: int
     """Led by another replica than the first."""
 
 
@@ -187,5 +187,5 @@ def count_by_controller(metadata: ClusterMetadata) -> ControllerCounts:
         topics=len(metadata.topics),
         partitions=len(partitions),
         offline=sum(each.leader == NO_LEADER for each in partitions),
-        not_preferred=sum(each.leader != each.replicas[0] for each in partitions),
+        preferred_replica_imbalance=sum(each.leader != each.replicas[0] for each in partitions),
     )
