@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from streamlog.nodes.stream_nodes import Node
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnySerde, UserObject
 from streamlog.tables.stores.store import StoreSpec
 
 ClockName = Literal["event", "wall"]
@@ -27,8 +27,8 @@ class ProcessorStore:
 
     attribute: str
     store: StoreSpec
-    key: Serde[Any]
-    value: Serde[Any]
+    key: AnySerde
+    value: AnySerde
     is_ordered: bool
     """Whether the bytes of keys sort like the keys."""
     backend: StoreBackend = "rocksdb"
@@ -49,11 +49,11 @@ class TimerStore:
     """The store of a processor's timers."""
 
     store: StoreSpec
-    key: Serde[Any]
+    key: AnySerde
     """The serde of the keys of records, and so of timers."""
 
     @classmethod
-    def of(cls, node: str, key: Serde[Any]) -> TimerStore:
+    def of(cls, node: str, key: AnySerde) -> TimerStore:
         """Return the timer store of this node; no attribute has such a name."""
         return cls(StoreSpec(f"{node}/@timers"), key)
 
@@ -71,7 +71,7 @@ class Punctuation:
 class Process(Node):
     """Passes each record to an object of the user's, which forwards any number of records."""
 
-    make: Callable[[], Any]
+    make: Callable[[], UserObject]
     """Returns a new object; each task has its own."""
     stores: tuple[ProcessorStore, ...] = ()
     timers: TimerStore | None = None

@@ -15,11 +15,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.nodes.topic_spec import TopicSpec
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserKey, UserState, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.join_windows import JoinWindow
 
@@ -28,7 +28,7 @@ V = TypeVar("V")
 R = TypeVar("R")
 """The result of a column."""
 
-Field = Callable[[V], Any] | str
+Field = Callable[[V], object] | str
 """What is taken of each value: a function, or the name of a field; `a.b` is b of a."""
 
 
@@ -46,6 +46,9 @@ class Aggregator(Generic[V, R]):
     """Settings by name."""
 
 
+AnyAggregator: TypeAlias = Aggregator[UserValue, UserValue]
+"""A column of an aggregation whose values and results are of erased types."""
+
 OldValues = Literal["unknown", "kept", "passed on"]
 """How a node knows replaced values: not at all; from rows that it keeps; from its parent."""
 
@@ -57,8 +60,8 @@ class WholeNumbers:
     Such numbers can be combined by key in any order.
     """
 
-    columns: tuple[Aggregator[Any, Any], ...]
-    fields: tuple[Callable[[Any], Any] | str | None, ...]
+    columns: tuple[AnyAggregator, ...]
+    fields: tuple[Field[UserValue] | None, ...]
     """The field that each column takes: a function, or the name of an attribute; None for a count.
     """
     is_row: bool
@@ -76,13 +79,13 @@ class Aggregation:
     `state` writes the state between two values; the return value of `result` is the row.
     """
 
-    initial: Callable[[], Any]
-    add: Callable[[Any, Any], Any]
-    result: Callable[[Any], Any]
-    state: Serde[Any]
-    merge: Callable[[Any, Any], Any] | None = None
+    initial: Callable[[], UserState]
+    add: Callable[[UserState, UserValue], UserState]
+    result: Callable[[UserState], UserValue]
+    state: AnySerde
+    merge: Callable[[UserState, UserState], UserState] | None = None
     """Returns the state of two states together, in this order, and uses up both. None: unknown."""
-    columns: Mapping[str, Aggregator[Any, Any]] | None = None
+    columns: Mapping[str, AnyAggregator] | None = None
     """The built-in columns that it consists of; None if it has any other function."""
     numbers: WholeNumbers | str = PYTHON
     """Describes its states if they are whole numbers; otherwise, says why they are not."""
@@ -147,7 +150,7 @@ class Node:
         return ()
 
     @property
-    def table_key(self) -> Serde[Any] | None:
+    def table_key(self) -> AnySerde | None:
         """The serde of the keys of the table that it keeps; None: it keeps no table.
 
         The rows are in the first of its stores.
@@ -200,12 +203,12 @@ class TableSource(Node):
         return (self.store,)
 
     @property
-    def table_key(self) -> Serde[Any]:
+    def table_key(self) -> AnySerde:
         """The key serde of the topic."""
         return self.topic.key
 
     @property
-    def table_value(self) -> Serde[Any]:
+    def table_value(self) -> AnySerde:
         """The value serde of the topic."""
         return self.topic.value
 
@@ -224,56 +227,56 @@ class TableSource(Node):
 class Map(Node):
     """Makes a new key and value from key and value."""
 
-    fn: Callable[[Any, Any], tuple[Any, Any]]
+    fn: Callable[[UserKey, UserValue], tuple[UserKey, UserValue]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapValues(Node):
     """Makes a new value from the value."""
 
-    fn: Callable[[Any], Any]
+    fn: Callable[[UserValue], UserValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMap(Node):
     """Makes any number of new keys and values from key and value."""
 
-    fn: Callable[[Any, Any], Iterable[tuple[Any, Any]]]
+    fn: Callable[[UserKey, UserValue], Iterable[tuple[UserKey, UserValue]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMapValues(Node):
     """Makes any number of new values from the value."""
 
-    fn: Callable[[Any], Iterable[Any]]
+    fn: Callable[[UserValue], Iterable[UserValue]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter(Node):
     """Keeps records for which the function is true."""
 
-    fn: Callable[[Any, Any], bool]
+    fn: Callable[[UserKey, UserValue], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterNot(Node):
     """Keeps records for which the function is not true."""
 
-    fn: Callable[[Any, Any], bool]
+    fn: Callable[[UserKey, UserValue], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peek(Node):
     """Calls the function with each record, and forwards the record unchanged."""
 
-    fn: Callable[[Any], object]
+    fn: Callable[[AnyRecord], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rekey(Node):
     """Makes a new key from key and value."""
 
-    fn: Callable[[Any, Any], Any]
+    fn: Callable[[UserKey, UserValue], UserKey]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +288,7 @@ class Merge(Node):
 class TableMapValues(Node):
     """Maps the values of a table's changes; a deletion stays one."""
 
-    fn: Callable[[Any], Any]
+    fn: Callable[[UserValue], UserValue]
     may_delete: bool = True
     """Whether the function may return None, which deletes the row; False: it is declared not to."""
 
@@ -305,7 +308,7 @@ class TableMapValues(Node):
 class TableFilter(Node):
     """Filters a table's changes; deletes a row that passed before and no longer does."""
 
-    fn: Callable[[Any, Any], bool]
+    fn: Callable[[UserKey, UserValue], bool]
 
     @property
     def needs_old_values(self) -> bool:
@@ -327,7 +330,7 @@ class Keyed(Node):
     """A node that keeps rows by the keys of its records: a table."""
 
     store: StoreSpec
-    key: Serde[Any]
+    key: AnySerde
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -340,7 +343,7 @@ class Keyed(Node):
         return True
 
     @property
-    def table_key(self) -> Serde[Any]:
+    def table_key(self) -> AnySerde:
         """The key serde of the records."""
         return self.key
 
@@ -370,10 +373,10 @@ class AsyncMapValues(Node):
     because they come later than their records, and perhaps in another order.
     """
 
-    fn: Callable[[Any], Awaitable[Any]]
+    fn: Callable[[UserValue], Awaitable[UserValue]]
     store: StoreSpec
-    key: Serde[Any]
-    value: Serde[Any]
+    key: AnySerde
+    value: AnySerde
     """The value serde of the input."""
     in_flight_max: int
     ordered: Order
@@ -398,8 +401,8 @@ class TableJoin(Node):
     """The node that owns the table's store."""
     views: tuple[View, ...]
     """The views to apply to the row, in order."""
-    key: Serde[Any]
-    fn: Callable[[Any, Any], Any]
+    key: AnySerde
+    fn: Callable[[UserValue, UserValue], UserValue]
     left: bool
     """Whether records without a row are forwarded too."""
 
@@ -486,7 +489,7 @@ class Port(Node):
 class SetTimestamp(Node):
     """Makes a new timestamp from the value."""
 
-    fn: Callable[[Any], Any]
+    fn: Callable[[UserValue], UserValue]
 
     @property
     def feeds(self) -> tuple[str, ...]:
@@ -498,7 +501,7 @@ class SetTimestamp(Node):
 class Split(Node):
     """Chooses a branch for each record: the first whose function is true."""
 
-    branches: Mapping[str, Callable[[Any, Any], bool]]
+    branches: Mapping[str, Callable[[UserKey, UserValue], bool]]
 
     @property
     def detail(self) -> str:
@@ -522,11 +525,11 @@ class Branch(Node):
 class Dedupe(Node):
     """Drops records whose key and identity were forwarded within a time before."""
 
-    by: Callable[[Any], object]
+    by: Callable[[UserValue], object]
     """Returns the identity of a value, which counts in addition to the key."""
-    identity: Serde[Any]
+    identity: AnySerde
     """The serde of identities."""
-    key: Serde[Any]
+    key: AnySerde
     store: StoreSpec
     """When each key and identity was forwarded."""
     within_ms: int
@@ -559,8 +562,8 @@ class JoinSide(Node):
     keep_ms: int
     """For how long behind stream time a record may find a partner."""
     store: StoreSpec
-    key: Serde[Any]
-    value: Serde[Any]
+    key: AnySerde
+    value: AnySerde
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -574,10 +577,10 @@ class StreamJoin(Node):
 
     how: How
     window: JoinWindow
-    key: Serde[Any]
-    values: tuple[Serde[Any], Serde[Any]]
+    key: AnySerde
+    values: tuple[AnySerde, AnySerde]
     """The value serdes of the left and of the right side."""
-    fn: Callable[[Any, Any], Any]
+    fn: Callable[[UserValue, UserValue], UserValue]
     unmatched: StoreSpec | None = None
     """Records without a partner so far that may be forwarded alone; None for inner joins."""
 

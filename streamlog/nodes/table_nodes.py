@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.nodes.stream_nodes import (
@@ -28,6 +28,7 @@ from streamlog.nodes.stream_nodes import (
 )
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnySerde, UserKey, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.emit import FAR_MS, Emit
 
@@ -39,11 +40,11 @@ class Refer(Node):
     References have the foreign key as key, outcomes have the key of the row.
     """
 
-    on: Callable[[Any], Any]
-    fn: Callable[[Any, Any], Any]
+    on: Callable[[UserValue], UserKey]
+    fn: Callable[[UserValue, UserValue], UserValue]
     is_left: bool
     """Whether rows without one on the other side are part of the result."""
-    key: Serde[Any]
+    key: AnySerde
     """The key serde of the left table."""
 
     @property
@@ -60,14 +61,14 @@ class ForeignKeyJoin(Node):
     """The references, by the key that they refer to."""
     rows: StoreSpec
     """The rows of the right table."""
-    fn: Callable[[Any, Any], Any]
+    fn: Callable[[UserValue, UserValue], UserValue]
     is_left: bool
-    key: Serde[Any]
+    key: AnySerde
     """The key serde of the right table."""
-    value: Serde[Any]
-    row_key: Serde[Any]
+    value: AnySerde
+    row_key: AnySerde
     """The key serde of the left table."""
-    row_value: Serde[Any]
+    row_value: AnySerde
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -87,8 +88,8 @@ class ForeignKeyRows(Node):
     store: StoreSpec
     gone: StoreSpec
     """Deleted rows by time, kept as long as an older outcome may still arrive."""
-    key: Serde[Any]
-    value: Serde[Any]
+    key: AnySerde
+    value: AnySerde
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -101,7 +102,7 @@ class ForeignKeyRows(Node):
         return True
 
     @property
-    def table_key(self) -> Serde[Any]:
+    def table_key(self) -> AnySerde:
         """The key serde of the left table."""
         return self.key
 
@@ -133,9 +134,9 @@ class GlobalJoin(Node):
     """Joins each record of a stream with the row of a global table that it points to."""
 
     table: GlobalTableNode
-    on: Callable[[Any, Any], Any]
+    on: Callable[[UserKey, UserValue], UserKey]
     """Returns the key of the row, from key and value of the record."""
-    fn: Callable[[Any, Any], Any]
+    fn: Callable[[UserValue, UserValue], UserValue]
     left: bool
     """Whether records without a row are forwarded too."""
 
@@ -149,7 +150,7 @@ class GlobalJoin(Node):
 class Regroup(Node):
     """Turns changes of a table into revisions of groups."""
 
-    fn: Callable[[Any, Any], tuple[Any, Any] | None]
+    fn: Callable[[UserKey, UserValue], tuple[UserKey, UserValue] | None]
     """Returns group and value of a row; None, or a None in the pair: the row is in no group."""
 
     @property
@@ -169,8 +170,8 @@ class Suppress(Node):
 
     store: StoreSpec
     """The held changes."""
-    key: Serde[Any]
-    value: Serde[Any]
+    key: AnySerde
+    value: AnySerde
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -254,9 +255,9 @@ class TableTableJoin(Keyed):
     Its keys are those of both tables, or keys within windows.
     """
 
-    left: Serde[Any]
-    right: Serde[Any]
-    fn: Callable[[Any, Any], Any]
+    left: AnySerde
+    right: AnySerde
+    fn: Callable[[UserValue, UserValue], UserValue]
     kind: How
     kept_ms: int | None = None
     """For how long windowed rows are kept after their window; None: keys have no windows."""
@@ -277,7 +278,7 @@ class TableTableJoin(Keyed):
         """Return the first and the last end of windows that may contain this time."""
         return at_ms + (not self.ends_count), FAR_MS
 
-    def joined(self, left: object, right: object) -> Any:  # noqa: ANN401 - the user's
+    def joined(self, left: object, right: object) -> UserValue:
         """Return the row that these two result in; None if there is none."""
         return self.fn(left, right) if self.joins(left, right) else None
 
@@ -292,10 +293,10 @@ class TableTableJoin(Keyed):
 class StreamTable(Keyed):
     """Keeps the latest value per key of a stream; its records are the changes."""
 
-    value: Serde[Any]
+    value: AnySerde
 
     @property
-    def table_value(self) -> Serde[Any]:
+    def table_value(self) -> AnySerde:
         """The value serde of the records."""
         return self.value
 
@@ -378,7 +379,7 @@ class VersionedTable(TableSource):
 class AsOfJoin(TableJoin):
     """Joins each record of a stream with the row that its key had at the record's timestamp."""
 
-    value: Serde[Any]
+    value: AnySerde
     """The value serde of the stream's records."""
     grace_ms: int = 0
     """A record waits until the stream is this much later, for rows that arrive late."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from streamlog.durations import When
 from streamlog.errors import ConfigError, TopologyError
 from streamlog.records.partitioners import DEFAULT, Partitioner
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnySerde, UserValue
 
 SourceLostPolicy: TypeAlias = Literal["fail", "earliest", "latest"]
 SOURCE_LOST: Final = ("fail", "earliest", "latest")
@@ -64,9 +64,9 @@ class TopicSpec:
     """A topic as the app declares it."""
 
     name: str
-    key: Serde[Any]
-    value: Serde[Any]
-    timestamp: Callable[[Any], When] | None = None
+    key: AnySerde
+    value: AnySerde
+    timestamp: Callable[[UserValue], When] | None = None
     """Returns the event time of a value; without it the record's own timestamp counts."""
     timestamp_ahead_max_ms: int | None = None
     """How far event time may lie ahead of the reader's clock; None: any distance."""

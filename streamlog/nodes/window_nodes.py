@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from streamlog.nodes.stream_nodes import Aggregation, Keyed, Node, OldValues
 from streamlog.nodes.topic_spec import TopicSpec
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnyRecord, AnySerde
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.definitions import Counted, Sessions, Sliding, Windows
 from streamlog.windows.emit import FAR_MS, Emit
@@ -32,7 +31,7 @@ class CountedAggregate(Node):
     """The open windows of each key."""
     due: StoreSpec
     """The windows that time out, by time."""
-    key: Serde[Any]
+    key: AnySerde
     aggregation: Aggregation
     windows: Counted
     emit: Emit
@@ -45,7 +44,7 @@ class CountedAggregate(Node):
         return (self.store, self.due)
 
     @property
-    def table_key(self) -> Serde[Any]:
+    def table_key(self) -> AnySerde:
         """The key serde of the records."""
         return self.key
 
@@ -89,7 +88,7 @@ class WindowedRows(Keyed):
     emit: Emit
     early: StoreSpec | None = None
     """The marks of rows that wait for the end of an interval, with `Emit.early`."""
-    late: TopicSpec | Callable[[Any], object] | None = None
+    late: TopicSpec | Callable[[AnyRecord], object] | None = None
     """Where late records go: a topic (as `Late`), a function, or only into the count."""
     idle_after_ms: int | None = None
     """A source that is at its end and quiet for this long no longer holds back windows."""
@@ -226,7 +225,7 @@ class SlidingAggregate(RecordWindowsAggregate):
     """One result per key and sliding window."""
 
     windows: Sliding
-    value: Serde[Any]
+    value: AnySerde
     """The value serde of the records, which are kept as long as a new window may contain them."""
 
     @property

@@ -1,11 +1,13 @@
-"""Serdes: the bytes of a key or value to the type that was declared for it, and back.
+"""Serdes: from the bytes of a key or value to the type that was declared for it, and back.
 
-`serde_for(type)` chooses (`choice`): text, bytes and numbers as Kafka's own serializers (`plain`),
-`Windowed[K]` (`windowed`), models of pydantic (`models`), and all other types as JSON by msgspec
-(`json_values`); what no type was declared for is MessagePack (`packed`). Avro is for whoever asks
-for it (`avro`). Types that have changed read what was written before by a function (`migrations`).
-Rule of the room: `None` never comes here, as it is a tombstone, written as no bytes at all. Not
-done here: registries, and reading what others pickled.
+`serde_for` chooses a serde for a declared type (`choice`): text, bytes and numbers as Kafka's own
+serializers write them (`plain`), `Windowed[K]` (`windowed_keys`), all other types as JSON
+(`json_values`). Values without a declared type are MessagePack (`msgpack`). A user chooses Avro by
+passing its serde (`avro`). A type that has changed reads older data through a migration
+(`migrations`). `erased_types` names what the engine does not know of a user's types.
+
+Rule: a serde never sees None, because a tombstone is a record without a value. Not done here:
+schema registries, and reading pickled data.
 """
 
 from __future__ import annotations

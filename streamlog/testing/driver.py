@@ -43,8 +43,14 @@ from streamlog.tables.stores.store import Change
 from streamlog.testing.driver_agents import DriverAgents
 from streamlog.testing.driver_tables import DriverTables, DriverTaskRows, share_tasks
 from streamlog.testing.driver_time import DriverMarks, schedules
-from streamlog.testing.driver_topics import TestTopicIn, TestTopicOut, check_outputs, check_state
-from streamlog.testing.memory_topic import ListedTables, MemoryTopic
+from streamlog.testing.driver_topics import (
+    ListedTables,
+    MemoryTopic,
+    TestTopicIn,
+    TestTopicOut,
+    check_outputs,
+    check_state,
+)
 from streamlog.topology import Subtopology, Topology, dead_letter_topics
 from streamlog.windows.emit import FAR_MS
 

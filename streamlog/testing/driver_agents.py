@@ -26,7 +26,7 @@ from streamlog.errors import ProcessingError, RequestTimedOut, StreamlogError, U
 from streamlog.processing.outbox import CallResult, Drop, SinkBatch, TaskCall
 from streamlog.processing.tables.writable_table import RowWrite
 from streamlog.record import TopicPartition
-from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.testing.driver_topics import MemoryTopic
 
 AGENT_WAIT_S = 10
 """Real time an agent may take for the records it has been given."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamlog.processing.table_rows import KeySpan, TableRows, table_named
 from streamlog.processing.task import Task, TaskId
-from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.testing.driver_topics import MemoryTopic
 
 
 def share_tasks(

@@ -15,7 +15,7 @@ from streamlog.dsl.schedule_times import Schedule as Times
 from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.processing.task import Task
 from streamlog.records.control_batches import MarkTold
-from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.testing.driver_topics import MemoryTopic
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 QUIET_MS = 5_000

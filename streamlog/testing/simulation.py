@@ -27,8 +27,7 @@ from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.records.partitioners import DEFAULT
 from streamlog.testing.driver import Rehearsal, TestDriver
 from streamlog.testing.driver_agents import DriverAgents
-from streamlog.testing.driver_topics import TestTopicIn, TestTopicOut
-from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.testing.driver_topics import MemoryTopic, TestTopicIn, TestTopicOut
 from streamlog.testing.turmoil import Turmoil
 from streamlog.topology import Topology
 from streamlog.windows.emit import Emit

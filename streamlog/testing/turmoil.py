@@ -19,7 +19,7 @@ from streamlog.processing.task import Task, TaskId
 from streamlog.random_source import Random
 from streamlog.tables.state.changelog import Restoration
 from streamlog.tables.stores.memory_store import MemoryStore
-from streamlog.testing.memory_topic import ListedTables, MemoryTopic
+from streamlog.testing.driver_topics import ListedTables, MemoryTopic
 from streamlog.topology import Subtopology, Topology
 
 WORKERS_MAX = 4

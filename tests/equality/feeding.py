@@ -18,7 +18,7 @@ from streamlog.history.fed import Flow, Provided
 from streamlog.processing.provenance import MARK, unpack_mark, unpack_record
 from streamlog.processing.task import Task, TaskId
 from streamlog.tables.stores.memory_store import MemoryStore
-from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.testing.driver_topics import MemoryTopic
 from streamlog.topology import Topology
 from tests.equality.programs import LONG_MS, Fed, Program
 from tests.equality.runs import text, whole
