@@ -186,7 +186,7 @@ async def dirty(log: Log, records: int) -> None:
     chance = random.Random(2)  # noqa: S311 - the same each time
     async with log.producer(compression="zstd", batch_bytes=1_000_000) as producer:
         for _ in range(records // BATCH_RECORDS):
-            await producer.send_many("dirty", 0, rows(BATCH_RECORDS, chance))
+            await producer.send_batch("dirty", 0, rows(BATCH_RECORDS, chance))
         await producer.flush()
 
 

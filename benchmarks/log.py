@@ -23,7 +23,7 @@ async def produce(log: Log, process: Process, records: int) -> Figure:
     async with log.producer(linger_ms=5) as producer:
         watch = Stopwatch(os.getpid(), process)
         for number in range(records // CHUNK):
-            await producer.send_many(TOPIC, number % PARTITIONS, chunk)
+            await producer.send_batch(TOPIC, number % PARTITIONS, chunk)
         await producer.flush()
         return watch.figure("produce, in batches", records)
 

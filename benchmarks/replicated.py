@@ -104,12 +104,12 @@ async def _produced(url: str, topic: str, brokers: int, records: int) -> Produce
         async with log.producer(acks="all", linger_ms=5) as producer:
             # Leaders are known, and followers follow.
             for partition in range(PARTITIONS):
-                await producer.send_many(topic, partition, chunk)
+                await producer.send_batch(topic, partition, chunk)
             await producer.flush()
             await _check_in_sync(log, topic, brokers)
             cpu_s, own_s, began_s = tree_cpu_watch(), cpu_of(os.getpid()), perf_counter()
             for number in range(records // CHUNK):
-                await producer.send_many(topic, number % PARTITIONS, chunk)
+                await producer.send_batch(topic, number % PARTITIONS, chunk)
             await producer.flush()
             took_s = perf_counter() - began_s
             brokers_s = cpu_s() - (cpu_of(os.getpid()) - own_s)

@@ -156,7 +156,7 @@ async def _fill(path: Path, rows: int) -> None:
                 rng = random.Random(partition)  # noqa: S311 - no secret
                 for first in range(0, rows // PARTITIONS, CHUNK):
                     count = min(CHUNK, rows // PARTITIONS - first)
-                    await producer.send_columns("events", partition, _chunk(rng, first, count))
+                    await producer.send_batch("events", partition, _chunk(rng, first, count))
             await producer.flush()
 
 

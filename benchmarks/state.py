@@ -131,7 +131,7 @@ async def _load(url: str) -> None:
                 (1_000, b"user-%08d" % n, chance.randbytes(VALUE_BYTES // 2).hex().encode(), ())
                 for n in numbers[first : first + CHUNK]
             ]
-            await producer.send_many(users.name, 0, rows)
+            await producer.send_batch(users.name, 0, rows)
 
 
 async def _visit(url: str) -> None:
@@ -140,7 +140,7 @@ async def _visit(url: str) -> None:
     async with Log.open(url) as log, log.producer() as producer:
         for first in range(0, KEYS, CHUNK):
             rows = [(2_000, b"user-%08d" % n, b"", ()) for n in numbers[first : first + CHUNK]]
-            await producer.send_many(visits.name, 0, rows)
+            await producer.send_batch(visits.name, 0, rows)
 
 
 async def _taken_in(url: str, topic: str) -> None:

@@ -91,11 +91,11 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Figure]:
             async with log.producer() as producer:
                 for partition in range(PARTITIONS):
                     for first in range(0, per_partition, CHUNK):
-                        await producer.send_many(events.name, partition, _chunk(first, partition))
+                        await producer.send_batch(events.name, partition, _chunk(first, partition))
                     # Stream time passes the last window's end and grace.
                     closing = START_MS + per_partition * EVENT_SPACING_MS + 2 * MINUTE_MS
                     value = msgspec.json.encode(Event("nobody", 0, 0.0, ""))
-                    await producer.send_many(
+                    await producer.send_batch(
                         events.name, partition, [(closing, b"nobody", value, ())]
                     )
                 await producer.flush()

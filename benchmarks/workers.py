@@ -244,7 +244,7 @@ class Stage:
     async def _load(self, partition: int, loaded: Sequence[Loaded]) -> None:
         async with self._log.producer() as producer:
             for start in range(0, len(loaded), CHUNK):
-                await producer.send_many(self._entry, partition, loaded[start : start + CHUNK])
+                await producer.send_batch(self._entry, partition, loaded[start : start + CHUNK])
             await producer.flush()
 
     def _inputs(self) -> list[TopicPartition]:

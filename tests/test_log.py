@@ -287,7 +287,7 @@ def test_stored_files_are_read_without_and_beside_a_broker(tmp_path: Path) -> No
             async with log.producer() as producer:
                 for first in range(0, 100, 10):
                     records = [(n, None, b"%d" % n, ()) for n in range(first, first + 10)]
-                    await producer.send_atomic("t", 0, records)
+                    await (await producer.send_batch("t", 0, records, atomic=True))
             check(log.cluster_id)
         check(log_id)
 

@@ -101,8 +101,7 @@ METHODS = {
         "var",
     ],
     Producer: [
-        "close", "flush", "partition_by", "partitions", "send", "send_atomic", "send_columns",
-        "send_many", "send_packed", "transaction",
+        "close", "flush", "partition_by", "partitions", "send", "send_batch", "transaction",
     ],
     Transaction: ["send_offsets"],
 }  # fmt: skip

@@ -324,7 +324,7 @@ class Contest:
         remaining = iter(records)
         async with self._log.producer() as producer:
             while chunk := list(islice(remaining, CHUNK)):
-                await producer.send_many(*topic, chunk)
+                await producer.send_batch(*topic, chunk)
             await producer.flush()
 
 

@@ -26,7 +26,7 @@ def here(tmp_path: Path) -> Path:
             async with log.producer() as producer:
                 for partition in (0, 1):
                     records = [(START_MS + n * 1000, None, b"v", ()) for n in range(10)]
-                    await producer.send_atomic("t", partition, records)
+                    await (await producer.send_batch("t", partition, records, atomic=True))
             offsets = {TopicPartition("t", 0): 4, TopicPartition("t", 1): 10}
             await log.admin().alter_group_offsets("readers", offsets)
 

@@ -33,7 +33,11 @@ async def write(log: Log, partition: TopicPartition, count: int, *, start: int =
         for first in range(start, start + count, 10):
             stop = min(first + 10, start + count)
             records = [(n, None, b"%d" % n, ()) for n in range(first, stop)]
-            await producer.send_atomic(partition.topic, partition.partition, records)
+            await (
+                await producer.send_batch(
+                    partition.topic, partition.partition, records, atomic=True
+                )
+            )
 
 
 async def read(consumer: Consumer, count: int) -> list[int]:

@@ -20,7 +20,7 @@ QUICK = {"group_id": "g", "session_timeout_ms": 6_000, "heartbeat_interval_ms": 
 
 async def write(log: Log, count: int, *, partition: int = 0) -> None:
     async with log.producer() as producer:
-        await producer.send_many("t", partition, [(n, None, b"%d" % n, ()) for n in range(count)])
+        await producer.send_batch("t", partition, [(n, None, b"%d" % n, ()) for n in range(count)])
 
 
 async def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> None:

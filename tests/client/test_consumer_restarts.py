@@ -94,7 +94,7 @@ def test_members_come_back_and_what_was_acknowledged_holds(
             async with log.producer() as producer:
                 for partition in PARTITIONS:
                     records = [(n, None, b"%d" % n, ()) for n in range(RECORDS)]
-                    await producer.send_many("t", partition.partition, records)
+                    await producer.send_batch("t", partition.partition, records)
             consumers = [log.consumer(**QUICK, **KINDS[kind], max_poll_records=7) for _ in range(2)]
             first, second = (Member(each, acknowledged) for each in consumers)
             one, two = consumers

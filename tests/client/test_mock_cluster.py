@@ -116,7 +116,7 @@ def test_a_partition_that_looks_for_its_leader_is_nothing_to_tell(
         caplog.clear()
         async with mock.producer(linger_ms=0) as producer:
             mock.refuse(PRODUCE, *refusals)
-            await producer.send_many("t", 0, [(0, None, b"1", ())])
+            await producer.send_batch("t", 0, [(0, None, b"1", ())])
         return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
     moving = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -193,7 +193,7 @@ def test_a_broker_without_idempotence_is_told_apart(mock: MockedClients) -> None
         many: list[Fields] = [(number, None, b"%d" % number, ()) for number in range(50)]
         async with mock.producer(idempotent=False, batch_bytes=100) as producer:
             mock.refuse(PRODUCE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            await producer.send_many("t", 0, many)
+            await producer.send_batch("t", 0, many)
         assert await mock.values(PARTITIONS[0]) == list(range(50))
 
     asyncio.run(main())
@@ -202,7 +202,7 @@ def test_a_broker_without_idempotence_is_told_apart(mock: MockedClients) -> None
 def test_fetch_errors_are_waited_out(mock: MockedClients) -> None:
     async def main() -> None:
         async with mock.producer() as producer:
-            await producer.send_many("t", 0, [(n, None, b"%d" % n, ()) for n in range(10)])
+            await producer.send_batch("t", 0, [(n, None, b"%d" % n, ()) for n in range(10)])
         mock.refuse(FETCH, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE)
         assert await mock.values(PARTITIONS[0]) == list(range(10))
 

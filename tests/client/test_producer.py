@@ -135,8 +135,8 @@ def test_bulk_and_atomic_records_share_the_order(open_log: OpenLog) -> None:
                 await producer.send("t", b"first", partition=0)
                 many: list[Fields] = [(n, None, b"bulk", ()) for n in range(500)]
                 few: list[Fields] = [(n, None, b"atom" * 100, ()) for n in range(20)]
-                bulk = await producer.send_many("t", 0, many)
-                written = await producer.send_atomic("t", 0, few)
+                bulk = await producer.send_batch("t", 0, many)
+                written = await (await producer.send_batch("t", 0, few, atomic=True))
                 assert (await bulk).offset == 500
                 assert (written.offset, written.timestamp_ms) == (520, 19)
             values = [record.value for record in await read(log, T0)]
@@ -150,10 +150,10 @@ def test_a_batch_larger_than_the_topic_takes_goes_in_parts(open_log: OpenLog) ->
         async with open_log(t=1) as log:
             async with log.producer(batch_bytes=4_000_000) as producer:
                 records = [(n, None, b"x" * 10_000, ()) for n in range(300)]
-                bulk = await producer.send_many("t", 0, records)
+                bulk = await producer.send_batch("t", 0, records)
                 assert (await bulk).offset == 299
                 with pytest.raises(MessageTooLarge, match=r"t-0 need about .* max\.message\.bytes"):
-                    await producer.send_atomic("t", 0, records)
+                    await (await producer.send_batch("t", 0, records, atomic=True))
                 too_large = await producer.send("t", b"x" * 2_000_000)
                 with pytest.raises(MessageTooLarge):
                     await too_large
@@ -172,7 +172,7 @@ def test_a_full_buffer_makes_the_sender_wait(open_log: OpenLog) -> None:
                     await producer.send("t", b"%0500d" % number)
                     assert producer._accumulator.used_bytes <= 10_000
                 records = [(n, None, b"%0500d" % n, ()) for n in range(200)]
-                await producer.send_many("t", 0, records)
+                await producer.send_batch("t", 0, records)
             assert [int(r.value or b"") for r in await read(log, T0)] == [*range(200), *range(200)]
 
     asyncio.run(main())
@@ -201,7 +201,7 @@ def test_what_does_not_exist_is_named(open_log: OpenLog) -> None:
             with pytest.raises(UnknownTopicOrPartition, match=r"2 partitions.* no partition 2"):
                 await producer.send("t", b"v", partition=2)
             with pytest.raises(UnknownTopicOrPartition):
-                await producer.send_atomic("t", -1, [(0, None, b"v", ())])
+                await (await producer.send_batch("t", -1, [(0, None, b"v", ())], atomic=True))
 
     asyncio.run(main())
 

@@ -70,7 +70,11 @@ def test_all_in_a_block_counts_or_nothing(open_log: OpenLog) -> None:
             async with log.producer(transactional_id="x") as producer:
                 async with producer.transaction():
                     await producer.send("t", b"a0", partition=0)
-                    await producer.send_atomic("t", 1, [(0, None, b"a1", ()), (0, None, b"b1", ())])
+                    await (
+                        await producer.send_batch(
+                            "t", 1, [(0, None, b"a1", ()), (0, None, b"b1", ())], atomic=True
+                        )
+                    )
                 async with failing(producer, Stop):
                     delivery = await producer.send("t", b"no", partition=0)
                     await producer.flush()
@@ -78,7 +82,7 @@ def test_all_in_a_block_counts_or_nothing(open_log: OpenLog) -> None:
                     assert await read(log) == [b"a0"]
                     raise Stop
                 async with producer.transaction():
-                    await producer.send_many("t", 0, [(0, None, b"c0", ())] * 3)
+                    await producer.send_batch("t", 0, [(0, None, b"c0", ())] * 3)
             assert await read(log, T0, T1) == [b"a0", b"c0", b"c0", b"c0", b"a1", b"b1"]
             everything = await read(log, isolation="read_uncommitted")
             assert everything == [b"a0", b"no", b"c0", b"c0", b"c0"]
@@ -95,11 +99,11 @@ def test_packed_records_are_written_by_the_transaction_that_sends_them(open_log:
                     pack.extend(FieldColumns.of([(7, b"k", b"%d%d" % (at, n), ()) for n in (0, 1)]))
                 async with producer.transaction():
                     await producer.send("t", b"first", partition=0)
-                    sent = await producer.send_packed("t", 0, packs)
+                    sent = [await producer.send_batch("t", 0, pack) for pack in packs]
                     await producer.flush()
-                    assert (await sent).offset == 4
+                    assert [(await each).offset for each in sent] == [2, 4]
                     with pytest.raises(UsageError):
-                        await producer.send_packed("t", 0, [PackedRecords()])
+                        await producer.send_batch("t", 0, PackedRecords())
             assert await read(log) == [b"first", b"00", b"01", b"10", b"11"]
 
     asyncio.run(main())
@@ -254,8 +258,8 @@ def test_what_is_not_a_transaction_is_refused(open_log: OpenLog) -> None:
             async with log.producer(transactional_id="x") as producer:
                 for refused in (
                     producer.send("t", b""),
-                    producer.send_many("t", 0, [(0, None, b"", ())]),
-                    producer.send_atomic("t", 0, [(0, None, b"", ())]),
+                    producer.send_batch("t", 0, [(0, None, b"", ())]),
+                    producer.send_batch("t", 0, [(0, None, b"", ())], atomic=True),
                 ):
                     with pytest.raises(UsageError, match=r"async with producer\.transaction"):
                         await refused

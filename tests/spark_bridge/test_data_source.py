@@ -46,7 +46,7 @@ async def write(url: str) -> None:
         async with log.producer(compression="zstd") as producer:
             for partition in range(PARTITIONS):
                 records = [written(partition, number) for number in range(PER_PARTITION)]
-                await producer.send_many("rows", partition, records)
+                await producer.send_batch("rows", partition, records)
             await producer.flush()
 
 
@@ -141,7 +141,7 @@ def test_a_frame_keeps_its_rows_when_the_log_grows(spark: SparkSession, tmp_path
 
     async def grow() -> None:
         async with Log.open(url) as log, log.producer() as producer:
-            await producer.send_many("rows", 0, [(START_MS, None, b"later", ())])
+            await producer.send_batch("rows", 0, [(START_MS, None, b"later", ())])
             await producer.flush()
 
     asyncio.run(grow())

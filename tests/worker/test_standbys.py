@@ -34,7 +34,11 @@ async def commit(log: Log, number: int) -> None:
     batch = checkpoint(Changes.of(rows), TaskProgress(offsets={("users", 0): number}))
     wall_ms = SystemClock().wall_ms()
     async with log.producer() as producer:
-        await producer.send_atomic(*CHANGELOG, [(wall_ms, key, value, ()) for key, value in batch])
+        await (
+            await producer.send_batch(
+                *CHANGELOG, [(wall_ms, key, value, ()) for key, value in batch], atomic=True
+            )
+        )
 
 
 def snapshots(path: Path) -> int:

@@ -74,9 +74,9 @@ async def feed(log: Log, limit: int | None) -> int:
             place = event.topic.name, partition
             waiting[place].append((when_ms(event.at), key, value, ()))
             if len(waiting[place]) == CHUNK:
-                await producer.send_many(*place, waiting.pop(place))
+                await producer.send_batch(*place, waiting.pop(place))
         for place, rest in waiting.items():
-            await producer.send_many(*place, rest)
+            await producer.send_batch(*place, rest)
         await producer.flush()
     return fed
 

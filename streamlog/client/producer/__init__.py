@@ -10,7 +10,7 @@ is under way. With a `transactional_id` everything is written in transactions, s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -272,129 +272,59 @@ class Producer:
         chosen = {**self._partitioners, **partitioners}
         self._partitioners = {topic: each for topic, each in chosen.items() if each != DEFAULT}
 
-    async def send_many(
-        self, topic: str, partition: int, records: Sequence[Fields]
-    ) -> asyncio.Future[RecordMetadata]:
-        """Hand over many records of one partition at once, in order.
-
-        Args:
-            topic: where to.
-            partition: where to.
-            records: (timestamp_ms, key, value, headers) each.
-
-        Returns:
-            One future for all: where the last one was written. It fails if any of them does.
-
-        Raises:
-            UsageError: there are no records.
-            UnknownTopicOrPartition: there is no such topic or partition.
-        """
-        return await self.send_columns(topic, partition, FieldColumns.of(records))
-
-    async def send_columns(
+    async def send_batch(
         self,
         topic: str,
         partition: int,
-        records: FieldColumns,
+        records: Sequence[Fields] | FieldColumns | PackedRecords,
         *,
+        atomic: bool = False,
         refusals: list[RefusedRecord] | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """The same with columns, the shortest way for what is in columns already.
+        """Hand over many records of one partition, in order; wait only for room in the buffer.
 
-        Which records the broker refuses for what they are is told to `refusals`, if given; then
-        that is no error of the future's.
+        Args:
+            topic: the topic to write to.
+            partition: the partition to write to, from 0.
+            records: a sequence of (timestamp_ms, key, value, headers); the same as columns, which
+                needs the least CPU; or packed records, which become a batch of their own that takes
+                no other records.
+            atomic: write all records in one batch, so that after a crash either all of them are in
+                the log or none. By default, they fill as many batches as they need.
+            refusals: where to append the records that the broker refuses for their content. These
+                do not fail the future.
+
+        Returns:
+            A future of the place of the last record. It fails if any of the records is not
+            written; with `atomic`, it fails with `MessageTooLarge` if they do not fit into one
+            batch of the topic.
 
         Raises:
-            UsageError, UnknownTopicOrPartition: as `send_many`.
+            UsageError: there are no records, the producer is not open, or no transaction is.
+            UnknownTopicOrPartition: the topic or the partition does not exist.
         """
+        if not isinstance(records, FieldColumns | PackedRecords):
+            records = FieldColumns.of(records)
         if not len(records):
-            raise UsageError("send_many needs at least one record")
+            raise UsageError("send_batch needs at least one record")
         self._check_open()
         count = await self._count(topic, reaching=partition)
         self._check_partition(topic, partition, count)
         target = TopicPartition(topic, partition)
         receipt = BulkReceipt(asyncio.get_running_loop().create_future(), refusals)
-        receipt.outstanding = 1  # Not done before the last slice is handed over.
-        for start in range(0, len(records), BULK_SLICE_RECORDS):
-            piece = records.part(start, start + BULK_SLICE_RECORDS)
+        # One more than there are batches until the last slice is handed over: else a first slice
+        # that is acknowledged while the second waits for room would complete the future.
+        receipt.outstanding = 1
+        for piece in (records,) if atomic else _slices(records):
             await self._make_room(piece.size_bytes())
             if self._session is not None:
                 self._session.check_open()
-            receipt.outstanding += self._accumulator.append_many(
-                target, piece, receipt, now_ms=self._cluster.clock.now_ms()
+            receipt.outstanding += self._accumulator.append_batch(
+                target, piece, receipt, atomic=atomic, now_ms=self._cluster.clock.now_ms()
             )
             self._sender.look()
         receipt.handed_over()
         return receipt.future
-
-    async def send_packed(
-        self,
-        topic: str,
-        partition: int,
-        packs: Sequence[PackedRecords],
-        *,
-        refusals: list[RefusedRecord] | None = None,
-    ) -> asyncio.Future[RecordMetadata]:
-        """The same with records that are packed: each pack is a batch, and not to be added to.
-
-        Raises:
-            UsageError, UnknownTopicOrPartition: as `send_many`.
-        """
-        if not packs or not all(map(len, packs)):
-            raise UsageError("send_packed needs at least one record in each pack")
-        self._check_open()
-        count = await self._count(topic, reaching=partition)
-        self._check_partition(topic, partition, count)
-        receipt = BulkReceipt(asyncio.get_running_loop().create_future(), refusals)
-        receipt.outstanding = 1  # Not done before the last one is handed over.
-        for pack in packs:
-            await self._make_room(pack.size_bytes())
-            if self._session is not None:
-                self._session.check_open()
-            self._accumulator.append_packed(
-                TopicPartition(topic, partition),
-                pack,
-                receipt,
-                now_ms=self._cluster.clock.now_ms(),
-            )
-            receipt.outstanding += 1
-            self._sender.look()
-        receipt.handed_over()
-        return receipt.future
-
-    async def send_atomic(
-        self, topic: str, partition: int, records: Sequence[Fields] | FieldColumns | PackedRecords
-    ) -> RecordMetadata:
-        """Write records in one batch: after a crash all of them are there, or none.
-
-        Records that are packed are not to be added to.
-
-        Returns:
-            Where the last one was written, once it is acknowledged.
-
-        Raises:
-            MessageTooLarge: they do not fit into one batch of the topic.
-            StreamlogError: they could not be delivered.
-        """
-        if not isinstance(records, FieldColumns | PackedRecords):
-            records = FieldColumns.of(records)
-        if not len(records):
-            raise UsageError("send_atomic needs at least one record")
-        self._check_open()
-        count = await self._count(topic, reaching=partition)
-        self._check_partition(topic, partition, count)
-        await self._make_room(records.size_bytes())
-        if self._session is not None:
-            self._session.check_open()
-        delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        self._accumulator.append_atomic(
-            TopicPartition(topic, partition),
-            records,
-            delivery,
-            now_ms=self._cluster.clock.now_ms(),
-        )
-        self._sender.look()
-        return await delivery
 
     async def flush(self) -> None:
         """Send without lingering, and wait until every record handed over so far is done.
@@ -530,6 +460,14 @@ class Producer:
         """The sender has something for the transaction's coordinator."""
         if self._session is not None:
             self._session.look()
+
+
+def _slices(records: FieldColumns | PackedRecords) -> Iterable[FieldColumns | PackedRecords]:
+    """Divide columns so that each slice fits into the buffer; packed records stay whole."""
+    if isinstance(records, PackedRecords) or len(records) <= BULK_SLICE_RECORDS:
+        return (records,)
+    starts = range(0, len(records), BULK_SLICE_RECORDS)
+    return (records.part(start, start + BULK_SLICE_RECORDS) for start in starts)
 
 
 def _transactions(settings: ProducerSettings) -> TransactionMachine | None:

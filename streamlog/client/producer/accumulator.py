@@ -177,26 +177,49 @@ class Accumulator(Generic[T]):
         """The batch that the last record of a partition was appended to, a moment ago."""
         return self._queues[TopicPartition(topic, partition)].waiting[-1]
 
-    def append_many(
+    def append_batch(
         self,
         partition: TopicPartition,
-        records: FieldColumns,
+        records: FieldColumns | PackedRecords,
         receipt: T,
         *,
+        atomic: bool = False,
         now_ms: int,
     ) -> int:
-        """Add records of one partition, in as many batches as they need.
+        """Add records of one partition.
+
+        Columns are copied into the open batch and as many further batches as they need. Packed
+        records, and all records that are `atomic`, become one batch that takes no others.
 
         Args:
-            partition: where to.
-            records: in order; they are copied.
-            receipt: who waits for all of them.
-            now_ms: monotonic.
+            partition: the partition to write to.
+            records: at least one record, in order.
+            receipt: what to report the outcome to.
+            atomic: never divide the batch.
+            now_ms: monotonic time in ms.
 
         Returns:
-            How many batches the receipt stands in: it is told once for each.
+            The number of batches that hold the receipt. The receipt gets one outcome for each.
         """
         queue = self._queue(partition)
+        if not atomic and isinstance(records, FieldColumns):
+            return self._append_columns(partition, queue, records, receipt, now_ms)
+        batch = self._begin(partition, queue, now_ms)
+        batch.records = records
+        batch.receipts = [(0, len(records) - 1, receipt)]
+        batch.size_bytes = records.size_bytes()
+        batch.closed, batch.atomic = True, atomic
+        self.used_bytes += batch.size_bytes
+        return 1
+
+    def _append_columns(
+        self,
+        partition: TopicPartition,
+        queue: _Queue[T],
+        records: FieldColumns,
+        receipt: T,
+        now_ms: int,
+    ) -> int:
         start = touched = 0
         while start < len(records):
             batch = queue.waiting[-1] if queue.waiting else None
@@ -220,33 +243,6 @@ class Accumulator(Generic[T]):
             self.used_bytes += size_bytes
             start = stop
         return touched
-
-    def append_packed(
-        self, partition: TopicPartition, records: PackedRecords, receipt: T, *, now_ms: int
-    ) -> None:
-        """Add records that make a batch of their own."""
-        batch = self._begin(partition, self._queue(partition), now_ms)
-        batch.records = records
-        batch.receipts = [(0, len(records) - 1, receipt)]
-        batch.size_bytes = records.size_bytes()
-        batch.closed = True
-        self.used_bytes += batch.size_bytes
-
-    def append_atomic(
-        self,
-        partition: TopicPartition,
-        records: FieldColumns | PackedRecords,
-        receipt: T,
-        *,
-        now_ms: int,
-    ) -> None:
-        """Add records as a batch of their own, which is written as a whole or not at all."""
-        batch = self._begin(partition, self._queue(partition), now_ms)
-        batch.records = records
-        batch.receipts = [(0, len(batch.records) - 1, receipt)]
-        batch.size_bytes = records.size_bytes()
-        batch.closed = batch.atomic = True
-        self.used_bytes += batch.size_bytes
 
     def ready(self, now_ms: int) -> tuple[list[TopicPartition], int | None]:
         """Partitions with a batch to send now, and when to look again at the latest."""

@@ -3,8 +3,8 @@
 A batch may be refused for one of its records: too large, without a key in a compacted topic, a
 time out of bounds. Brokers say which ones (KIP-467), but not for every reason, nor do old ones; a
 batch that is too large the producer divides until a single record is left. Rule of the file: what
-is told here is no error of the sending itself, so whoever asks for it (`send_packed`,
-`send_columns`) has to look. Not done here: what becomes of the records
+is told here is no error of the sending itself, so whoever asks for it (`send_batch`)
+has to look. Not done here: what becomes of the records
 (`worker/commit/refused_sinks`).
 """
 

@@ -81,7 +81,7 @@ async def publish_in_transaction(
                 batch.check_crc()
                 found, columns = batch.columns(), FieldColumns()
                 columns.extend(found.timestamps, found.keys, found.values, found.headers)
-                sent = await producer.send_columns(segment.topic, segment.partition, columns)
+                sent = await producer.send_batch(segment.topic, segment.partition, columns)
                 sent.add_done_callback(_heard)
                 last[TopicPartition(segment.topic, segment.partition)] = sent
         ends = {place: (await sent).offset + 1 for place, sent in last.items()}

@@ -128,14 +128,15 @@ class SinkWriter:
     async def write(self, batches: Iterable[SinkBatch]) -> None:
         """Hand the records over; waits only while the producer's buffer is full."""
         for (topic, partition), many in (await self._routes.parted(batches)).items():
-            sent = self._producer.send_columns(topic, partition, many, refusals=self._refusals)
+            sent = self._producer.send_batch(topic, partition, many, refusals=self._refusals)
             self._remember(await sent)
 
     async def write_packed(self, packs: Packs) -> None:
         """The same for records that are packed."""
         for (topic, partition), some in packs.items():
-            sent = self._producer.send_packed(topic, partition, some, refusals=self._refusals)
-            self._remember(await sent)
+            for pack in some:
+                sent = self._producer.send_batch(topic, partition, pack, refusals=self._refusals)
+                self._remember(await sent)
 
     def take_refusals(self) -> list[RefusedRecord]:
         """What brokers have refused of all that was written; told once."""
@@ -283,7 +284,7 @@ class TaskCheckpoints:
         self._on_step("checkpointed")
         changes = made.changes
         (records,) = made.packs
-        sent = await self._producer.send_atomic(*state.changelog, records)
+        sent = await (await self._producer.send_batch(*state.changelog, records, atomic=True))
         first_offset = sent.offset - len(changes) + 1
         if first_offset < state.next_offset:
             raise state.lost(sent.offset + 1)

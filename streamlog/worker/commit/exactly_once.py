@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Self
 
@@ -21,6 +22,7 @@ from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import Offsets
 from streamlog.client.producer import Producer
 from streamlog.client.producer.refused_records import RefusedRecord
+from streamlog.client.producer.sender import RecordMetadata
 from streamlog.errors import (
     ProducerFenced,
     RebalanceInProgress,
@@ -127,9 +129,9 @@ class Transactor:
             await writer.write_packed(sinks)
             self._on_step("handed over")
             handed_over = await asyncio.gather(
-                *(producer.send_packed(*place, packs) for place, packs in checkpoints)
+                *(_send_packs(producer, changelog, packs) for changelog, packs in checkpoints)
             )
-            sent = await asyncio.gather(*handed_over)
+            await asyncio.gather(*chain.from_iterable(handed_over))
             self._on_step("changelogs written")
             await writer.flush()
             self._on_step("sinks written")
@@ -140,7 +142,7 @@ class Transactor:
                 raise Undone(str(error)) from error
             self._on_step("offsets sent")
         self._on_step("committed")
-        return [each.offset + 1 for each in sent]
+        return [acknowledged[-1].result().offset + 1 for acknowledged in handed_over]
 
     async def _opened(self) -> Producer:
         producer = self._log.producer(
@@ -155,3 +157,10 @@ class Transactor:
         producer, self._producer = self._producer, None
         if producer is not None:
             await producer.__aexit__(None, None, None)
+
+
+async def _send_packs(
+    producer: Producer, changelog: TopicPartition, packs: Sequence[PackedRecords]
+) -> list[asyncio.Future[RecordMetadata]]:
+    """Hand over the packs of one changelog in order; returns one future for each."""
+    return [await producer.send_batch(*changelog, pack) for pack in packs]

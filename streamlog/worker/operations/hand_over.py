@@ -497,7 +497,7 @@ class _HandOverRun:
             if headers is not None and landing is not None:
                 headers = [_renamed(each, landing) for each in headers]
             records.extend(columns.timestamps, columns.keys, columns.values, headers)
-            sent = await producer.send_columns(topic, file.partition, records)
+            sent = await producer.send_batch(topic, file.partition, records)
             if first < 0:
                 first = (await sent).offset - len(records) + 1
         if sent is not None:
@@ -529,14 +529,14 @@ class _HandOverRun:
         before = replace(before, logs={**logs, **before.logs})
         wall_ms = self._clock.wall_ms()
         head = _records([(BASE_KEY, self._snapshot.id.encode()), (OWNER_KEY, b"")], wall_ms)
-        fence = await (await producer.send_columns(changelog, entry.partition, head))
+        fence = await (await producer.send_batch(changelog, entry.partition, head))
         rows = self._snapshot.rows(entry)
         while some := await aside(lambda: list(islice(rows, SLICE_RECORDS))):
-            sent = await producer.send_columns(changelog, entry.partition, _records(some, wall_ms))
+            sent = await producer.send_batch(changelog, entry.partition, _records(some, wall_ms))
             _watched(sent)
         progress = landing.rebased(before, entry.partition, sub.inputs).encode()
         last = _records([(PROGRESS_KEY, progress)], wall_ms)
-        done = await (await producer.send_columns(changelog, entry.partition, last))
+        done = await (await producer.send_batch(changelog, entry.partition, last))
         return TaskBase(fence=fence.offset, progress=done.offset)
 
     def _landing(self, positions: Mapping[TopicPartition, int], change: VersionChange) -> Landing:

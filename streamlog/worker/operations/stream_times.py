@@ -178,7 +178,7 @@ class _Times:
         place, wall_ms = replay.changelog, self._clock.wall_ms()
         head = FieldColumns()
         head.extend([wall_ms], [OWNER_KEY], [b""])
-        fence = (await (await producer.send_columns(*place, head))).offset
+        fence = (await (await producer.send_batch(*place, head))).offset
         await replay.reach(self._log, fence, self._clock)
         if replay.progress is None:
             return
@@ -186,7 +186,7 @@ class _Times:
         progress = lower_stream_times(behind, to_ms).encode()
         last = FieldColumns()
         last.extend([wall_ms], [PROGRESS_KEY], [progress])
-        await (await producer.send_columns(*place, last))
+        await (await producer.send_batch(*place, last))
 
     async def _is_to_reset(self, replay: _Replay) -> bool:
         """Whether a task has a time ahead of the clock, or would take one from upstream."""

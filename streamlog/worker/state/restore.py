@@ -318,7 +318,7 @@ class Restorer:
 
     async def _fence(self) -> int:
         fence = (self._clock.wall_ms(), OWNER_KEY, b"", ())
-        sent = await self._producer.send_atomic(*self.changelog, [fence])
+        sent = await (await self._producer.send_batch(*self.changelog, [fence], atomic=True))
         return sent.offset
 
     async def _write_again(self, front: DeferredStore, late: frozenset[bytes], epoch: int) -> None:
@@ -380,7 +380,7 @@ async def write_again(
     headers = epoch_headers(epoch)
     batch = [(wall_ms, key, store.get(key), headers) for key in sorted(keys)]
     if batch:
-        await producer.send_atomic(*changelog, batch)
+        await (await producer.send_batch(*changelog, batch, atomic=True))
 
 
 def _pack_keys(keys: Iterable[bytes]) -> bytes:

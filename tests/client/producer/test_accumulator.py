@@ -118,7 +118,7 @@ def test_a_bulk_is_divided_like_single_records() -> None:
     records = [record(n) for n in range(8)]
     one = accumulator()
     fill(one, 1, start=100)
-    touched = one.append_many(PART, FieldColumns.of(records), 1, now_ms=0)
+    touched = one.append_batch(PART, FieldColumns.of(records), 1, now_ms=0)
     batches = [numbers(take(one, 5)) for _ in range(touched)]
     assert batches == [[100, 0, 1], [2, 3, 4], [5, 6, 7]]
 
@@ -127,13 +127,14 @@ def test_a_record_larger_than_a_batch_goes_alone() -> None:
     one = accumulator(batch_records=2)
     large: Fields = (1, None, b"x" * 500, ())
     records = [record(0), large, record(2)]
-    assert one.append_many(PART, FieldColumns.of(records), 1, now_ms=0) == 3
+    assert one.append_batch(PART, FieldColumns.of(records), 1, now_ms=0) == 3
 
 
 def test_an_atomic_batch_takes_nobody_else_and_is_not_divided() -> None:
     one = accumulator()
     fill(one, 1)
-    one.append_atomic(PART, FieldColumns.of(record(n) for n in range(1, 9)), 1, now_ms=0)
+    few = FieldColumns.of(record(n) for n in range(1, 9))
+    one.append_batch(PART, few, 1, atomic=True, now_ms=0)
     fill(one, 1, start=9)
     assert [numbers(take(one, 5)) for _ in range(2)] == [[0], list(range(1, 9))]
     atomic = next(batch for batch in one.outstanding() if batch.atomic)
@@ -266,7 +267,7 @@ def test_retries_back_off_up_to_a_bound() -> None:
 def test_a_batch_that_is_too_large_goes_as_two_with_the_same_numbers() -> None:
     one = accumulator(batch_records=4)
     records = [record(n) for n in range(8)]
-    one.append_many(PART, FieldColumns.of(records), 1, now_ms=0)
+    one.append_batch(PART, FieldColumns.of(records), 1, now_ms=0)
     first, second = take(one, 0), take(one, 0)
     assert first is not None
     assert second is not None
@@ -283,7 +284,7 @@ def test_packed_records_are_a_batch_of_their_own_that_can_be_divided() -> None:
     packs = [PackedRecords(), PackedRecords()]
     for at, pack in enumerate(packs):
         pack.extend(FieldColumns.of([record(n) for n in range(4 * at + 2, 4 * at + 6)]))
-        one.append_packed(PART, pack, 9, now_ms=0)
+        one.append_batch(PART, pack, 9, now_ms=0)
     fill(one, 1, start=10)
     assert numbers(take(one, 0)) == [0, 1]
     first, second = take(one, 0), take(one, 0)

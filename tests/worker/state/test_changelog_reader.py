@@ -60,7 +60,7 @@ async def write(log: Log, *numbers: int, is_undone: bool = False) -> None:
         with suppress(Undone):
             async with producer.transaction():
                 records = [(now_ms, b"%d" % number, b"v%d" % number, ()) for number in numbers]
-                await producer.send_atomic(*CHANGELOG, records)
+                await (await producer.send_batch(*CHANGELOG, records, atomic=True))
                 if is_undone:
                     raise Undone
 
@@ -131,7 +131,11 @@ def test_what_an_open_transaction_holds_is_not_there_yet(tmp_path: Path) -> None
                 following_it(log, tmp_path) as (follower, store),
             ):
                 async with producer.transaction():
-                    await producer.send_atomic(*CHANGELOG, [(1_000, b"2", b"v2", ())])
+                    await (
+                        await producer.send_batch(
+                            *CHANGELOG, [(1_000, b"2", b"v2", ())], atomic=True
+                        )
+                    )
                     await follower.reach(follower.end)
                     assert (follower.position, rows(store)) == (2, expected(1))
                     assert not await follower.step(timeout_ms=0)
@@ -287,7 +291,9 @@ def test_a_store_is_kept_whose_last_checkpoint_was_compacted_away(tmp_path: Path
             now_ms = SystemClock().wall_ms()
             written = [(b"%d" % number, b"v" * size_bytes), (PROGRESS_KEY, progress)]
             records = [(now_ms, key, value, ()) for key, value in written]
-            return progress, (await producer.send_atomic(*CHANGELOG, records)).offset + 1
+            return progress, (
+                await (await producer.send_batch(*CHANGELOG, records, atomic=True))
+            ).offset + 1
 
     async def is_compacted(log: Log, offset: int) -> bool:
         async with log.consumer() as consumer:

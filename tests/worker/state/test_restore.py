@@ -65,7 +65,8 @@ class Owner:
         """Commit as a worker that is exactly once does, whose transaction is not of interest."""
         made = checkpoint(self.task, 0, epoch=None)
         assert made is not None
-        await (await self._producer.send_packed(*CHANGELOG, made.packs))
+        for pack in made.packs:
+            await (await self._producer.send_batch(*CHANGELOG, pack))
 
     @property
     def rows(self) -> dict[str, int]:
