@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from streamlog.testing import Rehearsal, Simulation, TestDriver
     from streamlog.transport.security import Security
     from streamlog.worker.assignment.rebalance_plan import Policy
-    from streamlog.worker.operations.hand_over import HandedOver
+    from streamlog.worker.operations.hand_over import HandOverResult
     from streamlog.worker.program import Program
 
 
@@ -379,7 +379,7 @@ class App(Declarations):
         version: str | None = None,
         mode: Literal["replace", "blue_green"] = "replace",
         rewind: bool = False,
-    ) -> HandedOver:
+    ) -> HandOverResult:
         """Start live workers where a history ended, without a lost or repeated record.
 
         One transaction writes the state of the workers, the staged rows, and the offsets at which
@@ -406,7 +406,7 @@ class App(Declarations):
             CorruptData: a file of the snapshot is missing or damaged.
             StreamlogError: the log can't be reached or written; nothing has changed.
         """
-        from streamlog.worker.operations.hand_over import handed_over  # noqa: PLC0415 - brings the log in
+        from streamlog.worker.operations.hand_over import run_hand_over  # noqa: PLC0415 - brings the log in
 
         program = self.program()
         if mode not in {"replace", "blue_green"} or (mode == "replace") != (version is None):
@@ -414,7 +414,7 @@ class App(Declarations):
                 f"mode is {mode!r} and version is {version!r}: use mode='replace' without a "
                 "version, or mode='blue_green' with one"
             )
-        return handed_over(
+        return run_hand_over(
             program if version is None else program.beside(version),
             snapshot,
             log_url=self.log,

@@ -17,9 +17,34 @@ from streamlog.agents.feed import Pace
 from streamlog.agents.results import Results
 from streamlog.agents.slices import Slice, SlicePart
 from streamlog.dsl.agent import Agent
-from streamlog.errors import ProcessingError
+from streamlog.errors import ProcessingError, RequestTimedOut
+from streamlog.processing.column_batch import exit_failure
+from streamlog.processing.outbox import CallResult, TaskCall
 from streamlog.record import Record
 from streamlog.records.batch import LogRecord as RawRecord
+
+
+async def await_call(call: TaskCall) -> CallResult:
+    """Await a call; never raises but when it is cancelled from outside."""
+    try:
+        await asyncio.sleep(call.delay_ms / 1000)
+        async with asyncio.timeout(
+            None if call.timeout_ms is None else call.timeout_ms / 1000
+        ) as limit:
+            return CallResult(call.node, call.number, await call.run())
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return CallResult(call.node, call.number, error=RuntimeError(f"it was cancelled: {error}"))
+    except Exception as error:  # noqa: BLE001 - the user's code: the task deals with it
+        if limit.expired():
+            late = RequestTimedOut(f"no result within {call.timeout_ms} ms")
+            late.__cause__ = error
+            return CallResult(call.node, call.number, error=late)
+        return CallResult(call.node, call.number, error=error)
+    except (SystemExit, KeyboardInterrupt) as stop:
+        return CallResult(call.node, call.number, error=exit_failure(stop))
 
 
 class Dealer(Protocol):

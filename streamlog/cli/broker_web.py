@@ -28,7 +28,7 @@ from streamlog.broker.cluster.figures import (
     ConnectionCounts,
 )
 from streamlog.worker.health.worker_health import HealthReport
-from streamlog.worker.web.web_server import listening, pages, serving
+from streamlog.worker.web.web_server import listening, make_site, serving
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker
@@ -49,7 +49,7 @@ async def serve_health(broker: Broker, address: str) -> AsyncIterator[str]:
         ListenError: it is taken, or not one of this machine's.
     """
     with listening(address) as listener:
-        site = pages(BrokerHealth(broker), BrokerExposition(broker), hosts=listener.hosts)
+        site = make_site(BrokerHealth(broker), BrokerExposition(broker), hosts=listener.hosts)
         async with serving(site, listener):
             yield listener.endpoint
 

@@ -31,7 +31,7 @@ from streamlog.snapshots import Snapshot
 from streamlog.windows.emit import UNKNOWN_MS
 from streamlog.worker.program import Program
 from streamlog.worker.savepoint.task_savepoints import is_internal
-from streamlog.worker.topics.version_log import HandOver, hand_overs
+from streamlog.worker.topics.version_log import HandOver, read_hand_overs
 
 LOOK_MS: Final = 200
 HELD_MS: Final = 3_000
@@ -142,7 +142,7 @@ def compared_live(
             f"{counts[name]}: their rows lie elsewhere, so they can't be compared"
         )
     if since_ms is None:
-        handed = reader.run(hand_overs(reader.log, beside.app_id, clock))
+        handed = reader.run(read_hand_overs(reader.log, beside.app_id, clock))
         since_ms = _begin_ms(topic.name, handed[-1]) if handed else UNKNOWN_MS
     partitions = [
         _LiveRows(TopicPartition(topic.name, n), TopicPartition(name, n))

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Event
 from typing import NamedTuple, Protocol, TypeAlias
 
-from streamlog.agents.awaited import await_call
+from streamlog.agents.call import await_call
 from streamlog.history.lowering import Lowering, NotLowered
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.staging import SegmentWriter, StagedRows, write_segment

@@ -16,7 +16,7 @@ from itertools import count, groupby
 from typing import Any, Protocol
 
 from streamlog.agents.asks import Ask
-from streamlog.agents.awaited import await_call
+from streamlog.agents.call import await_call
 from streamlog.agents.offsets import AgentPosition
 from streamlog.agents.rows import AgentRows
 from streamlog.agents.run import AgentRun

@@ -377,7 +377,9 @@ class GlobalReader:
         return sum(self.left.values())
 
 
-def reader_of(program: Program, log: Log, counts: Mapping[str, int], clock: Clock) -> GlobalReader:
+def make_reader(
+    program: Program, log: Log, counts: Mapping[str, int], clock: Clock
+) -> GlobalReader:
     """That of a program, with the stores of tables that are kept on disk.
 
     Raises:

@@ -18,16 +18,18 @@ from streamlog.errors import ConfigError
 from streamlog.processing.table_rows import tables_of
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import RowHolder
-from streamlog.worker.access.routed_tables import LocalRows, Reach, RoutedTables
+from streamlog.worker.access.routed_tables import LocalRows, RoutedTables, RoutingDeps
 from streamlog.worker.assignment.streams_assignor import WorkerPeers
 
 if TYPE_CHECKING:
-    from streamlog.worker.web.worker_server import Door
+    from streamlog.worker.web.worker_server import WorkerServer
 
 logger = repeated.logger(__name__)
 
 
-def door_at(address: str | None, pages: Sequence[WebPage]) -> AbstractContextManager[Door | None]:
+def make_server(
+    address: str | None, pages: Sequence[WebPage]
+) -> AbstractContextManager[WorkerServer | None]:
     """Bind the worker's HTTP server without opening it; yields None without an address.
 
     Args:
@@ -55,7 +57,7 @@ def door_at(address: str | None, pages: Sequence[WebPage]) -> AbstractContextMan
     return worker_server.bound(address, pages)
 
 
-def peer_at(endpoint: str) -> RowHolder:
+def make_peer(endpoint: str) -> RowHolder:
     """Return access to the rows of another worker of the app.
 
     Raises:
@@ -71,7 +73,7 @@ def peer_at(endpoint: str) -> RowHolder:
     return PeerRows(endpoint)
 
 
-def tables_over(
+def make_table_access(
     topology: Topology,
     counts: Mapping[str, int],
     *,
@@ -88,13 +90,13 @@ def tables_over(
         return await (await producer.send(topic, value, key=key))
 
     return RoutedTables(
-        Reach(
+        RoutingDeps(
             app_id=topology.app_id,
             tables=tables_of(topology),
             counts=counts,
             peers=peers,
             local=local,
-            remote=peer_at,
+            remote=make_peer,
             send=send,
             clock=clock,
         )

@@ -21,14 +21,12 @@ from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec
 from streamlog.records.partitioners import Partitioner
 from streamlog.tables.state.store_transaction import MEMORY_BYTES
 from streamlog.topology import Topology
-from streamlog.worker.assignment.rebalance_plan import Policy
-from streamlog.worker.assignment.task_placement import Placement, together
-from streamlog.worker.commit.commit import OnStep, unheard
+from streamlog.worker.assignment.rebalance_plan import Placement, Policy, merge_topic_sets
+from streamlog.worker.commit.commit import OnStep, ignore_step
 from streamlog.worker.health.loop_watch import Limits
 from streamlog.worker.state.restore import STATE_CLEANUP_DELAY_MS
 from streamlog.worker.topics.lost_sources import policy_of
-from streamlog.worker.topics.own_topics import OwnTopics
-from streamlog.worker.topics.version_log import HandOver, VersionChange
+from streamlog.worker.topics.version_log import HandOver, OwnTopics, VersionChange
 
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 EXACTLY_ONCE: Final = "exactly_once"
@@ -57,7 +55,7 @@ class Program:
     state_memory_bytes: int = MEMORY_BYTES
     commit_interval_ms: int = COMMIT_INTERVAL_MS
     guarantee: Guarantee = EXACTLY_ONCE
-    on_step: OnStep = unheard
+    on_step: OnStep = ignore_step
     """Told how far each commit is; for tests that end the process there."""
     policy: Policy = field(default_factory=Policy)
     """How tasks move between workers."""
@@ -165,7 +163,7 @@ class Program:
         tasks = {sub.number: sub.inputs for sub in self.topology.subtopologies}
         agents = [(agent.topic.name,) for agent in self.agents]
         stateful = [sub.number for sub in self.topology.subtopologies if sub.changelog_topic]
-        return Placement(tuple(together([*tasks.values(), *agents])), tasks, stateful)
+        return Placement(tuple(merge_topic_sets([*tasks.values(), *agents])), tasks, stateful)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

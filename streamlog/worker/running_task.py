@@ -103,7 +103,7 @@ async def build_task(
     return made[0]
 
 
-def begin(running: RunningTask, places: Mapping[TopicPartition, StartOffset]) -> None:
+def begin_inputs(running: RunningTask, places: Mapping[TopicPartition, StartOffset]) -> None:
     """Tell a new task where it begins in inputs of which its state knows nothing."""
     task = running.task
     task.start_at(_starts(running, places), _start_times(running, places))
@@ -147,13 +147,13 @@ def progress_of(
     if progress is None:
         return None
     try:
-        return _moved(progress, inputs, places, judge)
+        return _restart_inputs(progress, inputs, places, judge)
     except SourceLost:
         state.front.close()
         raise
 
 
-def _moved(
+def _restart_inputs(
     progress: TaskProgress,
     inputs: Collection[TopicPartition],
     places: Mapping[TopicPartition, StartOffset],

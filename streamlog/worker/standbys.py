@@ -29,7 +29,7 @@ from streamlog.tables.local_disk.task_directory import TaskDirectory, tasks_with
 from streamlog.topology import Topology
 from streamlog.worker.assignment.rebalance_plan import UNKNOWN_LAG
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
-from streamlog.worker.state.changelog_reader import ChangelogReader, aside
+from streamlog.worker.state.changelog_reader import ChangelogReader, offload
 from streamlog.worker.state.restore import Fences, check_cluster
 from streamlog.worker.task_deps import TaskDeps
 from streamlog.worker.tasks import WorkerTasks
@@ -144,7 +144,7 @@ class Standbys:
                 isolation="read_committed",
             )
             async with follower:
-                follower.tell_if_rebuilt(path)
+                follower.warn_if_rebuilt(path)
                 if follower.rebuilt:
                     check_cluster(room.log, store, path)
                 standby.lag = follower.lag
@@ -168,7 +168,7 @@ class Standbys:
             if not standby.lag:
                 standby.even_ms = asked_ms
             if directory.is_snapshot_due(store, now_ms := clock.now_ms()):
-                await aside(partial(directory.snapshot, store, now_ms))
+                await offload(partial(directory.snapshot, store, now_ms))
 
 
 LOOK_MS = 500

@@ -15,12 +15,17 @@ from streamlog.worker.commit.exactly_once import Transactor
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.global_reader import GlobalReader
 from streamlog.worker.health.worker_health import Figures
-from streamlog.worker.inputs.source_watch import Sources, compare_source_ids
+from streamlog.worker.inputs.source_watch import SourceWatch, compare_source_ids
 from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.topics.app_topics import ensure_topics
-from streamlog.worker.topics.own_topics import OwnTopics, OwnTopicsLog
 from streamlog.worker.topics.savepoint_messages import SavepointCut
-from streamlog.worker.topics.version_log import HandOver, VersionLog, hand_overs
+from streamlog.worker.topics.version_log import (
+    HandOver,
+    OwnTopics,
+    OwnTopicsLog,
+    VersionLog,
+    read_hand_overs,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,7 @@ class TaskDeps:
     """The app's own topics, by id."""
     accept_state_loss: bool
     """Go on with empty state if a changelog is not the one that the state on disk is of."""
-    sources: Sources
+    sources: SourceWatch
     """Sees that inputs still are the logs that were read."""
 
 
@@ -80,7 +85,7 @@ async def prepare_log(
     # On somebody's cluster, a source that is missing is more likely a wrong name.
     required = () if log_url.startswith(EMBEDDED) else program.sources
     counts = await ensure_topics(log, program.topology, program.topics, required=required)
-    handed = await hand_overs(log, program.app_id, clock)
+    handed = await read_hand_overs(log, program.app_id, clock)
     change = await versions.settle(accept_state_loss=program.accept_state_loss)
     return WorkerStart(
         program=program,
@@ -125,7 +130,7 @@ def task_deps_of(
         reader=reader,
         hand_over=start.hand_over,
         cut=cut,
-        sources=Sources(consumer, clock, app_id=program.app_id, policy=program.source_policy),
+        sources=SourceWatch(consumer, clock, app_id=program.app_id, policy=program.source_policy),
         own_topics=start.own_topics,
         accept_state_loss=program.accept_state_loss,
     )

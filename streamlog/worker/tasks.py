@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from streamlog.agents.awaited import await_call
+from streamlog.agents.call import await_call
 from streamlog.agents.offsets import AgentPosition as Reached
 from streamlog.client.offset_metadata import Offsets
 from streamlog.clock import SteadyWall
@@ -32,17 +32,17 @@ from streamlog.tables.state.store_transaction import DeferredStore
 from streamlog.topology import Topology
 from streamlog.windows.emit import UNKNOWN_MS
 from streamlog.worker.access.questions import NotHere
-from streamlog.worker.commit.commit import Fenced, TaskCheckpoints, bring_in, checkpoint
+from streamlog.worker.commit.commit import Fenced, TaskCheckpoints, apply_checkpoint, checkpoint
 from streamlog.worker.commit.exactly_once import Transactor
 from streamlog.worker.commit.sinks import Sinks
 from streamlog.worker.health.watchdog import Sight
 from streamlog.worker.health.worker_health import DropLog, Holdups, TaskFigures
 from streamlog.worker.inputs.assigned_partitions import Pauses, StartOffset
-from streamlog.worker.inputs.input_ends import Ends, Marks
-from streamlog.worker.inputs.key_partitions import KeyPartitionCheck
+from streamlog.worker.inputs.input_ends import InputEnds, TimeMarkRequests
+from streamlog.worker.inputs.source_watch import KeyPartitionCheck
 from streamlog.worker.running_task import (
     RunningTask,
-    begin,
+    begin_inputs,
     build_task,
     logs_of,
     progress_of,
@@ -54,7 +54,7 @@ from streamlog.worker.topics.savepoint_messages import CutLimits
 from streamlog.worker.topics.version_log import Base
 
 
-class Calls:
+class TaskCalls:
     """The calls of all tasks of a worker."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
@@ -151,7 +151,7 @@ class WorkerTasks:
         )
         self._transactor = surroundings.transactor
         self._engine = surroundings.engine
-        self.marks = Marks(
+        self.marks = TimeMarkRequests(
             topology, counts, surroundings.log, surroundings.consumer, surroundings.clock
         )
         """Sees to it that time goes on in quiet inputs."""
@@ -174,9 +174,9 @@ class WorkerTasks:
         self._places: Mapping[TopicPartition, StartOffset] = {}
         self._suspended = False
         self._reached: dict[TopicPartition, Reached] = {}
-        self._calls = Calls(surroundings.background)
+        self._calls = TaskCalls(surroundings.background)
         log, consumer, clock = surroundings.log, surroundings.consumer, surroundings.clock
-        self.ends = Ends(topology, counts, log, consumer, clock)
+        self.ends = InputEnds(topology, counts, log, consumer, clock)
         """Whether what seems to be at its end has more."""
         self._tables = tables_of(topology)
 
@@ -329,7 +329,7 @@ class WorkerTasks:
         """Let the tasks that have been opened meanwhile take part."""
         opened, self._opened = self._opened, {}
         for task_id, running in opened.items():
-            begin(running, self._places)
+            begin_inputs(running, self._places)
             self._running[task_id] = running
             self._read_on(running)
 
@@ -445,7 +445,7 @@ class WorkerTasks:
         for (_, state, _), next_offset in zip(changed, next_offsets, strict=True):
             state.reach(next_offset)
         stores = [
-            (each.task.id, partial(bring_in, each.task, made.changes, next_offset))
+            (each.task.id, partial(apply_checkpoint, each.task, made.changes, next_offset))
             for (each, _, made), next_offset in zip(changed, next_offsets, strict=True)
         ]
         stores += [

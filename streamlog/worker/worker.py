@@ -33,13 +33,13 @@ from streamlog.tables.local_disk.task_directory import WorkerIdentity, state_hos
 from streamlog.transport.security import Security
 from streamlog.worker.access.routed_tables import LocalRows, RoutedTables
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
-from streamlog.worker.commit.exactly_once import Transactor, Undone
+from streamlog.worker.commit.exactly_once import CommitAborted, Transactor
 from streamlog.worker.engine import EngineThread
-from streamlog.worker.global_reader import reader_of
-from streamlog.worker.health.loop_watch import Watching
+from streamlog.worker.global_reader import make_reader
+from streamlog.worker.health.loop_watch import WorkerWatch
 from streamlog.worker.health.watchdog import Sight
 from streamlog.worker.health.worker_health import WorkerState
-from streamlog.worker.http_wiring import door_at, tables_over
+from streamlog.worker.http_wiring import make_server, make_table_access
 from streamlog.worker.inputs.assigned_partitions import (
     Pauses,
     StartOffset,
@@ -236,7 +236,7 @@ class Worker:
         """The worker from its beginning to its end, or to a cut."""
         program = self._program
         async with AsyncExitStack() as stack:
-            door = stack.enter_context(door_at(program.web, program.pages))
+            door = stack.enter_context(make_server(program.web, program.pages))
             web = None if door is None else door.listener.endpoint
             if web is not None:
                 self.exchange.endpoint = web
@@ -250,7 +250,7 @@ class Worker:
             transactor = await self._transactor(log, stack)
             consumer = await stack.enter_async_context(self._consumer(log))
             stack.push_async_exit(partial(_leave, consumer))
-            reader = await asyncio.to_thread(reader_of, program, log, start.counts, self._clock)
+            reader = await asyncio.to_thread(make_reader, program, log, start.counts, self._clock)
             await stack.enter_async_context(reader)
             program.bind_global_tables(reader.tables)
             background = await stack.enter_async_context(asyncio.TaskGroup())
@@ -284,7 +284,7 @@ class Worker:
 
     def _tables(self, start: WorkerStart, local: LocalRows, producer: Producer) -> RoutedTables:
         """What the app asks for rows through from now on."""
-        tables = tables_over(
+        tables = make_table_access(
             self._program.topology,
             start.counts,
             peers=self.exchange.peers,
@@ -393,7 +393,7 @@ class _WorkerLoop:
         self._starts_over = False
         """All tasks were dropped, to be opened again from what the log has."""
         self._offsets = WorkerGroupOffsets(surroundings.consumer, self._agents, self._tasks)
-        self._watching = Watching(program.limits, self, self._engine, self._clock)
+        self._watching = WorkerWatch(program.limits, self, self._engine, self._clock)
         self._is_committing = self._has_begun = self._assigned = self._told = False
         self._committed_ms = self._joining_ms = self._clock.now_ms()
 
@@ -574,7 +574,7 @@ class _WorkerLoop:
     ) -> None:
         try:
             await self._tasks.commit_whole(transactor, moved, standing, written)
-        except Undone as undone:
+        except CommitAborted as undone:
             self._undone += 1
             if self._undone >= UNDONE_MAX:
                 raise undone.__cause__ or undone from None

@@ -26,7 +26,7 @@ from streamlog.client.admin import Admin
 from streamlog.history import job, stage_task
 from streamlog.history import job as job_module
 from streamlog.history.job import BackfillJob
-from streamlog.worker.operations.hand_over import handed_over
+from streamlog.worker.operations.hand_over import run_hand_over
 from tests.equality.programs import Program, build
 from tests.worker.operations.test_hand_over import IS_THOROUGH, Case
 
@@ -142,7 +142,7 @@ def hand_over_and_die(seed: int, directory: str, url: str, step: str) -> None:
             die()
 
     app = program_of(seed, directory).app
-    handed_over(app.program(), Snapshot.open(url), log_url=app.log, on_step=on_step)
+    run_hand_over(app.program(), Snapshot.open(url), log_url=app.log, on_step=on_step)
 
 
 def killed(work: Callable[..., None], *arguments: object) -> None:

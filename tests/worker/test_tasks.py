@@ -11,7 +11,7 @@ from streamlog.processing.outbox import TaskCall
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
-from streamlog.worker.tasks import Calls
+from streamlog.worker.tasks import TaskCalls
 from tests.worker.processes import STREAMLOG, attached, read_until, running
 
 APP = """
@@ -105,7 +105,7 @@ def test_calls_of_a_task_that_was_given_up_are_cancelled() -> None:
             return value
 
         async with asyncio.TaskGroup() as group:
-            calls = Calls(group)
+            calls = TaskCalls(group)
             kept, gone = TaskId(0, 0), TaskId(0, 1)
             calls.start(gone, [TaskCall("n", 0, hangs)])
             calls.start(kept, [TaskCall("n", 0, partial(answers, 7))])

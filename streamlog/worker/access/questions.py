@@ -20,7 +20,7 @@ class NotHere(Exception):
     """Who was asked does not run the task (any more, or yet)."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What every question has."""
 
     app: str
@@ -37,13 +37,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return TaskId(self.subtopology, self.partition)
 
 
-class RowAsked(Asked, frozen=True, kw_only=True):
+class RowQuery(TaskQuery, frozen=True, kw_only=True):
     """One row by its key."""
 
     key: bytes
 
 
-class RowsAsked(Asked, frozen=True, kw_only=True):
+class ScanQuery(TaskQuery, frozen=True, kw_only=True):
     """The next rows of a scan."""
 
     low: bytes = b""
@@ -58,7 +58,7 @@ class RowsAsked(Asked, frozen=True, kw_only=True):
         return KeySpan(self.low, self.high, self.head, self.own_at)
 
 
-class PassedAsked(Asked, frozen=True, kw_only=True):
+class AppliedQuery(TaskQuery, frozen=True, kw_only=True):
     """Whether the task has taken in a record and committed it."""
 
     topic: str
@@ -67,24 +67,24 @@ class PassedAsked(Asked, frozen=True, kw_only=True):
     """How long the answer may be waited for."""
 
 
-class RowFound(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to `RowAsked`."""
+class RowAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer to `RowQuery`."""
 
     data: bytes | None = None
     age_ms: int | None = None
     """Of a standby copy: how long ago it was like its owner; None from the owner."""
 
 
-class RowsFound(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to `RowsAsked`."""
+class ScanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer to `ScanQuery`."""
 
     rows: list[tuple[bytes, bytes]] = []
     next_key: bytes | None = None
     age_ms: int | None = None
 
 
-class PassedRows(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to `PassedAsked`."""
+class AppliedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer to `AppliedQuery`."""
 
     passed: bool = False
     stands: bool = False
@@ -94,11 +94,11 @@ class PassedRows(msgspec.Struct, frozen=True, kw_only=True):
 class RowHolder(Protocol):
     """Port: somebody who may have rows. All calls raise NotHere if it does not."""
 
-    async def row(self, asked: RowAsked) -> RowFound:
+    async def row(self, asked: RowQuery) -> RowAnswer:
         """One row."""
 
-    async def rows(self, asked: RowsAsked) -> RowsFound:
+    async def rows(self, asked: ScanQuery) -> ScanAnswer:
         """Some rows of a scan, in the order of their keys."""
 
-    async def passed(self, asked: PassedAsked) -> PassedRows:
+    async def passed(self, asked: AppliedQuery) -> AppliedAnswer:
         """Whether a record has been taken in and committed."""

@@ -28,15 +28,15 @@ from streamlog.processing.task import Task, TaskId
 from streamlog.tables.stores.store import KeyValueStore
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import (
-    Asked,
+    AppliedAnswer,
+    AppliedQuery,
     NotHere,
-    PassedAsked,
-    PassedRows,
-    RowAsked,
-    RowFound,
+    RowAnswer,
     RowHolder,
-    RowsAsked,
-    RowsFound,
+    RowQuery,
+    ScanAnswer,
+    ScanQuery,
+    TaskQuery,
 )
 from streamlog.worker.assignment.streams_assignor import Peer, WorkerPeers
 from streamlog.worker.health.worker_health import Figures
@@ -58,7 +58,7 @@ PASSED_LOOK_MS = 20
 """How often it is looked whether a record has been committed, while somebody waits for it."""
 
 
-class AskedTasks(Protocol):
+class QueryableTasks(Protocol):
     """Port: the tasks of this worker."""
 
     @property
@@ -72,7 +72,7 @@ class AskedTasks(Protocol):
         """Let a task answer between two batches; NotHere if it does not run here."""
 
 
-class Copy(Protocol):
+class StandbyCopy(Protocol):
     """Port: a task's state that is followed here while the task runs elsewhere."""
 
     @property
@@ -90,11 +90,11 @@ class LocalRows:
     def __init__(
         self,
         topology: Topology,
-        tasks: AskedTasks,
+        tasks: QueryableTasks,
         clock: Clock,
         *,
         figures: Figures,
-        copy_of: Callable[[TaskId], Copy | None],
+        copy_of: Callable[[TaskId], StandbyCopy | None],
     ) -> None:
         """`copy_of` gives the standby copies of this worker, to be used from the event loop."""
         self._topology = topology
@@ -108,7 +108,7 @@ class LocalRows:
         """Whether this worker is who answers for the task."""
         return self._tasks.runs(task_id)
 
-    async def row(self, asked: RowAsked) -> RowFound:
+    async def row(self, asked: RowQuery) -> RowAnswer:
         """See `Holder`."""
 
         def look(task: Task) -> bytes | None:
@@ -116,10 +116,10 @@ class LocalRows:
 
         if (copy := self._copy(asked)) is not None:
             found = copy.store.get(self._prefix(asked) + asked.key)
-            return RowFound(data=found, age_ms=copy.age_ms)
-        return RowFound(data=await self._ask(asked, look))
+            return RowAnswer(data=found, age_ms=copy.age_ms)
+        return RowAnswer(data=await self._ask(asked, look))
 
-    async def rows(self, asked: RowsAsked) -> RowsFound:
+    async def rows(self, asked: ScanQuery) -> ScanAnswer:
         """See `Holder`."""
 
         def look(task: Task) -> RowPage:
@@ -129,25 +129,25 @@ class LocalRows:
             page = read_page(
                 copy.store.range, self._prefix(asked), asked.span, rows_max=asked.rows_max
             )
-            return RowsFound(rows=page.rows, next_key=page.next_key, age_ms=copy.age_ms)
+            return ScanAnswer(rows=page.rows, next_key=page.next_key, age_ms=copy.age_ms)
         page = await self._ask(asked, look)
-        return RowsFound(rows=page.rows, next_key=page.next_key)
+        return ScanAnswer(rows=page.rows, next_key=page.next_key)
 
-    async def passed(self, asked: PassedAsked) -> PassedRows:
+    async def passed(self, asked: AppliedQuery) -> AppliedAnswer:
         """See `Holder`."""
         deadline_ms = self._clock.now_ms() + asked.wait_ms
         place = (asked.topic, asked.partition)
         while True:
             positions = await self._ask(asked, lambda task: task.committed_positions)
             if positions.get(place, 0) > asked.offset:
-                return PassedRows(passed=True)
+                return AppliedAnswer(passed=True)
             if self._tasks.is_suspended:
-                return PassedRows(stands=True)
+                return AppliedAnswer(stands=True)
             if self._clock.now_ms() >= deadline_ms:
-                return PassedRows()
+                return AppliedAnswer()
             await asyncio.sleep(PASSED_LOOK_MS / 1000)
 
-    def _copy(self, asked: Asked) -> _Aged | None:
+    def _copy(self, asked: TaskQuery) -> _Aged | None:
         """The copy to answer from, if the task does not run here and a copy will do."""
         if not asked.stale_ok or self._tasks.runs(asked.task_id):
             return None
@@ -157,12 +157,12 @@ class LocalRows:
         self._figures.answered["standby"] += 1
         return _Aged(copy.store, max(self._clock.now_ms() - copy.even_ms, 0))
 
-    def _prefix(self, asked: Asked) -> bytes:
+    def _prefix(self, asked: TaskQuery) -> bytes:
         if asked.subtopology >= len(self._topology.subtopologies):
             raise NotHere(f"this worker's app has no sub-topology {asked.subtopology}")
         return prefix_of(self._topology.subtopologies[asked.subtopology], asked.table)
 
-    async def _ask(self, asked: Asked, question: Callable[[Task], Any]) -> Any:  # noqa: ANN401 - of the question's type
+    async def _ask(self, asked: TaskQuery, question: Callable[[Task], Any]) -> Any:  # noqa: ANN401 - of the question's type
         if asked.app != self._topology.app_id:
             raise NotHere(f"this worker is of app {self._topology.app_id!r}, not {asked.app!r}")
         if self._waiting >= WAITING_MAX:
@@ -221,7 +221,7 @@ class SendQuestion(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class RoutingDeps:
     """What the rows of an app are reached by."""
 
     app_id: str
@@ -238,7 +238,7 @@ class Reach:
 class RoutedTables:
     """A `TableAccess` over all workers."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: RoutingDeps) -> None:
         self._with = reach
 
     @property
@@ -268,7 +268,7 @@ class RoutedTables:
         """
         rows = table_named(self._with.tables, table)
         row_key = rows.row_key(key)
-        asked = RowAsked(
+        asked = RowQuery(
             app=self._with.app_id,
             table=rows.owner.name,
             subtopology=rows.subtopology,
@@ -301,7 +301,7 @@ class RoutedTables:
         raw = rows.own_key(key)
         _, partition, offset, _ = await self._with.send(topic.name, data, key=raw)
         deadline_ms = self._with.clock.now_ms() + wait_ms
-        asked = PassedAsked(
+        asked = AppliedQuery(
             app=self._with.app_id,
             table=rows.owner.name,
             subtopology=rows.subtopology,
@@ -345,7 +345,7 @@ class RoutedTables:
         for partition in range(self.partitions(rows)):
             low: bytes | None = span.low
             while low is not None:
-                asked = RowsAsked(
+                asked = ScanQuery(
                     app=self._with.app_id,
                     table=rows.owner.name,
                     subtopology=rows.subtopology,
@@ -363,7 +363,7 @@ class RoutedTables:
                 low = answer.next_key
 
     async def _answer(
-        self, asked: Asked, question: Callable[[RowHolder], Awaitable[T]], wait_ms: int
+        self, asked: TaskQuery, question: Callable[[RowHolder], Awaitable[T]], wait_ms: int
     ) -> T:
         """Ask those who may know until one does."""
         clock, task_id = self._with.clock, asked.task_id
@@ -411,11 +411,11 @@ class RoutedTables:
         return [] if any(peer.active for peer in peers.all) else list(peers.all)
 
 
-def _rows_of(asked: RowsAsked) -> Callable[[RowHolder], Awaitable[Any]]:
+def _rows_of(asked: ScanQuery) -> Callable[[RowHolder], Awaitable[Any]]:
     return lambda holder: holder.rows(asked)
 
 
-def _passed_of(asked: PassedAsked) -> Callable[[RowHolder], Awaitable[PassedRows]]:
+def _passed_of(asked: AppliedQuery) -> Callable[[RowHolder], Awaitable[AppliedAnswer]]:
     return lambda holder: holder.passed(asked)
 
 

@@ -1,34 +1,274 @@
-"""Moves: who runs and who follows what in the next round, on the way to the placement.
+"""Rebalance plan: which worker runs which task, and what each rebalance changes on the way there.
 
-Pure, and decided anew in every round from what the members say, so the leader may change at any
-time. A task with state goes on where it is until the one that is to have it has nearly as much
-of it (KIP-441): until then that one follows the changelog as a warm-up, and asks for another
-round when it is ready. What is to move is first given to nobody: its owner commits, closes it
-and joins again, and in that round it is given away (KIP-429); so no round ever gives a task to
-one member while another one has it. Standbys follow the changelogs of tasks that others run, to
-take over at once; never two on one disk, and none beside the owner's, from which everybody
-there can go on anyway. All of it converges: `tests/worker/assignment/test_rebalance_plan.py` has
-rounds of any group.
+The placement is the target. It moves a `Unit` as a whole: the partitions of one number of all
+topics that are read together. Each set of topics, and the total, is spread so that two workers
+differ by at most one unit. A unit stays with its owner, and otherwise goes to a worker that has its
+state, as in the sticky assignor of Kafka Streams (KIP-54, KIP-441).
+
+The plan leads to the placement in steps. A task with state stays with its owner until the new owner
+has nearly all of the state; until then the new owner follows the changelog as a warm-up. A task
+that moves is revoked in one rebalance and assigned in the next (KIP-429), so two members never own
+it at the same time. A standby never lies on the disk of the owner or of another standby.
+
+Rule: pure. Every rebalance decides anew from the members' data, so the leader may change at any
+time, and all plans converge. Not done here: the protocol of the group (`streams_assignor`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
-from streamlog.worker.assignment.task_placement import Placement, Unit, units
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Partitions that have to be read by the same worker."""
+
+    topics: tuple[str, ...]
+    """The whole set of topics that belong together, sorted."""
+    partition: int
+    """The number that all its partitions have."""
+    partitions: tuple[TopicPartition, ...]
+    """Those of the topics that have a partition of this number."""
+
+
+Rank = Callable[[Unit, str], float]
+"""How far a member is from running a unit; 0: its state is at hand."""
+
+
+def no_rank(_unit: Unit, _member: str) -> float:
+    """Nothing is known of any state."""
+    return 0
+
+
+def merge_topic_sets(groups: Iterable[Collection[str]]) -> list[tuple[str, ...]]:
+    """Merge groups that share a topic, until every topic is in exactly one.
+
+    Example:
+        >>> merge_topic_sets([{"orders", "users"}, {"users"}, {"clicks"}])
+        [('clicks',), ('orders', 'users')]
+    """
+    merged: list[set[str]] = []
+    for group in groups:
+        joined = set(group)
+        apart = []
+        for other in merged:
+            if joined & other:
+                joined |= other
+            else:
+                apart.append(other)
+        merged = [*apart, joined] if joined else apart
+    return sorted(tuple(sorted(group)) for group in merged)
+
+
+def make_units(groups: Iterable[tuple[str, ...]], partitions: Mapping[str, int]) -> list[Unit]:
+    """The units of these topic sets, given the partition count of every topic."""
+    found = []
+    for topics in groups:
+        for partition in range(max((partitions.get(topic, 0) for topic in topics), default=0)):
+            parts = tuple(
+                TopicPartition(topic, partition)
+                for topic in topics
+                if partition < partitions.get(topic, 0)
+            )
+            found.append(Unit(topics, partition, parts))
+    return found
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What an app has to share out among its workers."""
+
+    groups: tuple[tuple[str, ...], ...]
+    """Topics that are read together (see `merge_topic_sets`)."""
+    inputs: Mapping[int, Collection[str]] = field(default_factory=dict)
+    """By number of a sub-topology: the topics that its tasks read."""
+    stateful: Collection[int] = ()
+    """The sub-topologies whose tasks have state."""
+
+    def assign(
+        self,
+        members: Mapping[str, Sequence[str]],
+        partitions: Mapping[str, int],
+        owned: Mapping[str, Collection[TopicPartition]] | None = None,
+    ) -> dict[str, list[TopicPartition]]:
+        """Spread the units over the members.
+
+        Args:
+            members: member id to the topics it subscribes to. A unit goes only to a member
+                that reads all of its topics, so two versions of an app may share a group.
+            partitions: topic to partition count.
+            owned: member id to what it held before this rebalance.
+        """
+        held = {part: member for member, parts in (owned or {}).items() for part in parts}
+        holders = {}
+        for unit in make_units(self.groups, partitions):
+            holder = next((held[part] for part in unit.partitions if part in held), None)
+            if holder is not None:
+                holders[unit] = holder
+        found: dict[str, list[TopicPartition]] = {member: [] for member in members}
+        for unit, member in self.spread(members, partitions, holders).items():
+            found[member] += unit.partitions
+        return {member: sorted(parts) for member, parts in found.items()}
+
+    def spread(
+        self,
+        members: Mapping[str, Sequence[str]],
+        partitions: Mapping[str, int],
+        holders: Mapping[Unit, str],
+        rank: Rank = no_rank,
+    ) -> dict[Unit, str]:
+        """The member that is to have each unit: even, and as few as possible somewhere else.
+
+        Args:
+            members: as in `assign`.
+            partitions: as in `assign`.
+            holders: where each unit is and may stay.
+            rank: which member is nearest to running a unit that has to go somewhere.
+        """
+        spread = _Spread(members, rank)
+        for topics in self.groups:
+            able = self.able(topics, members)
+            if able:
+                spread.place(make_units([topics], partitions), able, holders)
+        spread.level()
+        return spread.members_of_units
+
+    def able(self, topics: tuple[str, ...], members: Mapping[str, Sequence[str]]) -> list[str]:
+        """The members that read all of these topics."""
+        return [member for member in sorted(members) if {*topics} <= {*members[member]}]
+
+    def tasks_of(self, partitions: Collection[TopicPartition]) -> set[TaskId]:
+        """The tasks that read one of these partitions."""
+        return {
+            TaskId(number, partition)
+            for number, topics in self.inputs.items()
+            for topic, partition in partitions
+            if topic in topics
+        }
+
+    def state_of(self, unit: Unit) -> list[TaskId]:
+        """The tasks of a unit that have state."""
+        tasks = self.tasks_of(unit.partitions)
+        return sorted(task for task in tasks if task.subtopology in self.stateful)
+
+
+class _Spread:
+    """An assignment in the making."""
+
+    def __init__(self, members: Iterable[str], rank: Rank) -> None:
+        self._units: dict[str, list[Unit]] = {member: [] for member in sorted(members)}
+        self._able: dict[tuple[str, ...], list[str]] = {}
+        self._rank = rank
+
+    def place(self, found: list[Unit], able: list[str], holders: Mapping[Unit, str]) -> None:
+        """Give out the units of one topic set: first to their holders, then evenly."""
+        if not found:
+            return
+        self._able[found[0].topics] = able
+        room = _Room(len(found), able)
+        homeless = []
+        # What is at hand somewhere else is the first to go, if some have to.
+        for unit in sorted(found, key=lambda unit: -self._nearest(unit, able, holders.get(unit))):
+            holder = holders.get(unit)
+            if holder in able and room.has(holder):
+                self._give(holder, unit, room)
+            else:
+                homeless.append(unit)
+        homeless.sort(key=lambda unit: (self._nearest(unit, able, None), unit.partition))
+        for unit in homeless:
+            # By its state, load in this set, load over all, and name: the same everywhere.
+            nearest = min(
+                (member for member in able if room.has(member)),
+                key=lambda member: (
+                    self._rank(unit, member),
+                    room.count[member],
+                    len(self._units[member]),
+                    member,
+                ),
+            )
+            self._give(nearest, unit, room)
+
+    def level(self) -> None:
+        """Even out the totals without making any one topic set uneven.
+
+        Two members that differ by two units in total differ by one in some set that both
+        may run; handing that one over swaps the difference there. Each step shrinks the sum
+        of squares of the totals, so it ends.
+        """
+        while self._hand_over():
+            pass
+
+    @property
+    def members_of_units(self) -> dict[Unit, str]:
+        """Where each unit is."""
+        return {unit: member for member, many in self._units.items() for unit in many}
+
+    def _nearest(self, unit: Unit, able: list[str], holder: str | None) -> float:
+        """How near the nearest one is, besides its holder."""
+        ranks = (self._rank(unit, member) for member in able if member != holder)
+        return min(ranks, default=float("inf"))
+
+    def _give(self, member: str, unit: Unit, room: _Room) -> None:
+        self._units[member].append(unit)
+        room.take(member)
+
+    def _hand_over(self) -> bool:
+        by_load = sorted(self._units, key=lambda member: (len(self._units[member]), member))
+        for heavy in reversed(by_load):
+            for light in by_load:
+                if len(self._units[heavy]) - len(self._units[light]) < 2:  # noqa: PLR2004 - a difference of one is even
+                    break
+                unit = self._movable(heavy, light)
+                if unit is not None:
+                    self._units[heavy].remove(unit)
+                    self._units[light].append(unit)
+                    return True
+        return False
+
+    def _movable(self, heavy: str, light: str) -> Unit | None:
+        """A unit of `heavy` in a set of which `light` has fewer: the one that is nearest to it."""
+        heavy_count = Counter(unit.topics for unit in self._units[heavy])
+        light_count = Counter(unit.topics for unit in self._units[light])
+        movable = [
+            unit
+            for unit in reversed(self._units[heavy])
+            if light in self._able[unit.topics]
+            and heavy_count[unit.topics] > light_count[unit.topics]
+        ]
+        return min(movable, key=lambda unit: self._rank(unit, light), default=None)
+
+
+class _Room:
+    """How many units of one topic set each member may have, so that two differ by one at most."""
+
+    def __init__(self, number: int, able: list[str]) -> None:
+        self.count = Counter[str]()
+        self._share, self._extra = divmod(number, len(able))
+
+    def has(self, member: str) -> bool:
+        """Whether it may have one more."""
+        count = self.count[member]
+        return count < self._share or (count == self._share and self._extra > 0)
+
+    def take(self, member: str) -> None:
+        """It has one more."""
+        self._extra -= self.count[member] == self._share
+        self.count[member] += 1
+
 
 UNKNOWN_LAG = -1
 """There is state on disk, but nobody has looked how old it is."""
 
-AT_HAND, SOME, UNTOLD, NOTHING = range(4)
+CAUGHT_UP, SOME_STATE, UNKNOWN_STATE, NO_STATE = range(4)
 """How much of a unit's state a member has; with less behind the comma if it lags less."""
 
 
-MERCY = 8
+RELEASED_LAG_FACTOR = 8
 """What its owner has given up is given to whom it was meant for, though he may lag more by now, by
 so many times of what is acceptable: else a busy task would go back and forth."""
 
@@ -71,7 +311,7 @@ class MovePart:
     """What it follows until it may have it."""
 
 
-def next_round(
+def plan_round(
     placement: Placement,
     policy: Policy,
     members: Mapping[str, Candidate],
@@ -96,7 +336,7 @@ class _Round:
         self._members = members
         self._topics = {member: each.topics for member, each in members.items()}
         self._partitions = partitions
-        self._units = units(placement.groups, partitions)
+        self._units = make_units(placement.groups, partitions)
         self._state = {unit: placement.state_of(unit) for unit in self._units}
         owner = {part: member for member in sorted(members) for part in members[member].owned}
         self._owners = {
@@ -105,10 +345,10 @@ class _Round:
         }
         self._parts = {member: MovePart() for member in sorted(members)}
         self._load = Counter[str]()
-        self._nearness = self._distance(MERCY * policy.acceptable_lag) - SOME
+        self._nearness = self._distance(RELEASED_LAG_FACTOR * policy.acceptable_lag) - SOME_STATE
 
     def decide(self) -> dict[str, MovePart]:
-        """See `next_round`."""
+        """See `plan_round`."""
         target = self._placement.spread(self._topics, self._partitions, self._holders(), self._rank)
         running: dict[Unit, str | None] = {}
         warming: list[tuple[Unit, str]] = []
@@ -162,7 +402,7 @@ class _Round:
             is_free = len(owners) > 1 or owners[0] not in able or self._is_ready(unit, target)
             # Nobody, until they have given it up.
             return None if is_free else owners[0]
-        if self._rank(unit, target) <= SOME + self._nearness:
+        if self._rank(unit, target) <= SOME_STATE + self._nearness:
             return target
         ready = [member for member in able if self._is_ready(unit, member)]
         return min(ready, key=lambda member: self._rank(unit, member), default=target)
@@ -184,7 +424,7 @@ class _Round:
         return {*self._state[unit]} <= {*self._members[member].following}
 
     def _is_ready(self, unit: Unit, member: str) -> bool:
-        return self._rank(unit, member) < SOME
+        return self._rank(unit, member) < SOME_STATE
 
     def _rank(self, unit: Unit, member: str) -> float:
         """How far a member is from running a unit: its class, and within it its lag."""
@@ -209,11 +449,11 @@ class _Round:
 
     def _distance(self, lag: int | None) -> float:
         if lag is None:
-            return NOTHING
+            return NO_STATE
         if lag == UNKNOWN_LAG:
-            return UNTOLD
+            return UNKNOWN_STATE
         behind = lag / (lag + self._policy.acceptable_lag + 1)
-        return behind if lag <= self._policy.acceptable_lag else SOME + behind
+        return behind if lag <= self._policy.acceptable_lag else SOME_STATE + behind
 
     def _place_standbys(
         self, running: Mapping[Unit, str | None], warming: Mapping[Unit, str]
@@ -244,7 +484,7 @@ class _Round:
             key=lambda member: (
                 count[member] >= quota,
                 not self._follows(unit, member),
-                max(self._rank(unit, member), SOME),
+                max(self._rank(unit, member), SOME_STATE),
                 count[member] + self._load[member],
                 member,
             ),

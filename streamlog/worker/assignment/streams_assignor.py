@@ -17,8 +17,13 @@ import msgspec
 from streamlog.assignors import Claim, Share
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
-from streamlog.worker.assignment.rebalance_plan import Candidate, MovePart, Policy, next_round
-from streamlog.worker.assignment.task_placement import Placement
+from streamlog.worker.assignment.rebalance_plan import (
+    Candidate,
+    MovePart,
+    Placement,
+    Policy,
+    plan_round,
+)
 
 VERSION = 1
 """Raised only by a change that older readers would misunderstand."""
@@ -274,7 +279,7 @@ class StreamsAssignor:
             )
             for member, claim in members.items()
         }
-        parts = next_round(self._placement, self._policy, candidates, partitions)
+        parts = plan_round(self._placement, self._policy, candidates, partitions)
         peers = [self._described(infos[member], part) for member, part in parts.items()]
         return {
             member: Share(

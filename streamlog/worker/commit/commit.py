@@ -34,7 +34,7 @@ from streamlog.records.record_columns import FieldColumns
 from streamlog.tables.stores.store import Changes
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.state.changelog_reader import STALL_MS
-from streamlog.worker.state.restore import Fences, TaskState, epoch_headers, write_again
+from streamlog.worker.state.restore import Fences, TaskState, epoch_headers, rewrite_late_keys
 
 logger = repeated.logger(__name__)
 
@@ -71,7 +71,7 @@ Packs: TypeAlias = Mapping[TopicPartition, Sequence[PackedRecords]]
 """What goes to each partition, in order."""
 
 
-def unheard(_step: str) -> None:
+def ignore_step(_step: str) -> None:
     """An `OnStep` that does nothing."""
 
 
@@ -131,7 +131,7 @@ class SinkWriter:
             sent = self._producer.send_batch(topic, partition, many, refusals=self._refusals)
             self._remember(await sent)
 
-    async def write_packed(self, packs: Packs) -> None:
+    async def write_packs(self, packs: Packs) -> None:
         """The same for records that are packed."""
         for (topic, partition), some in packs.items():
             for pack in some:
@@ -245,7 +245,7 @@ def checkpoint(task: Task, wall_ms: int, *, epoch: int | None) -> TaskCheckpoint
     return TaskCheckpoint(changes, packs)
 
 
-def bring_in(task: Task, changes: Changes, next_offset: int) -> None:
+def apply_checkpoint(task: Task, changes: Changes, next_offset: int) -> None:
     """The changelog has taken what a checkpoint has: it goes to the store; for the same thread."""
     task.committed(changes, next_offset=next_offset)
     changes.let_go()
@@ -261,7 +261,7 @@ class TaskCheckpoints:
         clock: Clock,
         engine: EngineThread,
         *,
-        on_step: OnStep = unheard,
+        on_step: OnStep = ignore_step,
     ) -> None:
         self._log = log
         self._producer = producer
@@ -292,7 +292,7 @@ class TaskCheckpoints:
             late = await self._late_keys(state, first_offset)
             late -= {*changes.row_keys}
             # Before the store remembers to have passed them: see `restore`.
-            await write_again(
+            await rewrite_late_keys(
                 self._producer,
                 state.changelog,
                 state.front,
@@ -302,7 +302,9 @@ class TaskCheckpoints:
             )
         self._on_step("changelogs written")
         state.next_offset = sent.offset + 1
-        await self._engine.call(task.id, partial(bring_in, task, changes, state.next_offset))
+        await self._engine.call(
+            task.id, partial(apply_checkpoint, task, changes, state.next_offset)
+        )
         self._on_step("stored")
         now_ms = self._clock.now_ms()
         if state.directory.is_snapshot_due(state.store, now_ms):

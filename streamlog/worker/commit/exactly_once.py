@@ -48,7 +48,7 @@ class RefusedCommit(Exception):
         self.refusals = refusals
 
 
-class Undone(Exception):
+class CommitAborted(Exception):
     """The commit does not count, or nobody knows: go on from what the log has."""
 
 
@@ -101,17 +101,17 @@ class Transactor:
         refusals: list[RefusedRecord] = []
         if not offsets:
             # All topics that were read were deleted: what becomes of that, the next poll tells.
-            raise Undone("there are no offsets by which the group could check this worker")
+            raise CommitAborted("there are no offsets by which the group could check this worker")
         try:
             return await self._written(sinks, checkpoints, offsets, consumer, refusals)
         except ProducerFenced as error:
             await self._close()
-            raise Undone(str(error)) from error
+            raise CommitAborted(str(error)) from error
         except StreamlogError as error:
             if refusals:
                 raise RefusedCommit(refusals) from error
             if isinstance(error, TransactionAborted | UnknownMember | RebalanceInProgress):
-                raise Undone(str(error)) from error
+                raise CommitAborted(str(error)) from error
             raise
 
     async def _written(
@@ -126,7 +126,7 @@ class Transactor:
         async with producer.transaction() as transaction:
             self._on_step("begun")
             writer = SinkWriter(producer, refusals)
-            await writer.write_packed(sinks)
+            await writer.write_packs(sinks)
             self._on_step("handed over")
             handed_over = await asyncio.gather(
                 *(_send_packs(producer, changelog, packs) for changelog, packs in checkpoints)
@@ -139,7 +139,7 @@ class Transactor:
                 await transaction.send_offsets(offsets, consumer.group_metadata())
             except UnknownTopicOrPartition as error:
                 # A source was deleted just now; what becomes of that, the next poll tells.
-                raise Undone(str(error)) from error
+                raise CommitAborted(str(error)) from error
             self._on_step("offsets sent")
         self._on_step("committed")
         return [acknowledged[-1].result().offset + 1 for acknowledged in handed_over]

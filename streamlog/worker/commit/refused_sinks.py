@@ -73,7 +73,7 @@ class Settlement:
                 found[place] = [*some]
                 continue
             fields = (_fields(each) for pack in some for each in pack.part(0, len(pack)))
-            kept = _packed((each for each in fields if not _taken(left, each)), alone)
+            kept = _pack((each for each in fields if not _taken(left, each)), alone)
             if kept:
                 found[place] = kept
         return found
@@ -112,7 +112,7 @@ class RefusedSinks:
             alone = set() if refusal.blamed else {*others}
             if others:
                 settlement.alone[refusal.partition] |= alone
-                settlement.rest[refusal.partition] += _packed(others, alone)
+                settlement.rest[refusal.partition] += _pack(others, alone)
         return settlement
 
     def _note(self, topic: str, writer: _Writer) -> None:
@@ -132,7 +132,7 @@ class RefusedSinks:
             return
         writer = self._writers.get(topic, _Writer(topic, on_error.FAIL))
         last = [*writer.policy.chain][-1]
-        told = _told(refusal, record)
+        told = _describe(refusal, record)
         match last.action:
             case "skip":
                 drop = Drop(writer.node, "error", 1, told=told if last.is_logged else "")
@@ -177,7 +177,7 @@ def _taken(left: Counter[Fields], record: Fields) -> bool:
     return True
 
 
-def _packed(records: Iterable[Fields], alone: set[Fields]) -> list[PackedRecords]:
+def _pack(records: Iterable[Fields], alone: set[Fields]) -> list[PackedRecords]:
     """In their order, in one batch between those that go alone."""
     packs: list[PackedRecords] = []
     is_open = False
@@ -199,7 +199,7 @@ def _shortened(topic: str, letter: Fields) -> SinkBatch:
     return SinkBatch(topic, None, [time_ms], [key], [None], [headers])
 
 
-def _told(refusal: RefusedRecord, record: Fields) -> str:
+def _describe(refusal: RefusedRecord, record: Fields) -> str:
     topic, partition = refusal.partition
     time_ms, key, value, _ = record
     place = topic if partition < 0 else f"{topic}-{partition}"

@@ -62,7 +62,7 @@ class Sinks:
         await self._writer.flush()
         while refusals := self._writer.take_refusals():
             settlement = self._settled(refusals)
-            await self._writer.write_packed(settlement.rest)
+            await self._writer.write_packs(settlement.rest)
             await self._writer.write(settlement.letters)
             await self._writer.flush()
 

@@ -43,7 +43,7 @@ def thread_location(ident: int) -> str:
 
 def task_location(task: asyncio.Task[object]) -> str:
     """Where a coroutine waits."""
-    return _location(list(_awaited(task)))
+    return _location(list(_awaited_frames(task)))
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -52,7 +52,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _awaited(task: asyncio.Task[object]) -> Iterator[FrameType]:
+def _awaited_frames(task: asyncio.Task[object]) -> Iterator[FrameType]:
     """The frames of what a task awaits, the innermost first."""
     found: list[FrameType] = []
     waiting: object = task.get_coro()
@@ -92,7 +92,7 @@ logger = repeated.logger(__name__)
 LOOKS_PER_LIMIT = 5
 """So much later than its time a stall is told at most: a fifth."""
 LOOK_MS_MAX = 5_000
-TOLD_MAX = 3
+REPORTED_MAX = 3
 """Of those that are found at one look, so many have a line each; the others share one."""
 NAMED_MAX = 20
 """In that."""
@@ -112,7 +112,7 @@ class Limits:
         return max(min(self.tell_ms // LOOKS_PER_LIMIT, LOOK_MS_MAX), 1)
 
 
-class Watched(Protocol):
+class WatchedWorker(Protocol):
     """Port: a worker that is watched."""
 
     def sights(self) -> Mapping[str, Sight]:
@@ -122,11 +122,11 @@ class Watched(Protocol):
         """What one of them waits for, as far as the worker knows; may be empty."""
 
 
-class Watching:
+class WorkerWatch:
     """Watches one worker."""
 
     def __init__(
-        self, limits: Limits, watched: Watched, engine: EngineThread, clock: Clock
+        self, limits: Limits, watched: WatchedWorker, engine: EngineThread, clock: Clock
     ) -> None:
         self._limits = limits
         self._watched = watched
@@ -161,9 +161,9 @@ class Watching:
             if stall.is_over:
                 text = self._told(stall)
                 raise ProcessingError(f"{text}; the worker ends, so that another one may try")
-        for stall in stalls[:TOLD_MAX]:
+        for stall in stalls[:REPORTED_MAX]:
             logger.warning("%s", self._told(stall))
-        if also := [stall.who for stall in stalls[TOLD_MAX:]]:
+        if also := [stall.who for stall in stalls[REPORTED_MAX:]]:
             names = ", ".join(also[:NAMED_MAX])
             more = f" and {len(also) - NAMED_MAX} others" if len(also) > NAMED_MAX else ""
             logger.warning("%d more have not moved either: %s%s", len(also), names, more)

@@ -23,7 +23,7 @@ from streamlog.protocol.schema import ZERO_UUID
 from streamlog.record import TopicPartition
 from streamlog.tables.state.changelog import SourceLog
 from streamlog.worker.topics.lost_sources import LostSource, Present, TruncatedSource, is_recreated
-from streamlog.worker.topics.own_topics import OwnTopics
+from streamlog.worker.topics.version_log import OwnTopics
 
 
 class Pauses:

@@ -56,18 +56,18 @@ class EndQuestion:
         """Partitions of which it has to be told where the group has committed to go on."""
         return frozenset(self._ends) if self._at + 1 < len(self._levels) else frozenset()
 
-    def told_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+    def receive_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         """These ends were asked for after `wants_ends` named them."""
         self._ends |= {part: ends[part] for part in self.wants_ends & ends.keys()}
 
-    def told_committed(self, committed: Mapping[TopicPartition, int | None]) -> bool:
+    def receive_committed(self, committed: Mapping[TopicPartition, int | None]) -> bool:
         """So far the group has come; whether that settles a level."""
         wanted = self.wants_committed
         if not wanted or wanted != self._left:
             return False
         return self._pass({part: committed.get(part) or 0 for part in wanted})
 
-    def told_positions(self, positions: Mapping[TopicPartition, int]) -> bool:
+    def receive_positions(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Behind these offsets the task has been given everything; whether that settles it."""
         if self._left != {self._own} or self.wants_committed or self.wants_ends:
             return False

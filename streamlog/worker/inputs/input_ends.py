@@ -49,7 +49,7 @@ TELL_MS = 30_000
 About = tuple[TaskId, tuple[str, int], Source | None]
 
 
-class Ends:
+class InputEnds:
     """The open questions of a worker's tasks. Used from its one loop; `run` has to be started."""
 
     def __init__(
@@ -169,7 +169,7 @@ class Ends:
             if parts:
                 ends |= await reader.end_offsets(parts)
         for each in questions:
-            each.told_ends(ends)
+            each.receive_ends(ends)
         passed = await self._look_at_group(questions, committed)
         return self._look_at_positions() or passed
 
@@ -184,13 +184,13 @@ class Ends:
                 # Agents may be behind the task, which is then told of beside the offset.
                 ahead = positions_of(place.offset, place.metadata).get(TASK)
                 reached[part] = place.offset if ahead is None else ahead.position
-        passed = [each.told_committed(reached) for each in questions]
+        passed = [each.receive_committed(reached) for each in questions]
         return any(passed)
 
     def _look_at_positions(self) -> bool:
         positions = self._consumer.positions()
         settled = [
-            about for about, each in self._questions.items() if each.told_positions(positions)
+            about for about, each in self._questions.items() if each.receive_positions(positions)
         ]
         for about in settled:
             self._settled.setdefault(about[0], []).append(self._questions.pop(about).doubt)
@@ -207,7 +207,7 @@ UNMARKED_CALM_MS = 30_000
 """The same where brokers write no marks, and a replay does not find what was decided here."""
 
 
-class Marks:
+class TimeMarkRequests:
     """What a worker wants of the inputs that are quiet. `run` has to be started."""
 
     def __init__(

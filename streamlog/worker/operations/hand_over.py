@@ -48,7 +48,7 @@ from streamlog.tables.state.changelog import BASE_KEY, PROGRESS_KEY, SourceLog
 from streamlog.topology import Topology
 from streamlog.transport.security import Security
 from streamlog.worker.program import EXACTLY_ONCE, Program
-from streamlog.worker.state.changelog_reader import aside
+from streamlog.worker.state.changelog_reader import offload
 from streamlog.worker.state.restore import OWNER_KEY
 from streamlog.worker.topics.app_topics import BROKER_DEFAULT, ensure_topics
 from streamlog.worker.topics.lost_sources import (
@@ -65,7 +65,7 @@ from streamlog.worker.topics.version_log import (
     VersionChange,
     VersionLog,
     hand_over_topic,
-    hand_overs,
+    read_hand_overs,
 )
 from streamlog.worker.topics.version_log import version_topic as versions_topic_of
 
@@ -92,12 +92,12 @@ OnStep = Callable[[str], None]
 """Told how far it is: `begun`, `states written`, `offsets sent`, `noted`, `committed`."""
 
 
-def unheard(_step: str) -> None:
+def ignore_step(_step: str) -> None:
     """An `OnStep` that does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
+class HandOverResult:
     """What came of a hand-over."""
 
     app_id: str
@@ -121,8 +121,8 @@ async def hand_over(
     rewind: bool = False,
     is_embedded: bool = True,
     clock: Clock | None = None,
-    on_step: OnStep = unheard,
-) -> HandedOver:
+    on_step: OnStep = ignore_step,
+) -> HandOverResult:
     """Let the workers of a program begin with a snapshot. None may be at work.
 
     Args:
@@ -159,7 +159,7 @@ async def hand_over(
     return await handing.run(required=required, rewind=rewind)
 
 
-def handed_over(
+def run_hand_over(
     program: Program,
     snapshot: Snapshot,
     *,
@@ -167,8 +167,8 @@ def handed_over(
     security: Security | None = None,
     mode: Mode = "replace",
     rewind: bool = False,
-    on_step: OnStep = unheard,
-) -> HandedOver:
+    on_step: OnStep = ignore_step,
+) -> HandOverResult:
     """`hand_over` for who has neither a loop nor an open log.
 
     Raises:
@@ -176,7 +176,7 @@ def handed_over(
         StreamlogError: as `hand_over`.
     """
 
-    async def work() -> HandedOver:
+    async def work() -> HandOverResult:
         is_embedded = log_url.startswith(EMBEDDED)
         async with Log.open(log_url, security=security) as log:
             return await hand_over(
@@ -253,12 +253,12 @@ class _HandOverRun:
         self._on_step = on_step
         self._counts: Mapping[str, int] = {}
 
-    async def run(self, *, required: Collection[str], rewind: bool) -> HandedOver:
+    async def run(self, *, required: Collection[str], rewind: bool) -> HandOverResult:
         manifest = self._manifest
         manifest.check(self._topology, {}, origin=self._program.origin)
         if await self._is_done():
             return self._told(is_repeated=True)
-        await aside(self._snapshot.verify)
+        await offload(self._snapshot.verify)
         counts = await ensure_topics(
             self._log, self._topology, self._program.topics, required=required
         )
@@ -305,7 +305,7 @@ class _HandOverRun:
 
     async def _is_done(self) -> bool:
         """Whether the state has begun with this snapshot already."""
-        found = await hand_overs(self._log, self._app_id, self._clock)
+        found = await read_hand_overs(self._log, self._app_id, self._clock)
         return any(each.snapshot == self._snapshot.id for each in found)
 
     async def _make(self, topic: str) -> None:
@@ -487,7 +487,7 @@ class _HandOverRun:
         landing: Landing | None = None,
     ) -> int:
         """Write what a file holds to a partition; returns the offset of the first record."""
-        data = await aside(lambda: self._snapshot.read(file))
+        data = await offload(lambda: self._snapshot.read(file))
         sent = None
         first = -1
         for batch in split_batches(data):
@@ -495,7 +495,7 @@ class _HandOverRun:
             records = FieldColumns()
             headers = columns.headers
             if headers is not None and landing is not None:
-                headers = [_renamed(each, landing) for each in headers]
+                headers = [_rename_sources(each, landing) for each in headers]
             records.extend(columns.timestamps, columns.keys, columns.values, headers)
             sent = await producer.send_batch(topic, file.partition, records)
             if first < 0:
@@ -520,7 +520,7 @@ class _HandOverRun:
         """One task's changelog, from its base to its progress."""
         sub = self._topology.subtopologies[entry.subtopology]
         changelog = sub.changelog_topic
-        before = await aside(lambda: self._snapshot.progress(entry))
+        before = await offload(lambda: self._snapshot.progress(entry))
         if changelog is None or before is None:
             raise UsageError(
                 f"task {entry.task} of the snapshot has state, and none in the program"
@@ -531,9 +531,9 @@ class _HandOverRun:
         head = _records([(BASE_KEY, self._snapshot.id.encode()), (OWNER_KEY, b"")], wall_ms)
         fence = await (await producer.send_batch(changelog, entry.partition, head))
         rows = self._snapshot.rows(entry)
-        while some := await aside(lambda: list(islice(rows, SLICE_RECORDS))):
+        while some := await offload(lambda: list(islice(rows, SLICE_RECORDS))):
             sent = await producer.send_batch(changelog, entry.partition, _records(some, wall_ms))
-            _watched(sent)
+            _consume_error(sent)
         progress = landing.rebased(before, entry.partition, sub.inputs).encode()
         last = _records([(PROGRESS_KEY, progress)], wall_ms)
         done = await (await producer.send_batch(changelog, entry.partition, last))
@@ -569,8 +569,8 @@ class _HandOverRun:
         )
         await (await producer.send(hand_over_topic(self._app_id), note.encode(), partition=0))
 
-    def _told(self, *, is_repeated: bool) -> HandedOver:
-        return HandedOver(
+    def _told(self, *, is_repeated: bool) -> HandOverResult:
+        return HandOverResult(
             app_id=self._app_id,
             snapshot=self._snapshot.id,
             offsets=self._manifest.offsets,
@@ -590,19 +590,20 @@ def _records(rows: list[tuple[bytes, bytes]], wall_ms: int) -> FieldColumns:
     return columns
 
 
-def _watched(sent: asyncio.Future[RecordMetadata]) -> None:
+def _consume_error(sent: asyncio.Future[RecordMetadata]) -> None:
     """Its error is that of the transaction."""
     sent.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-def _renamed(headers: Headers, landing: Landing) -> Headers:
+def _rename_sources(headers: Headers, landing: Landing) -> Headers:
     """The headers of a record of a repartition topic, its source named as in this log."""
     return tuple(
-        (name, None if data is None else _resourced(name, data, landing)) for name, data in headers
+        (name, None if data is None else _replace_source(name, data, landing))
+        for name, data in headers
     )
 
 
-def _resourced(name: str, data: bytes, landing: Landing) -> bytes:
+def _replace_source(name: str, data: bytes, landing: Landing) -> bytes:
     cut = {PROVENANCE: RECORD_BYTES, MARK: MARK_TIMES_BYTES}.get(name)
     if cut is None:
         return data

@@ -33,20 +33,20 @@ from streamlog.log import EMBEDDED, Log
 from streamlog.snapshots import Snapshot, SnapshotStore
 from streamlog.snapshots.manifest import MANIFEST_FILE
 from streamlog.transport.security import Security
-from streamlog.worker.operations.hand_over import HandedOver, hand_over
+from streamlog.worker.operations.hand_over import HandOverResult, hand_over
 from streamlog.worker.program import EXACTLY_ONCE, Program
 from streamlog.worker.savepoint.savepoint_log import SavepointLog
 from streamlog.worker.savepoint.task_savepoints import CutChoice, is_internal
-from streamlog.worker.state.changelog_reader import aside
+from streamlog.worker.state.changelog_reader import offload
 from streamlog.worker.topics.savepoint_messages import HELD_MS_MAX, SavepointCut, SavepointRequest
-from streamlog.worker.topics.version_log import Promotion, hand_overs
+from streamlog.worker.topics.version_log import Promotion, read_hand_overs
 from streamlog.worker.worker import Worker
 
 ALONE_MS: Final = 2_000
 """After so long without another worker one is run here."""
 
 
-class Substitute:
+class SubstituteWorker:
     """A worker that is run when it is needed. A context manager."""
 
     def __init__(
@@ -136,12 +136,12 @@ OnStep = Callable[[str], None]
 """Told what is done next, or waited for."""
 
 
-def unheard(_step: str) -> None:
+def ignore_step(_step: str) -> None:
     """An `OnStep` that does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promoted:
+class PromotionResult:
     """What came of a promotion."""
 
     app_id: str
@@ -168,12 +168,12 @@ class PromotionStage:
     clock: Clock = field(default_factory=SystemClock)
     patience_ms: int = PATIENCE_MS
     """So long the app's workers may take to come to the cut."""
-    on_step: OnStep = unheard
-    on_hand_over: OnStep = unheard
+    on_step: OnStep = ignore_step
+    on_hand_over: OnStep = ignore_step
     """Told how far the transaction is, as `hand_over` tells it."""
 
 
-async def promote(program: Program, version: str, stage: PromotionStage) -> Promoted:
+async def promote(program: Program, version: str, stage: PromotionStage) -> PromotionResult:
     """Let a version that runs beside the app become the app.
 
     Args:
@@ -197,7 +197,7 @@ async def promote(program: Program, version: str, stage: PromotionStage) -> Prom
         return await _Promotion(program, version, stage, halts).run()
 
 
-async def take_back(program: Program, stage: PromotionStage) -> Promoted:
+async def take_back(program: Program, stage: PromotionStage) -> PromotionResult:
     """Let the program that a version has replaced become the app again, by its snapshot.
 
     It is run beside the app from the cut at which it stood, comes up to the app, and is promoted:
@@ -213,7 +213,7 @@ async def take_back(program: Program, stage: PromotionStage) -> Promoted:
         OffsetOutOfRange: the log does not hold what came since.
         StreamlogError: as `promote`.
     """
-    handed = await hand_overs(stage.log, program.app_id, stage.clock)
+    handed = await read_hand_overs(stage.log, program.app_id, stage.clock)
     last = handed[-1].promotion if handed else None
     if last is None:
         raise UsageError(
@@ -244,7 +244,9 @@ async def cancel(program: Program, stage: PromotionStage) -> bool:
         halt = await halts.last(app_id)
     if halt is None or halt.lifted is not None:
         return False
-    if any(each.snapshot == halt.id for each in await hand_overs(stage.log, app_id, stage.clock)):
+    if any(
+        each.snapshot == halt.id for each in await read_hand_overs(stage.log, app_id, stage.clock)
+    ):
         raise UsageError(f"{halt.hold.reason}: this was done; repeat the command to end it")
     async with SavepointLog(stage.log, (app_id, halt.id.rpartition("-")[0]), stage.clock) as halts:
         return await halts.lift(halt.id, "given up", "the promotion was cancelled")
@@ -265,10 +267,10 @@ class _Promotion:
         self._choice = CutChoice(stage.log, stage.clock)
         beside = program.beside(version)
         self._app, self._other = program.app_id, beside.app_id
-        self._substitute = Substitute(beside, stage.log_url, stage.security, stage.clock)
+        self._substitute = SubstituteWorker(beside, stage.log_url, stage.security, stage.clock)
         self._deadline_ms = self._clock.now_ms() + stage.patience_ms
 
-    async def run(self) -> Promoted:
+    async def run(self) -> PromotionResult:
         cuts = await self._under_way()
         halt_id = f"{self._other}-{uuid4().hex[:8]}" if cuts is None else cuts[0].id
         try:
@@ -288,7 +290,7 @@ class _Promotion:
             "program before, and start those of the new one"
         )
         await self._halts.lift(halt_id, "promoted", told)
-        return Promoted(
+        return PromotionResult(
             app_id=self._app,
             version=self._version,
             cut_ms=cuts[0].until_ms,
@@ -368,7 +370,7 @@ class _Promotion:
         self._on_step(f"both go on to {moment(cuts[0].until_ms).isoformat()}, and no further")
         alone_since_ms: int | None = self._clock.now_ms()
         for app_id, cut in zip((self._app, self._other), cuts, strict=True):
-            while not await aside(partial(SnapshotStore(cut.url).has, MANIFEST_FILE)):
+            while not await offload(partial(SnapshotStore(cut.url).has, MANIFEST_FILE)):
                 if await self._halts.members(self._app):
                     alone_since_ms = None
                 elif alone_since_ms and self._clock.now_ms() - alone_since_ms > IDLE_MS:
@@ -390,7 +392,7 @@ class _Promotion:
             if halt is not None and halt.lifted is not None:
                 raise UsageError(f"it was ended: {halt.lifted.told}")
 
-    async def _hand_over(self, cuts: tuple[SavepointCut, SavepointCut]) -> HandedOver:
+    async def _hand_over(self, cuts: tuple[SavepointCut, SavepointCut]) -> HandOverResult:
         self._on_step(f"the state of {self._other!r} becomes that of {self._app!r}")
         ours, theirs = [Snapshot.open(cut.url) for cut in cuts]
         mine = ours.offsets
@@ -413,7 +415,7 @@ class _Promotion:
 
     async def _lift_if_undone(self, halt_id: str, told: str) -> None:
         """Let both go on as they were."""
-        done = await hand_overs(self._stage.log, self._app, self._clock)
+        done = await read_hand_overs(self._stage.log, self._app, self._clock)
         if not any(each.snapshot == halt_id for each in done):
             await self._halts.lift(halt_id, "given up", told)
 

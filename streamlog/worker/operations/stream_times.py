@@ -37,7 +37,7 @@ from streamlog.records.record_columns import FieldColumns, RecordColumns
 from streamlog.tables.state.changelog import BASE_KEY, PROGRESS_KEY, TaskProgress
 from streamlog.topology import Topology
 from streamlog.worker.operations.hand_over import refuse_members
-from streamlog.worker.savepoint.task_savepoints import records_of
+from streamlog.worker.savepoint.task_savepoints import read_records
 from streamlog.worker.state.restore import OWNER_KEY, Fences
 
 SLICE_OFFSETS: Final = 50_000
@@ -70,7 +70,7 @@ class _Replay:
         """Read on up to this offset."""
         while self.position < end:
             until = min(self.position + SLICE_OFFSETS, end)
-            self._take(await records_of(log, self.changelog, self.position, until, clock))
+            self._take(await read_records(log, self.changelog, self.position, until, clock))
             self.position = until
 
     def _take(self, records: RecordColumns) -> None:
@@ -218,7 +218,7 @@ class _Times:
         is_far, records = False, 0
         for low in range(position, end, SLICE_OFFSETS):
             high = min(low + SLICE_OFFSETS, end)
-            for record in await records_of(self._log, place, low, high, self._clock):
+            for record in await read_records(self._log, place, low, high, self._clock):
                 is_far |= latest_header_ms(record.headers) > self._now_ms
                 records += not is_mark(record.headers)
         if is_far and records:

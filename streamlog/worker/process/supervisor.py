@@ -144,7 +144,7 @@ class Supervisor:
             elif not self._stop.is_set():
                 delay_ms = vacancy.delay_ms(self._clock.now_ms() - since_ms)
                 what = f"{self._launch.noun} {number}"
-                logger.warning("%s %s: %s", what, _end_of(code), _replaced(delay_ms))
+                logger.warning("%s %s: %s", what, _end_of(code), _replace(delay_ms))
                 await self._pause(delay_ms)
 
     async def _pause(self, delay_ms: int) -> None:
@@ -233,6 +233,6 @@ def _end_of(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _replaced(delay_ms: int) -> str:
+def _replace(delay_ms: int) -> str:
     after = f" in {delay_ms // 1000} s" if delay_ms else ""
     return f"another one takes its place{after}"

@@ -25,8 +25,8 @@ from streamlog.worker.topics.savepoint_messages import (
     Outcome,
     Savepoint,
     SavepointCut,
+    SavepointMessage,
     SavepointReleased,
-    Word,
     decode_savepoint,
     encode_savepoint,
     savepoint_topic,
@@ -135,23 +135,23 @@ async def obey(watch: SavepointWatch, stop: asyncio.Event, work: Work) -> None:
     while not stop.is_set():
         halt = await watch.look()
         if obeyed is not None and (halt is None or halt.id != obeyed):
-            _end_or_go_on(watch.halt, obeyed)
+            _end_or_resume(watch.halt, obeyed)
             obeyed = None
         if halt is None:
-            await _watched(watch, stop, partial(work, cut=None), is_over=_is_in_force)
+            await _work_under_watch(watch, stop, partial(work, cut=None), is_over=_is_in_force)
             continue
         if halt.id != obeyed:
             logger.warning("all workers are to stand still: %s", halt.hold.reason)
             obeyed = halt.id
         if halt.cut is not None and stood != halt.id:
             logger.info("going on to %s, and no further", moment(halt.cut.until_ms).isoformat())
-            await _watched(watch, stop, partial(work, cut=halt.cut), is_over=_is_none)
+            await _work_under_watch(watch, stop, partial(work, cut=halt.cut), is_over=_is_none)
             stood = halt.id
         else:
             await _set_within(HALTED_LOOK_MS, stop)
 
 
-def _end_or_go_on(halt: Savepoint | None, obeyed: str) -> None:
+def _end_or_resume(halt: Savepoint | None, obeyed: str) -> None:
     """What was obeyed is over."""
     if halt is None or halt.id != obeyed or halt.lifted is None:
         logger.warning("nobody has said for %d s where to stop: going on", HELD_MS_MAX // 1000)
@@ -169,7 +169,7 @@ def _is_none(halt: Savepoint | None) -> bool:
     return halt is None
 
 
-async def _watched(
+async def _work_under_watch(
     watch: SavepointWatch,
     stop: asyncio.Event,
     work: Callable[[asyncio.Event], Awaitable[None]],
@@ -188,7 +188,7 @@ async def _watched(
     async def look() -> None:
         try:
             while not await _set_within(HALTED_LOOK_MS if watch.halt else LOOK_MS, wakes):
-                if is_over(await _seen(watch)):
+                if is_over(await _look(watch)):
                     return
         finally:
             ends.set()  # An error of it ends the work, too.
@@ -207,7 +207,7 @@ async def _watched(
         raise failure
 
 
-async def _seen(watch: SavepointWatch) -> Savepoint | None:
+async def _look(watch: SavepointWatch) -> Savepoint | None:
     """What is in force; while the log can't be read, what was."""
     before = watch.halt
     try:
@@ -264,12 +264,12 @@ class SavepointLog:
         if any(made):
             await asyncio.sleep(SEARCH_LOOKS * LOOK_MS / 1000)
 
-    async def say(self, app_id: str, word: Word) -> None:
+    async def say(self, app_id: str, word: SavepointMessage) -> None:
         """Say something to an app's workers."""
         await self._made(savepoint_topic(app_id))
         await (await self._sent(app_id, word))
 
-    async def _sent(self, app_id: str, word: Word) -> Awaitable[object]:
+    async def _sent(self, app_id: str, word: SavepointMessage) -> Awaitable[object]:
         """What says it is on its way; done when it is in the log."""
         if self._producer is None:
             producer = self._log.producer(linger_ms=0)

@@ -37,15 +37,15 @@ from streamlog.windows.emit import UNKNOWN_MS
 from streamlog.worker.program import WorkerStart
 from streamlog.worker.running_task import RunningTask
 from streamlog.worker.savepoint.savepoint_log import SavepointWatch
-from streamlog.worker.state.changelog_reader import aside
+from streamlog.worker.state.changelog_reader import offload
 from streamlog.worker.task_deps import TaskDeps
 from streamlog.worker.tasks import WorkerTasks
 from streamlog.worker.topics.app_topics import read_whole_topic
 from streamlog.worker.topics.savepoint_messages import (
     SavepointCut,
+    SavepointMessage,
     SavepointReached,
     SavepointReleased,
-    Word,
     encode_savepoint,
     savepoint_topic,
 )
@@ -200,7 +200,7 @@ class TaskSavepoints:
             for part in running.inputs
             if self._topology.topics[part.topic].internal
         }
-        pending = await aside(partial(self._pending, task.id, tails, attempt))
+        pending = await offload(partial(self._pending, task.id, tails, attempt))
         store = None if running.state is None else running.state.front
         leave = partial(self._entry, store, tails, attempt)
         entry = await tasks.ask(task.id, leave)
@@ -245,7 +245,7 @@ class TaskSavepoints:
 
     async def _tail(self, part: TopicPartition, position: int) -> RecordColumns:
         """What is in a repartition topic from there on."""
-        return await records_of(
+        return await read_records(
             self._with.log, part, position, await self._end(part), self._with.clock
         )
 
@@ -254,9 +254,9 @@ class TaskSavepoints:
         halt = self._watch.halt
         if halt is None or not halt.stands(map(str, self._all)):
             return False  # What was said has not come back yet.
-        if not await aside(partial(self._place.has, MANIFEST_FILE)):
+        if not await offload(partial(self._place.has, MANIFEST_FILE)):
             stood = list(halt.stood.values())
-            await aside(
+            await offload(
                 partial(
                     finish_snapshot,
                     self._place,
@@ -271,12 +271,12 @@ class TaskSavepoints:
             )
         return True
 
-    async def _say(self, word: Word) -> None:
+    async def _say(self, word: SavepointMessage) -> None:
         topic = savepoint_topic(self._program.app_id)
         await (await self._with.producer.send(topic, encode_savepoint(word), partition=0))
 
 
-async def records_of(
+async def read_records(
     log: Log, part: TopicPartition, position: int, end: int, clock: Clock
 ) -> RecordColumns:
     """The committed records of a partition between two offsets.
@@ -358,7 +358,7 @@ class CutChoice:
         size = TAIL_RECORDS
         while begin < end:
             start = max(end - size, begin)
-            tail = await records_of(self._log, changelog, start, end, self._clock)
+            tail = await read_records(self._log, changelog, start, end, self._clock)
             if PROGRESS_KEY in tail.keys:
                 last = len(tail) - 1 - tail.keys[::-1].index(PROGRESS_KEY)
                 data = tail.values[last]

@@ -199,7 +199,7 @@ class CronScheduler:
         self._me = uuid4().hex
         self._stop = asyncio.Event()
         jobs = [*map(self._timer_job, timers), *map(self._crontab_job, crontabs)]
-        self._jobs = _told_apart(jobs)
+        self._jobs = _number_duplicates(jobs)
 
     async def run(self) -> None:
         """Run everything at its time until `stop` is called.
@@ -210,7 +210,7 @@ class CronScheduler:
         async with self._stack, asyncio.TaskGroup() as tasks:
             kept: dict[asyncio.Task[None], str] = {}
             for job in self._jobs:
-                keep = self._keep(job) if job.on == "every_worker" else self._keep_led(job)
+                keep = self._keep(job) if job.on == "every_worker" else self._keep_leading(job)
                 kept[tasks.create_task(keep, name=f"schedule {job.name}")] = job.name
             if kept:
                 tasks.create_task(self._end_late(kept), name="late schedules")
@@ -240,7 +240,7 @@ class CronScheduler:
                 await self._run(job, time_ms)
             due_ms = schedule.next_after(now_ms)
 
-    async def _keep_led(self, job: _Job) -> None:
+    async def _keep_leading(self, job: _Job) -> None:
         """Run what the leader runs, while this is the leader."""
         runs: Runs | None = None
         wait_ms = 0
@@ -355,7 +355,7 @@ class CronScheduler:
         return _Job(crontab.name, key, schedule, read_ms, run, on, misfire, is_frequent=False)
 
 
-def _told_apart(jobs: Sequence[_Job]) -> list[_Job]:
+def _number_duplicates(jobs: Sequence[_Job]) -> list[_Job]:
     """Functions of the same name that run at the same times get numbers."""
     seen: dict[str, int] = {}
     found = []

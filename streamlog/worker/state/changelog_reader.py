@@ -49,7 +49,7 @@ LOOK_UP_STALL_MS: Final = 30_000
 """The log has offsets behind the one that is looked at: no answer for this long is a failure."""
 
 
-async def departure(
+async def find_departure(
     log: Log,
     consumer: Consumer,
     changelog: TopicPartition,
@@ -236,7 +236,7 @@ class ChangelogReader:
         """Whether the store did not fit the changelog and was emptied."""
         return self._restoration.rebuilt
 
-    def tell_if_rebuilt(self, path: str) -> None:
+    def warn_if_rebuilt(self, path: str) -> None:
         """Log why the state under this path is built anew, if it is."""
         why = self._restoration.why
         if why.startswith(TRUNCATED):
@@ -270,7 +270,7 @@ class ChangelogReader:
         """
         is_far = self._fills and end_offset - self.position >= FILLING_RECORDS_MIN
         if is_far:
-            await aside(self._store.begin_filling)
+            await offload(self._store.begin_filling)
         moved_ms = self._clock.now_ms()
         while self.position < end_offset:
             if await self.step(timeout_ms=POLL_MS):
@@ -282,7 +282,7 @@ class ChangelogReader:
                     f"though it has offset {end_offset - 1}, and {self.position} is next"
                 )
         if is_far:
-            await aside(self._store.end_filling)
+            await offload(self._store.end_filling)
 
     async def step(self, *, timeout_ms: int) -> bool:
         """Apply what has come, waiting so long for it; whether the position has moved."""
@@ -332,7 +332,7 @@ class ChangelogReader:
         """Why the store can't be continued from, if the changelog has its offset."""
         if not begin < changelog_offset(self._store) <= self.end:
             return ""
-        return await departure(
+        return await find_departure(
             self._log,
             consumer,
             self._changelog,
@@ -350,7 +350,7 @@ class ChangelogReader:
         return self.end if place is None else place.offset
 
 
-async def aside(work: Callable[[], T]) -> T:
+async def offload(work: Callable[[], T]) -> T:
     """Wait for the disk in a thread; it comes to its end even if nobody waits any more."""
     done = asyncio.get_running_loop().run_in_executor(None, work)
     try:

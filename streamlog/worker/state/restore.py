@@ -40,9 +40,8 @@ from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 from streamlog.tables.local_disk.task_directory import AbandonedTasks, TaskDirectory
 from streamlog.tables.state.store_transaction import DeferredStore
 from streamlog.tables.stores.store import Change, Changes, KeyValueStore
-from streamlog.worker.state.changelog_reader import ChangelogReader, aside
-from streamlog.worker.topics.own_topics import OwnTopics
-from streamlog.worker.topics.version_log import Base
+from streamlog.worker.state.changelog_reader import ChangelogReader, offload
+from streamlog.worker.topics.version_log import Base, OwnTopics
 
 logger = repeated.logger(__name__)
 
@@ -217,7 +216,7 @@ class Restorer:
         """`base` is what the state began with, if it was handed over (see `version_log`).
 
         Where checkpoints are written `in_transactions`, late keys wait for the first of them.
-        State on disk that is of another changelog than the one in `own_topics` is refused, unless
+        State on disk that is of another changelog than the one in `version_log` is refused, unless
         that was given up or the user accepts the loss.
         """
         self.changelog = changelog
@@ -313,8 +312,8 @@ class Restorer:
         if base is None or not base.is_of_use(store, wall_ms=wall_ms):
             return
         keep = {CLUSTER_KEY: self._log.cluster_id.encode()}
-        if not await aside(partial(base.adopt, store, keep, OWNER_KEY)):
-            await aside(partial(store.replace, (), [*keep.items()]))
+        if not await offload(partial(base.adopt, store, keep, OWNER_KEY)):
+            await offload(partial(store.replace, (), [*keep.items()]))
 
     async def _fence(self) -> int:
         fence = (self._clock.wall_ms(), OWNER_KEY, b"", ())
@@ -323,7 +322,9 @@ class Restorer:
 
     async def _write_again(self, front: DeferredStore, late: frozenset[bytes], epoch: int) -> None:
         now_ms = self._clock.wall_ms()
-        await write_again(self._producer, self.changelog, front, late, epoch=epoch, wall_ms=now_ms)
+        await rewrite_late_keys(
+            self._producer, self.changelog, front, late, epoch=epoch, wall_ms=now_ms
+        )
         front.delete(LATE_KEY)
 
     async def _replay(
@@ -342,7 +343,7 @@ class Restorer:
         )
         async with follower:
             self._follower = follower
-            follower.tell_if_rebuilt(self._path)
+            follower.warn_if_rebuilt(self._path)
             if follower.rebuilt:
                 store.put(CLUSTER_KEY, self._log.cluster_id.encode())
             await follower.reach(end_offset)
@@ -367,7 +368,7 @@ def check_cluster(log: Log, store: RocksStore, path: str) -> None:
         )
 
 
-async def write_again(
+async def rewrite_late_keys(
     producer: Producer,
     changelog: TopicPartition,
     store: KeyValueStore,

@@ -38,7 +38,7 @@ BOUNDS: Final = {
     "message.timestamp.after.max.ms": UNBOUNDED,
 }
 """Of Kafka 3.6 and later."""
-EVERY_TIME: Final = {"message.timestamp.type": "CreateTime", **BOUNDS}
+EVERY_TIMESTAMP: Final = {"message.timestamp.type": "CreateTime", **BOUNDS}
 """The settings of a topic that takes every timestamp and keeps it."""
 OF_TOPIC: Final = "topic"
 """Source of a setting that was set for the topic itself."""
@@ -52,7 +52,7 @@ def without_bounds(topic: NewTopic) -> NewTopic | None:
     return replace(topic, configs=configs)
 
 
-async def take_every_time(admin: Admin, topics: Iterable[str]) -> None:
+async def allow_every_timestamp(admin: Admin, topics: Iterable[str]) -> None:
     """Give existing topics the settings of one that takes every timestamp."""
     for topic in sorted(topics):
         try:
@@ -62,7 +62,7 @@ async def take_every_time(admin: Admin, topics: Iterable[str]) -> None:
             continue
         lacking = {
             name: value
-            for name, value in EVERY_TIME.items()
+            for name, value in EVERY_TIMESTAMP.items()
             if name in found and found[name].source != OF_TOPIC and found[name].value != value
         }
         if not lacking:
@@ -125,18 +125,18 @@ CHANGELOG_CONFIGS = {
     "segment.bytes": str(2 * CHANGELOG_BATCH_BYTES),
     "min.compaction.lag.ms": str(10 * 60 * 1000),
     "delete.retention.ms": str(DELETE_RETENTION_MS),
-    **EVERY_TIME,
+    **EVERY_TIMESTAMP,
 }
 """Only what is no longer written to is compacted, so segments are small. The lag is for an owner
 that finds a former one's late records and writes their keys again (`restore`)."""
 REPARTITION_CONFIGS = {
     "retention.ms": "-1",
     "max.message.bytes": str(CHANGELOG_BATCH_BYTES),
-    **EVERY_TIME,
+    **EVERY_TIMESTAMP,
 }
 """Records there keep the time of their event: a cluster's limit would take those of an old one
 before they are read. And they are larger than those that they came of, by a header."""
-PUTS_CONFIGS = {"cleanup.policy": "compact", **EVERY_TIME}
+PUTS_CONFIGS = {"cleanup.policy": "compact", **EVERY_TIMESTAMP}
 """What is put into a table: the task keeps the rows, and the newest of a key is all it needs."""
 CLEANUP_POLICY = "cleanup.policy"
 _ARGUMENTS = {
@@ -178,7 +178,7 @@ async def ensure_topics(
     changelogs = topology.changelog_partitions(wanted)
     own = {name for name, spec in topology.topics.items() if spec.is_managed} | {*changelogs}
     own |= {name for name, spec in declared.items() if spec.takes_every_time}
-    await take_every_time(admin, own & existing.keys())
+    await allow_every_timestamp(admin, own & existing.keys())
     missing = [
         NewTopic(name, wanted[name], replication_factor=BROKER_DEFAULT, configs=REPARTITION_CONFIGS)
         for name, spec in topology.topics.items()
@@ -196,7 +196,7 @@ async def ensure_topics(
     ]
     await _create(admin, missing)
     of_app = {*declared, *topology.topics, *changelogs}
-    counts = await _seen(admin, of_app)
+    counts = await _await_topics(admin, of_app)
     _refuse_other_counts(changelogs, counts)
     # A cluster has topics of others, too.
     return topology.partition_counts({name: counts[name] for name in of_app})
@@ -215,7 +215,7 @@ async def declare_topics(
     missing = [spec for name, spec in sorted(declared.items()) if name not in counts]
     _refuse_missing(missing, required)
     await _create(admin, [_new(spec) for spec in missing])
-    return await _seen(admin, declared)
+    return await _await_topics(admin, declared)
 
 
 async def _with_lone_tables(
@@ -240,7 +240,7 @@ async def _with_lone_tables(
             for name in lone
         ],
     )
-    return await _seen(admin, {*lone, *counts})
+    return await _await_topics(admin, {*lone, *counts})
 
 
 async def _tell_other_settings(admin: Admin, existing: Iterable[TopicSpec]) -> None:
@@ -293,7 +293,7 @@ def _new(spec: TopicSpec) -> NewTopic:
         spec.name,
         spec.partitions or BROKER_DEFAULT,
         replication_factor=BROKER_DEFAULT,
-        configs=_configs(spec) | (EVERY_TIME if spec.takes_every_time else {}),
+        configs=_configs(spec) | (EVERY_TIMESTAMP if spec.takes_every_time else {}),
     )
 
 
@@ -341,7 +341,7 @@ async def _counts(admin: Admin) -> dict[str, int]:
     return {topic.name: topic.partitions for topic in await admin.list_topics()}
 
 
-async def _seen(admin: Admin, names: Collection[str]) -> dict[str, int]:
+async def _await_topics(admin: Admin, names: Collection[str]) -> dict[str, int]:
     for _ in range(SEEN_ATTEMPTS_MAX):
         counts = await _counts(admin)
         if counts.keys() >= {*names}:

@@ -78,8 +78,8 @@ class SavepointReleased(msgspec.Struct, frozen=True, kw_only=True, tag="lifted")
     """For people: what to do now, if anything."""
 
 
-Word: TypeAlias = SavepointRequest | SavepointCut | SavepointReached | SavepointReleased
-_DECODER = msgspec.json.Decoder(Word)
+SavepointMessage: TypeAlias = SavepointRequest | SavepointCut | SavepointReached | SavepointReleased
+_DECODER = msgspec.json.Decoder(SavepointMessage)
 
 
 class Savepoint(msgspec.Struct, kw_only=True):
@@ -112,7 +112,7 @@ def savepoint_topic(app_id: str) -> str:
     return f"{app_id}-halts"
 
 
-def encode_savepoint(word: Word) -> bytes:
+def encode_savepoint(word: SavepointMessage) -> bytes:
     """As JSON."""
     return msgspec.json.encode(word)
 

@@ -27,15 +27,15 @@ from streamlog.record import Windowed
 from streamlog.serdes import PackedSerde, Serde, display_json, from_json, from_text, type_name
 from streamlog.windows.window_assigner import Assigner
 from streamlog.worker.access.questions import (
-    Asked,
+    AppliedAnswer,
+    AppliedQuery,
     NotHere,
-    PassedAsked,
-    PassedRows,
-    RowAsked,
-    RowFound,
+    RowAnswer,
     RowHolder,
-    RowsAsked,
-    RowsFound,
+    RowQuery,
+    ScanAnswer,
+    ScanQuery,
+    TaskQuery,
 )
 from streamlog.worker.access.routed_tables import RoutedRow, RoutedTables
 from streamlog.worker.web.web_server import (
@@ -46,7 +46,7 @@ from streamlog.worker.web.web_server import (
     json_answer,
 )
 
-A = TypeVar("A", RowFound, RowsFound, PassedRows)
+A = TypeVar("A", RowAnswer, ScanAnswer, AppliedAnswer)
 """An answer."""
 
 ANSWER_MS = 5_000
@@ -67,17 +67,17 @@ class PeerRows:
         self.endpoint = endpoint
         self._answer_ms = answer_ms
 
-    async def row(self, asked: RowAsked) -> RowFound:
+    async def row(self, asked: RowQuery) -> RowAnswer:
         """See `Holder`."""
-        return await self._ask("/peer/row", asked, RowFound)
+        return await self._ask("/peer/row", asked, RowAnswer)
 
-    async def rows(self, asked: RowsAsked) -> RowsFound:
+    async def rows(self, asked: ScanQuery) -> ScanAnswer:
         """See `Holder`."""
-        return await self._ask("/peer/rows", asked, RowsFound)
+        return await self._ask("/peer/rows", asked, ScanAnswer)
 
-    async def passed(self, asked: PassedAsked) -> PassedRows:
+    async def passed(self, asked: AppliedQuery) -> AppliedAnswer:
         """See `Holder`."""
-        return await self._ask("/peer/passed", asked, PassedRows, more_ms=asked.wait_ms)
+        return await self._ask("/peer/passed", asked, AppliedAnswer, more_ms=asked.wait_ms)
 
     async def _ask(self, path: str, asked: object, kind: type[A], *, more_ms: int = 0) -> A:
         who = f"the worker at {self.endpoint}"
@@ -138,7 +138,7 @@ async def _response(http: h11.Connection, reader: asyncio.StreamReader) -> tuple
                 pass
 
 
-Q = TypeVar("Q", bound=Asked)
+Q = TypeVar("Q", bound=TaskQuery)
 """A question."""
 
 QUESTION_BYTES_MAX = 2 * 1024 * 1024
@@ -148,9 +148,9 @@ QUESTION_BYTES_MAX = 2 * 1024 * 1024
 def peer_routes(holder: RowHolder) -> list[Route]:
     """The paths that other workers ask at."""
     return [
-        Route("/peer/row", _page(RowAsked, holder.row), methods=["POST"]),
-        Route("/peer/rows", _page(RowsAsked, holder.rows), methods=["POST"]),
-        Route("/peer/passed", _page(PassedAsked, holder.passed), methods=["POST"]),
+        Route("/peer/row", _page(RowQuery, holder.row), methods=["POST"]),
+        Route("/peer/rows", _page(ScanQuery, holder.rows), methods=["POST"]),
+        Route("/peer/passed", _page(AppliedQuery, holder.passed), methods=["POST"]),
     ]
 
 
@@ -202,10 +202,10 @@ def table_routes(tables: RoutedTables) -> list[Route]:
     pages = _TablePages(tables)
     row = "/tables/{table}/{key:path}"
     return [
-        Route("/tables", _told(pages.all)),
-        Route("/tables/{table}", _told(pages.scan)),
-        Route(row, _told(pages.row), methods=["GET"]),
-        Route(row, _told(pages.put), methods=["PUT"]),
+        Route("/tables", _answer_errors(pages.all)),
+        Route("/tables/{table}", _answer_errors(pages.scan)),
+        Route(row, _answer_errors(pages.row), methods=["GET"]),
+        Route(row, _answer_errors(pages.put), methods=["PUT"]),
     ]
 
 
@@ -366,7 +366,7 @@ def _flag(request: Request, name: str) -> bool:
     return text == "true"
 
 
-def _told(page: Page) -> Page:
+def _answer_errors(page: Page) -> Page:
     async def answered(request: Request) -> Response:
         try:
             return await page(request)

@@ -101,7 +101,7 @@ class ExpositionPage(Protocol):
         """All metrics as they are now, in Prometheus' text format."""
 
 
-def pages(
+def make_site(
     health: Health,
     exposition: ExpositionPage,
     *,
@@ -118,10 +118,10 @@ def pages(
     """
 
     async def live(_request: Request) -> Response:
-        return _reported(health.live())
+        return _health_answer(health.live())
 
     async def ready(_request: Request) -> Response:
-        return _reported(health.ready())
+        return _health_answer(health.ready())
 
     async def metrics(_request: Request) -> Response:
         return Response(exposition.text(), media_type=CONTENT_TYPE)
@@ -134,15 +134,15 @@ def pages(
             *more,
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
-        exception_handlers={HTTPException: _refused, Exception: _failed},
+        exception_handlers={HTTPException: _answer_refusal, Exception: _answer_failure},
     )
 
 
-def _reported(report: HealthReport) -> Response:
+def _health_answer(report: HealthReport) -> Response:
     return json_answer(report.facts, OK if report.is_well else UNAVAILABLE)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _answer_refusal(request: Request, error: Exception) -> Response:
     status, headers = BROKEN, None
     what = str(error)
     if isinstance(error, HTTPException):
@@ -152,7 +152,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     return json_answer({"error": what, "paths": paths}, status, headers)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _answer_failure(request: Request, error: Exception) -> Response:
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return json_answer({"error": f"{type(error).__name__}: {error}; see the worker's log"}, BROKEN)
 

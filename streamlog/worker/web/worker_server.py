@@ -34,7 +34,7 @@ from streamlog.worker.web.web_server import (
     listening,
     serving,
 )
-from streamlog.worker.web.web_server import pages as site_of
+from streamlog.worker.web.web_server import make_site as site_of
 
 logger = repeated.logger(__name__)
 
@@ -75,7 +75,7 @@ def response_of(found: object) -> Response:
             return json_answer(found)
 
 
-class Door:
+class WorkerServer:
     """An address that is taken, and a server behind it once it is open."""
 
     def __init__(self, listener: WebListener, pages: Sequence[WebPage]) -> None:
@@ -108,7 +108,7 @@ class Door:
 
 
 @contextmanager
-def bound(address: str, pages: Sequence[WebPage] = ()) -> Iterator[Door]:
+def bound(address: str, pages: Sequence[WebPage] = ()) -> Iterator[WorkerServer]:
     """Take HOST:PORT; port 0 is a free one. `pages` are the app's own.
 
     Raises:
@@ -116,4 +116,4 @@ def bound(address: str, pages: Sequence[WebPage] = ()) -> Iterator[Door]:
         ListenError: it is taken, or not one of this machine's.
     """
     with listening(address) as listener:
-        yield Door(listener, pages)
+        yield WorkerServer(listener, pages)

@@ -110,10 +110,10 @@ class DoubtingCluster(AtomicCluster):
         for about, each in [*self.questions.items()]:
             if about[0] != task_id or self.rng.random() < 0.3:
                 continue
-            each.told_ends({part: len(self.logs[part]) for part in each.wants_ends})
+            each.receive_ends({part: len(self.logs[part]) for part in each.wants_ends})
             committed = {TopicPartition(*at[1:]): end for at, end in self.committed.items()}
-            each.told_committed(committed)
-            each.told_positions(
+            each.receive_committed(committed)
+            each.receive_positions(
                 {TopicPartition(*at[1:]): end for at, end in self.fed.items() if at[0] == task_id}
             )
             if each.is_settled:

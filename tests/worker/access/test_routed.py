@@ -18,16 +18,16 @@ from streamlog.processing.task import TaskId
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.worker.access.questions import (
-    Asked,
+    AppliedAnswer,
+    AppliedQuery,
     NotHere,
-    PassedAsked,
-    PassedRows,
-    RowAsked,
-    RowFound,
-    RowsAsked,
-    RowsFound,
+    RowAnswer,
+    RowQuery,
+    ScanAnswer,
+    ScanQuery,
+    TaskQuery,
 )
-from streamlog.worker.access.routed_tables import Reach, RoutedTables
+from streamlog.worker.access.routed_tables import RoutedTables, RoutingDeps
 from streamlog.worker.assignment.streams_assignor import MemberDirectory, PeerInfo, WorkerPeers
 
 PARTITIONS = 3
@@ -49,7 +49,7 @@ class Shelf:
     def has(self, task_id: TaskId) -> bool:
         return task_id.partition in self.active
 
-    def _store(self, asked: Asked) -> tuple[MemoryStore, int | None]:
+    def _store(self, asked: TaskQuery) -> tuple[MemoryStore, int | None]:
         self.asked += 1
         self.on_asked(self.asked)
         if asked.partition in self.active:
@@ -58,18 +58,18 @@ class Shelf:
             return self.standby[asked.partition], self.age_ms
         raise NotHere("not on this shelf")
 
-    async def row(self, asked: RowAsked) -> RowFound:
+    async def row(self, asked: RowQuery) -> RowAnswer:
         store, age_ms = self._store(asked)
-        return RowFound(data=store.get(asked.key), age_ms=age_ms)
+        return RowAnswer(data=store.get(asked.key), age_ms=age_ms)
 
-    async def rows(self, asked: RowsAsked) -> RowsFound:
+    async def rows(self, asked: ScanQuery) -> ScanAnswer:
         store, age_ms = self._store(asked)
         page = read_page(store.range, b"", asked.span, rows_max=asked.rows_max)
-        return RowsFound(rows=page.rows, next_key=page.next_key, age_ms=age_ms)
+        return ScanAnswer(rows=page.rows, next_key=page.next_key, age_ms=age_ms)
 
-    async def passed(self, asked: PassedAsked) -> PassedRows:
+    async def passed(self, asked: AppliedQuery) -> AppliedAnswer:
         self._store(asked)
-        return PassedRows(passed=self.asked > self.passes_after, stands=self.stands)
+        return AppliedAnswer(passed=self.asked > self.passes_after, stands=self.stands)
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Shop:
             return topic, partition_of_key(key or b"", PARTITIONS), 7, 0
 
         return RoutedTables(
-            Reach(
+            RoutingDeps(
                 app_id="shop",
                 tables=tables_of(app.topology()),
                 counts={"texts": PARTITIONS},

@@ -18,20 +18,20 @@ from streamlog.records.batch import LogRecord
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import (
+    AppliedAnswer,
+    AppliedQuery,
     NotHere,
-    PassedAsked,
-    PassedRows,
-    RowAsked,
-    RowFound,
-    RowsAsked,
+    RowAnswer,
+    RowQuery,
+    ScanQuery,
 )
 from streamlog.worker.access.routed_tables import WAITING_MAX, LocalRows
 from streamlog.worker.health.worker_health import Figures
 
 T = TypeVar("T")
 WHERE: dict[str, Any] = {"app": "local", "table": "texts", "subtopology": 0, "partition": 0}
-ROW = RowAsked(**WHERE, key=b"k")
-STALE = RowAsked(**WHERE, key=b"k", stale_ok=True)
+ROW = RowQuery(**WHERE, key=b"k")
+STALE = RowQuery(**WHERE, key=b"k", stale_ok=True)
 
 
 @dataclass
@@ -97,19 +97,19 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def test_a_task_answers_from_what_it_has_committed(here: Here) -> None:
     task = opened(here)
     put(task, 0, b"first")
-    assert run(here.rows().row(ROW)) == RowFound(data=None)
+    assert run(here.rows().row(ROW)) == RowAnswer(data=None)
     commit(task)
     put(task, 1, b"second")
-    assert run(here.rows().row(STALE)) == RowFound(data=b"first", age_ms=None)
-    assert run(here.rows().rows(RowsAsked(**WHERE))).rows == [(b"k", b"first")]
+    assert run(here.rows().row(STALE)) == RowAnswer(data=b"first", age_ms=None)
+    assert run(here.rows().rows(ScanQuery(**WHERE))).rows == [(b"k", b"first")]
 
 
 def test_what_is_not_here_is_said(here: Here) -> None:
-    for asked in (ROW, STALE, RowAsked(**{**WHERE, "app": "other"}, key=b"k", stale_ok=True)):
+    for asked in (ROW, STALE, RowQuery(**{**WHERE, "app": "other"}, key=b"k", stale_ok=True)):
         with pytest.raises(NotHere):
             run(here.rows().row(asked))
     with pytest.raises(NotHere, match="is of app 'local', not 'other'"):
-        run(here.rows().row(RowAsked(**{**WHERE, "app": "other"}, key=b"k")))
+        run(here.rows().row(RowQuery(**{**WHERE, "app": "other"}, key=b"k")))
 
 
 def test_a_copy_answers_who_allows_it_once_it_was_even_with_its_owner(here: Here) -> None:
@@ -120,37 +120,37 @@ def test_a_copy_answers_who_allows_it_once_it_was_even_with_its_owner(here: Here
     with pytest.raises(NotHere):
         run(here.rows().row(STALE))
     here.copy.even_ms = 400
-    assert run(here.rows().row(STALE)) == RowFound(data=b"old", age_ms=600)
-    found = run(here.rows().rows(RowsAsked(**WHERE, stale_ok=True)))
+    assert run(here.rows().row(STALE)) == RowAnswer(data=b"old", age_ms=600)
+    found = run(here.rows().rows(ScanQuery(**WHERE, stale_ok=True)))
     assert (found.rows, found.age_ms) == ([(b"k", b"old")], 600)
     with pytest.raises(NotHere):
         run(here.rows().row(ROW))
     assert here.figures.answered == {"standby": 2}
     with pytest.raises(NotHere, match="no sub-topology 9"):
-        run(here.rows().row(RowAsked(**{**WHERE, "subtopology": 9}, key=b"k", stale_ok=True)))
+        run(here.rows().row(RowQuery(**{**WHERE, "subtopology": 9}, key=b"k", stale_ok=True)))
 
 
 def test_a_record_has_passed_when_it_is_committed(here: Here) -> None:
     task = opened(here)
-    asked = PassedAsked(**WHERE, topic="texts", offset=0)
+    asked = AppliedQuery(**WHERE, topic="texts", offset=0)
     put(task, 0, b"x")
-    assert run(here.rows().passed(asked)) == PassedRows()
+    assert run(here.rows().passed(asked)) == AppliedAnswer()
     here.is_suspended = True
-    assert run(here.rows().passed(asked)) == PassedRows(stands=True)
+    assert run(here.rows().passed(asked)) == AppliedAnswer(stands=True)
     commit(task)
-    assert run(here.rows().passed(asked)) == PassedRows(passed=True)
+    assert run(here.rows().passed(asked)) == AppliedAnswer(passed=True)
 
-    async def later() -> PassedRows:
+    async def later() -> AppliedAnswer:
         here.is_suspended = False
         put(task, 1, b"y")
-        waiting = PassedAsked(**WHERE, topic="texts", offset=1, wait_ms=60_000)
+        waiting = AppliedQuery(**WHERE, topic="texts", offset=1, wait_ms=60_000)
         async with asyncio.TaskGroup() as group:
             answer = group.create_task(here.rows().passed(waiting))
             await asyncio.sleep(0)
             commit(task)
         return answer.result()
 
-    assert run(later()) == PassedRows(passed=True)
+    assert run(later()) == AppliedAnswer(passed=True)
 
 
 def test_so_many_questions_wait_and_no_more(here: Here) -> None:
@@ -165,7 +165,7 @@ def test_so_many_questions_wait_and_no_more(here: Here) -> None:
             with pytest.raises(RequestTimedOut, match="too many rows at once"):
                 await rows.row(ROW)
             here.gate.set()
-        assert {each.result() for each in asked} == {RowFound(data=None)}
-        assert await rows.row(ROW) == RowFound(data=None)
+        assert {each.result() for each in asked} == {RowAnswer(data=None)}
+        assert await rows.row(ROW) == RowAnswer(data=None)
 
     run(story())

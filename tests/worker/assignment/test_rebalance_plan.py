@@ -15,10 +15,12 @@ from streamlog.worker.assignment.rebalance_plan import (
     UNKNOWN_LAG,
     Candidate,
     MovePart,
+    Placement,
     Policy,
-    next_round,
+    make_units,
+    merge_topic_sets,
+    plan_round,
 )
-from streamlog.worker.assignment.task_placement import Placement, together, units
 
 FAR = 1_000_000
 TOPICS = ["t0", "t1", "t2", "t3", "t4"]
@@ -59,7 +61,7 @@ class Group:
             for name, each in self.members.items()
         }
         before = {part: name for name, each in self.members.items() for part in each.owned}
-        self.last = next_round(self.placement, self.policy, standings, self.counts)
+        self.last = plan_round(self.placement, self.policy, standings, self.counts)
         given = [part for each in self.last.values() for part in each.partitions]
         assert len(given) == len(set(given)), "two owners"
         for name, part in self.last.items():
@@ -91,7 +93,7 @@ class Group:
 
     @property
     def units(self) -> list[object]:
-        return units(self.placement.groups, self.counts)  # type: ignore[return-value]
+        return make_units(self.placement.groups, self.counts)  # type: ignore[return-value]
 
     def settle(self) -> int:
         """Rounds until nothing moves any more."""
@@ -108,7 +110,7 @@ class Group:
 
 def placed(groups: list[set[str]], stateful: set[int]) -> Placement:
     inputs = {number: tuple(sorted(group)) for number, group in enumerate(groups)}
-    return Placement(tuple(together(groups)), inputs, stateful & inputs.keys())
+    return Placement(tuple(merge_topic_sets(groups)), inputs, stateful & inputs.keys())
 
 
 apps = st.builds(
@@ -138,7 +140,7 @@ def test_whoever_comes_and_goes_it_comes_to_rest_even_and_whole(
 ) -> None:
     members = {name: data.draw(fresh) for name in crew}
     group = Group(placement, policy, counts, members)
-    bound = 4 + 2 * len(units(placement.groups, counts))
+    bound = 4 + 2 * len(make_units(placement.groups, counts))
     assert group.settle() <= bound
     gone = data.draw(st.sets(st.sampled_from(crew), max_size=len(crew) - 1))
     come = data.draw(names)
@@ -149,7 +151,7 @@ def test_whoever_comes_and_goes_it_comes_to_rest_even_and_whole(
     total = Counter(dict.fromkeys(group.members, 0))
     for topics in placement.groups:
         count = Counter(dict.fromkeys(group.members, 0))
-        for unit in units([topics], counts):
+        for unit in make_units([topics], counts):
             (owner,) = {group.owner(part) for part in unit.partitions}
             count[owner] += 1
         assert max(count.values()) - min(count.values()) <= 1
@@ -160,7 +162,7 @@ def test_whoever_comes_and_goes_it_comes_to_rest_even_and_whole(
     before = group.last
     group.round()
     assert group.last == before
-    for unit in units(placement.groups, counts):
+    for unit in make_units(placement.groups, counts):
         for task in placement.state_of(unit):
             followers = sum(task in part.standby for part in group.last.values())
             disks = {name: each.host or name for name, each in group.members.items()}
@@ -256,7 +258,7 @@ def test_a_unit_of_which_several_have_parts_is_given_up_by_all_of_them() -> None
     one = Candidate(topics=["t0", "t1"], owned=[TopicPartition("t0", 0)])
     two = Candidate(topics=["t0", "t1"], owned=[TopicPartition("t1", 0)])
     placement = Placement((("t0", "t1"),), {0: ("t0", "t1")}, {0})
-    parts = next_round(placement, Policy(), {"one": one, "two": two}, {"t0": 1, "t1": 1})
+    parts = plan_round(placement, Policy(), {"one": one, "two": two}, {"t0": 1, "t1": 1})
     assert not any(part.partitions for part in parts.values())
 
 

@@ -11,9 +11,8 @@ from streamlog.assignors import Claim
 from streamlog.log import Log
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
-from streamlog.worker.assignment.rebalance_plan import Policy
+from streamlog.worker.assignment.rebalance_plan import Placement, Policy
 from streamlog.worker.assignment.streams_assignor import ASK_MS, ASK_MS_MAX, StreamsAssignor
-from streamlog.worker.assignment.task_placement import Placement
 from streamlog.worker.program import WorkerStart
 from streamlog.worker.worker import Worker
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.record import TopicPartition
-from streamlog.worker.assignment.task_placement import Placement, together, units
+from streamlog.worker.assignment.rebalance_plan import Placement, make_units, merge_topic_sets
 
 TOPICS = [f"t{number}" for number in range(6)]
 layouts = st.tuples(
@@ -24,17 +24,17 @@ def assigned(
     owned: dict[str, list[TopicPartition]] | None = None,
 ) -> dict[str, list[TopicPartition]]:
     groups, counts = layout
-    placement = Placement(tuple(together(groups)))
+    placement = Placement(tuple(merge_topic_sets(groups)))
     return placement.assign(dict.fromkeys(crew, TOPICS), counts, owned)
 
 
 def test_groups_that_share_a_topic_are_one() -> None:
-    assert together([{"a", "b"}, {"c"}, {"b", "d"}, {"d", "c"}]) == [("a", "b", "c", "d")]
-    assert together([{"a"}, {"b"}, set()]) == [("a",), ("b",)]
+    assert merge_topic_sets([{"a", "b"}, {"c"}, {"b", "d"}, {"d", "c"}]) == [("a", "b", "c", "d")]
+    assert merge_topic_sets([{"a"}, {"b"}, set()]) == [("a",), ("b",)]
 
 
 def test_a_unit_holds_one_number_of_every_topic_that_has_it() -> None:
-    found = units([("a", "b")], {"a": 2, "b": 1})
+    found = make_units([("a", "b")], {"a": 2, "b": 1})
     assert [unit.partitions for unit in found] == [(("a", 0), ("b", 0)), (("a", 1),)]
 
 
@@ -48,7 +48,7 @@ def test_every_partition_has_one_worker_and_units_stay_whole(
     read = {topic for group in groups for topic in group}
     assert sum(map(len, result.values())) == len(owner)
     assert set(owner) == {(topic, n) for topic in read for n in range(counts[topic])}
-    for unit in units(together(groups), counts):
+    for unit in make_units(merge_topic_sets(groups), counts):
         assert len({owner[part] for part in unit.partitions}) == 1
 
 
@@ -59,9 +59,9 @@ def test_load_is_even_in_every_group_and_over_all(
     result = assigned(layout, after, assigned(layout, before))
     owner = {part: member for member, parts in result.items() for part in parts}
     total: Counter[str] = Counter(dict.fromkeys(after, 0))
-    for group in together(layout[0]):
+    for group in merge_topic_sets(layout[0]):
         count = Counter(dict.fromkeys(after, 0))
-        count.update(owner[unit.partitions[0]] for unit in units([group], layout[1]))
+        count.update(owner[unit.partitions[0]] for unit in make_units([group], layout[1]))
         assert max(count.values()) - min(count.values()) <= 1
         total.update(count)
     assert max(total.values()) - min(total.values()) <= 1

@@ -23,8 +23,8 @@ from streamlog.records.packed_records import PackedRecords
 from streamlog.records.record_columns import FieldColumns
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget
 from streamlog.tables.local_disk.task_directory import WorkerIdentity
-from streamlog.worker.commit.commit import unheard
-from streamlog.worker.commit.exactly_once import Transactor, Undone
+from streamlog.worker.commit.commit import ignore_step
+from streamlog.worker.commit.exactly_once import CommitAborted, Transactor
 from streamlog.worker.state.restore import Restorer
 from tests.worker.commit_steps import IS_THOROUGH, write_program
 from tests.worker.commit_steps import STEPS as ALL_STEPS
@@ -191,13 +191,13 @@ def test_without_offsets_nothing_is_committed(tmp_path: Path) -> None:
         async with (
             Log.open(f"embedded:{tmp_path}/log", listen=False) as log,
             log.consumer(group_id="counting") as member,
-            Transactor(log, "counting-1", on_step=unheard) as transactor,
+            Transactor(log, "counting-1", on_step=ignore_step) as transactor,
         ):
             await log.admin().create_topics([NewTopic("counts", 1)])
             pack = PackedRecords()
             pack.extend(FieldColumns.alike(0, [b"ada"], [b"1"], ()))
             place = TopicPartition("counts", 0)
-            with pytest.raises(Undone, match="no offsets"):
+            with pytest.raises(CommitAborted, match="no offsets"):
                 await transactor.write({place: [pack]}, [], {}, consumer=member)
             async with log.consumer(auto_offset_reset="earliest") as reader:
                 reader.assign([place])

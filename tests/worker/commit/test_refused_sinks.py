@@ -25,7 +25,7 @@ from streamlog.records.batch import LogRecord
 from streamlog.records.packed_records import PackedRecords
 from streamlog.records.record_columns import FieldColumns
 from streamlog.worker.commit.refused_sinks import RefusedSinks
-from streamlog.worker.topics.app_topics import EVERY_TIME
+from streamlog.worker.topics.app_topics import EVERY_TIMESTAMP
 from streamlog.worker.worker import Worker
 from tests.worker.processes import read_until
 from tests.worker.test_secured import ALLOWED, SHOP, access, acl, on_a_broker_that_asks
@@ -61,9 +61,9 @@ def shop(path: Path, guarantee: str, policy: ErrorPolicy) -> App:
 
 
 async def feed(log: Log, rows: list[tuple[bytes | None, int, int]]) -> None:
-    small = {"max.message.bytes": str(LIMIT_BYTES), **EVERY_TIME}
-    latest = {"cleanup.policy": "compact", **EVERY_TIME}
-    topics = [NewTopic(name, 1, configs=EVERY_TIME) for name in ("lines", "counts")]
+    small = {"max.message.bytes": str(LIMIT_BYTES), **EVERY_TIMESTAMP}
+    latest = {"cleanup.policy": "compact", **EVERY_TIMESTAMP}
+    topics = [NewTopic(name, 1, configs=EVERY_TIMESTAMP) for name in ("lines", "counts")]
     topics += [NewTopic("long", 1, configs=small), NewTopic("latest", 1, configs=latest)]
     await log.admin().create_topics([*topics, NewTopic("timely", 1, configs=NEAR)])
     async with log.producer() as producer:

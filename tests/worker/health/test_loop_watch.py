@@ -17,7 +17,7 @@ from streamlog.log import Log
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
 from streamlog.worker.engine import EngineThread
-from streamlog.worker.health.loop_watch import Limits, Watching
+from streamlog.worker.health.loop_watch import Limits, WorkerWatch
 from streamlog.worker.health.watchdog import Sight
 from tests.worker.processes import STREAMLOG, Process, attached, running
 
@@ -139,7 +139,7 @@ async def told_of_one_behind_another() -> str:
     try:
         with closing(EngineThread(clock)) as engine:
             work = asyncio.ensure_future(engine.call(TaskId(0, 0), released.wait))
-            watching = Watching(Limits(tell_ms=50), Waiting(), engine, clock)
+            watching = WorkerWatch(Limits(tell_ms=50), Waiting(), engine, clock)
             look = asyncio.ensure_future(watching.run())
             line = await asyncio.wait_for(heard.line, 60)
             look.cancel()
@@ -167,7 +167,7 @@ class Crowd(Waiting):
 async def looked_at_a_crowd() -> None:
     clock = ManualClock()
     with closing(EngineThread(clock)) as engine:
-        watching = Watching(Limits(tell_ms=50), Crowd(), engine, clock)
+        watching = WorkerWatch(Limits(tell_ms=50), Crowd(), engine, clock)
         watching._look()
         clock.advance(60)
         watching._look()

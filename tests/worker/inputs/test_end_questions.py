@@ -49,28 +49,28 @@ def test_nothing_is_above_a_topic_of_others_and_all_sources_above_a_repartition(
 def test_an_input_of_its_own_is_read_to_where_it_ended_when_it_was_asked() -> None:
     asked = question(A[0], None)
     assert (asked.wants_ends, asked.wants_committed) == ({A[0]}, frozenset())
-    assert not asked.told_positions({A[0]: 9})  # It is not known yet where it ends.
-    asked.told_ends({A[0]: 7})
+    assert not asked.receive_positions({A[0]: 9})  # It is not known yet where it ends.
+    asked.receive_ends({A[0]: 7})
     assert asked.wants_ends == frozenset()
-    assert not asked.told_positions({A[0]: 6})
-    assert asked.told_positions({A[0]: 7})
+    assert not asked.receive_positions({A[0]: 6})
+    assert asked.receive_positions({A[0]: 7})
     assert asked.is_settled
 
 
 def test_each_level_is_asked_for_only_after_what_is_above_it_was_committed() -> None:
     asked = question(AGAIN[0], (WAY[1].topic, 1))
     assert asked.wants_ends == frozenset(B)
-    asked.told_ends({B[0]: 3, B[1]: 0})
+    asked.receive_ends({B[0]: 3, B[1]: 0})
     assert asked.wants_committed == frozenset(B)
-    assert not asked.told_committed({B[0]: 2})
-    assert asked.told_committed({B[0]: 3, B[1]: None})
+    assert not asked.receive_committed({B[0]: 2})
+    assert asked.receive_committed({B[0]: 3, B[1]: None})
     assert asked.wants_ends == {WAY[1]}
-    asked.told_ends({WAY[1]: 5})
-    assert not asked.told_positions({AGAIN[0]: 99})
-    assert asked.told_committed({WAY[1]: 5})
+    asked.receive_ends({WAY[1]: 5})
+    assert not asked.receive_positions({AGAIN[0]: 99})
+    assert asked.receive_committed({WAY[1]: 5})
     assert asked.wants_ends == {AGAIN[0]}
-    asked.told_ends({AGAIN[0]: 4})
-    assert asked.told_positions({AGAIN[0]: 4})
+    asked.receive_ends({AGAIN[0]: 4})
+    assert asked.receive_positions({AGAIN[0]: 4})
     assert asked.is_settled
     assert (asked.wants_ends, asked.wants_committed) == (frozenset(), frozenset())
 

@@ -18,7 +18,7 @@ from streamlog.log import Log
 from streamlog.processing.inputs.end_of_input import EndOfInputQuestion
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
-from streamlog.worker.inputs.input_ends import PAUSE_MS, Ends
+from streamlog.worker.inputs.input_ends import PAUSE_MS, InputEnds
 from tests.worker.processes import DEADLINE_S, STREAMLOG, attached, read_until, running
 
 APP = """
@@ -109,7 +109,7 @@ async def asked_again(path: Path) -> None:
             await producer.send("events", b"one", key=b"key")
         async with log.consumer(group_id="ends") as consumer, asyncio.TaskGroup() as group:
             counts = {"events": 1, own.topic: 1, "out": 1}
-            ends = Ends(app.topology(), counts, log, consumer, SystemClock())
+            ends = InputEnds(app.topology(), counts, log, consumer, SystemClock())
             ends.note(task_id, [doubt])
             ends.note(task_id, [])
             asking = group.create_task(ends.run())

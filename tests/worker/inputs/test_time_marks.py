@@ -19,7 +19,7 @@ from streamlog.record import TopicPartition
 from streamlog.records.control_batches import MarkTold
 from streamlog.topology import Topology
 from streamlog.worker.inputs import input_ends as module
-from streamlog.worker.inputs.input_ends import Marks
+from streamlog.worker.inputs.input_ends import TimeMarkRequests
 from tests.client.clusters import mocked
 
 PLACES = [TopicPartition("sales", number) for number in range(2)]
@@ -36,9 +36,9 @@ def topology() -> Topology:
     return app.topology()
 
 
-def marks_on(log: Log, consumer: Consumer) -> Marks:
+def marks_on(log: Log, consumer: Consumer) -> TimeMarkRequests:
     counts = {"sales": len(PLACES), "out": 1, "till-again-repartition": 2}
-    return Marks(topology(), counts, log, consumer, SystemClock())
+    return TimeMarkRequests(topology(), counts, log, consumer, SystemClock())
 
 
 async def wanted(log: Log) -> None:
@@ -73,7 +73,7 @@ def test_where_they_are_written_nothing_is_told(
 
 
 @asynccontextmanager
-async def looking(log: Log) -> AsyncIterator[Marks]:
+async def looking(log: Log) -> AsyncIterator[TimeMarkRequests]:
     """The first partition stands at its end, behind one record of 90 s; the other is empty."""
     async with log.producer() as producer:
         await (await producer.send("sales", b"a", partition=0, timestamp_ms=90_000))

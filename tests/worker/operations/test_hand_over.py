@@ -21,7 +21,7 @@ from streamlog.errors import ConfigError, OffsetOutOfRange, TopologyError, Usage
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.worker import program as worker_program
-from streamlog.worker.operations.hand_over import handed_over
+from streamlog.worker.operations.hand_over import run_hand_over
 from streamlog.worker.worker import Worker
 from tests.equality.programs import SPAN_MS, Program, build, history
 from tests.equality.runs import Results, _read, driven
@@ -182,7 +182,7 @@ def die_at(case: Case, url: str, step: str) -> None:
         if now == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    handed_over(case.program.app.program(), Snapshot.open(url), log_url=case.url, on_step=on_step)
+    run_hand_over(case.program.app.program(), Snapshot.open(url), log_url=case.url, on_step=on_step)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -20,7 +20,7 @@ from streamlog.log import Log
 from streamlog.worker import program as worker_program
 from streamlog.worker.operations import promotion
 from streamlog.worker.operations.promotion import (
-    Promoted,
+    PromotionResult,
     PromotionStage,
     cancel,
     promote,
@@ -98,13 +98,13 @@ async def until_ended(program: worker_program.Program, url: str) -> str:
     return ""
 
 
-async def both(pair: Pair, log: Log, work: Any) -> Promoted:
+async def both(pair: Pair, log: Log, work: Any) -> PromotionResult:
     """A promotion, and a worker of the app that comes when it is called."""
     async with asyncio.TaskGroup() as group:
         going = group.create_task(work)
         await heard(log, pair.program.app_id, lambda halt: halt.lifted is None and bool(halt.cut))
         former = group.create_task(until_ended(pair.program, pair.case.url))
-        done: Promoted = await going
+        done: PromotionResult = await going
         assert "end the workers of the program before" in await former
     return done
 

@@ -31,7 +31,7 @@ from streamlog.processing.provenance import (
 )
 from streamlog.record import TopicPartition
 from streamlog.worker.operations.stream_times import reset_stream_times, stream_times_ahead
-from streamlog.worker.topics.app_topics import EVERY_TIME
+from streamlog.worker.topics.app_topics import EVERY_TIMESTAMP
 from streamlog.worker.worker import Worker
 
 FAR_MS = when_ms("2099-01-01T00:00:00Z")
@@ -83,7 +83,7 @@ def at_work(app: App) -> Iterator[None]:
 
 async def made(app: App) -> None:
     """Create the topics, so that they take any timestamp, if they are not there."""
-    topics = [NewTopic(name, 1, configs=EVERY_TIME) for name in app.topics]
+    topics = [NewTopic(name, 1, configs=EVERY_TIMESTAMP) for name in app.topics]
     async with Log.open(app.log) as log:
         for topic in topics:
             with suppress(TopicExists):

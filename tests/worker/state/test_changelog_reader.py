@@ -252,7 +252,7 @@ def test_a_store_is_rebuilt_that_is_ahead_of_a_changelog_that_was_cut(
                 await write(log, number)
             async with following_it(log, tmp_path) as (follower, store):
                 assert follower.rebuilt
-                follower.tell_if_rebuilt("here")
+                follower.warn_if_rebuilt("here")
                 await follower.reach(follower.end)
                 assert rows(store) == expected(1, *numbers)
             async with following_it(log, tmp_path) as (follower, store):
@@ -323,7 +323,7 @@ def test_a_store_is_kept_whose_last_checkpoint_was_compacted_away(tmp_path: Path
                     await checkpoint(log, number, 3000)
                     number += 1
             async with following_it(log, tmp_path) as (follower, _):
-                follower.tell_if_rebuilt("here")
+                follower.warn_if_rebuilt("here")
                 assert not follower.rebuilt
 
     with BrokerProcess(tmp_path / "data") as broker:

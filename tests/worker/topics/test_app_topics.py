@@ -12,7 +12,7 @@ from streamlog import App, on_error
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
 from streamlog.worker.topics.app_topics import (
-    EVERY_TIME,
+    EVERY_TIMESTAMP,
     UNBOUNDED,
     declare_topics,
     ensure_topics,
@@ -152,7 +152,7 @@ def test_topics_of_an_earlier_release_are_made_to_take_every_event_time(
 
 
 def test_a_broker_that_knows_no_bounds_gets_the_topic_without_them() -> None:
-    topic = NewTopic("t", 2, configs={"retention.ms": "-1", **EVERY_TIME})
+    topic = NewTopic("t", 2, configs={"retention.ms": "-1", **EVERY_TIMESTAMP})
     left = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
     assert without_bounds(topic) == NewTopic("t", 2, configs=left)
     assert without_bounds(NewTopic("t", 2, configs=left)) is None

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from streamlog.errors import SourceLost
-from streamlog.worker.topics import own_topics
-from streamlog.worker.topics.own_topics import OwnTopics, decode_own_topics
+from streamlog.worker.topics import version_log
+from streamlog.worker.topics.version_log import OwnTopics, decode_own_topics
 from streamlog.worker.worker import Worker
 from tests.worker.test_recreated_sources import (
     Case,
@@ -111,7 +111,7 @@ def test_state_is_counted_anew_if_its_loss_is_accepted(tmp_path: Path) -> None:
 
 
 def test_what_was_written_down_last_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_topics, "GIVEN_UP_MAX", 2)
+    monkeypatch.setattr(version_log, "GIVEN_UP_MAX", 2)
     now = OwnTopics()
     for number in range(5):
         now = now.followed_by({"a": bytes([number]) * 16, "b": b"b" * 16})

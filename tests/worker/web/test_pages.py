@@ -12,14 +12,14 @@ from streamlog.processing.inputs.repartition_input import MergeWait
 from streamlog.processing.outbox import Drop, SinkBatch
 from streamlog.worker.health.worker_health import Figures, TaskFigures, TaskHealth, WorkerState
 from streamlog.worker.web.metrics import WorkerExposition
-from streamlog.worker.web.web_server import pages
+from streamlog.worker.web.web_server import make_site
 from tests.worker.web.requests import Answer, asked
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def answered(standing: Callable[[], WorkerState], *paths: str) -> list[Answer]:
-    site = pages(TaskHealth(standing), WorkerExposition(Figures(), standing))
+    site = make_site(TaskHealth(standing), WorkerExposition(Figures(), standing))
 
     async def main() -> list[Answer]:
         return [await asked(site, path) for path in paths]

@@ -11,13 +11,13 @@ from starlette.applications import Starlette
 
 from streamlog.errors import RequestTimedOut
 from streamlog.worker.access.questions import (
+    AppliedAnswer,
+    AppliedQuery,
     NotHere,
-    PassedAsked,
-    PassedRows,
-    RowAsked,
-    RowFound,
-    RowsAsked,
-    RowsFound,
+    RowAnswer,
+    RowQuery,
+    ScanAnswer,
+    ScanQuery,
 )
 from streamlog.worker.web.table_pages import PeerRows, peer_routes
 from streamlog.worker.web.web_server import listening, serving
@@ -31,7 +31,7 @@ class Rows:
     def __init__(self) -> None:
         self.asked: list[object] = []
 
-    async def row(self, asked: RowAsked) -> RowFound:
+    async def row(self, asked: RowQuery) -> RowAnswer:
         self.asked.append(asked)
         if asked.key == b"moved":
             raise NotHere("it has moved")
@@ -39,15 +39,15 @@ class Rows:
             raise RequestTimedOut("too many")
         if asked.key == b"slow":
             await asyncio.Event().wait()
-        return RowFound(data=asked.key * 2, age_ms=5 if asked.stale_ok else None)
+        return RowAnswer(data=asked.key * 2, age_ms=5 if asked.stale_ok else None)
 
-    async def rows(self, asked: RowsAsked) -> RowsFound:
+    async def rows(self, asked: ScanQuery) -> ScanAnswer:
         self.asked.append(asked)
-        return RowsFound(rows=[(b"k\xff", bytes(700_000))] * 3, next_key=b"\x00")
+        return ScanAnswer(rows=[(b"k\xff", bytes(700_000))] * 3, next_key=b"\x00")
 
-    async def passed(self, asked: PassedAsked) -> PassedRows:
+    async def passed(self, asked: AppliedQuery) -> AppliedAnswer:
         self.asked.append(asked)
-        return PassedRows(passed=asked.offset < 5, stands=True)
+        return AppliedAnswer(passed=asked.offset < 5, stands=True)
 
 
 def with_peer(story: Callable[[PeerRows, Rows], Coroutine[Any, Any, None]]) -> None:
@@ -62,16 +62,16 @@ def with_peer(story: Callable[[PeerRows, Rows], Coroutine[Any, Any, None]]) -> N
 
 def test_questions_and_answers_arrive_as_they_are() -> None:
     async def story(peer: PeerRows, rows: Rows) -> None:
-        row = RowAsked(**WHERE, key=bytes(range(256)), stale_ok=True)
-        page = RowsAsked(**WHERE, low=b"a", high=None, head=b"\x00", own_at=16, rows_max=7)
-        passed = PassedAsked(**WHERE, topic="texts", offset=4, wait_ms=10)
-        assert await peer.row(row) == RowFound(data=bytes(range(256)) * 2, age_ms=5)
+        row = RowQuery(**WHERE, key=bytes(range(256)), stale_ok=True)
+        page = ScanQuery(**WHERE, low=b"a", high=None, head=b"\x00", own_at=16, rows_max=7)
+        passed = AppliedQuery(**WHERE, topic="texts", offset=4, wait_ms=10)
+        assert await peer.row(row) == RowAnswer(data=bytes(range(256)) * 2, age_ms=5)
         found = await peer.rows(page)
         assert (len(found.rows), found.rows[0][0], found.next_key) == (3, b"k\xff", b"\x00")
-        assert await peer.passed(passed) == PassedRows(passed=True, stands=True)
+        assert await peer.passed(passed) == AppliedAnswer(passed=True, stands=True)
         assert rows.asked == [row, page, passed]
         many = await asyncio.gather(
-            *(peer.row(RowAsked(**WHERE, key=f"{at}".encode())) for at in range(50))
+            *(peer.row(RowQuery(**WHERE, key=f"{at}".encode())) for at in range(50))
         )
         assert [each.data for each in many] == [f"{at}{at}".encode() for at in range(50)]
 
@@ -82,7 +82,7 @@ def test_questions_and_answers_arrive_as_they_are() -> None:
 def test_a_refusal_says_why(key: bytes, why: str) -> None:
     async def story(peer: PeerRows, _rows: Rows) -> None:
         with pytest.raises(NotHere, match=why):
-            await peer.row(RowAsked(**WHERE, key=key))
+            await peer.row(RowQuery(**WHERE, key=key))
 
     with_peer(story)
 
@@ -91,7 +91,7 @@ def test_who_does_not_answer_is_not_waited_for() -> None:
     async def story(peer: PeerRows, _rows: Rows) -> None:
         patient = PeerRows(peer.endpoint, answer_ms=20)
         with pytest.raises(NotHere, match="has not answered within 20 ms"):
-            await patient.row(RowAsked(**WHERE, key=b"slow"))
+            await patient.row(RowQuery(**WHERE, key=b"slow"))
 
     with_peer(story)
 
@@ -101,7 +101,7 @@ def test_nobody_there_and_somebody_else_there() -> None:
         with listening(":0") as listener:
             gone = listener.endpoint
         with pytest.raises(NotHere, match="can't be asked"):
-            await PeerRows(gone).row(RowAsked(**WHERE, key=b"k"))
+            await PeerRows(gone).row(RowQuery(**WHERE, key=b"k"))
 
         async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"\x00\x01 this is not HTTP\r\n\r\n")
@@ -112,11 +112,11 @@ def test_nobody_there_and_somebody_else_there() -> None:
         async with server:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(NotHere, match="can't be asked"):
-                await PeerRows(f"127.0.0.1:{port}").row(RowAsked(**WHERE, key=b"k"))
+                await PeerRows(f"127.0.0.1:{port}").row(RowQuery(**WHERE, key=b"k"))
         with listening(":0") as listener:
             async with serving(Starlette(), listener):
                 with pytest.raises(NotHere, match="Not Found"):
-                    await PeerRows(listener.endpoint).row(RowAsked(**WHERE, key=b"k"))
+                    await PeerRows(listener.endpoint).row(RowQuery(**WHERE, key=b"k"))
 
     asyncio.run(main())
 

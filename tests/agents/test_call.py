@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 
-from streamlog.agents.awaited import await_call
+from streamlog.agents.call import await_call
 from streamlog.errors import RequestTimedOut
 from streamlog.processing.outbox import CallResult, TaskCall
 

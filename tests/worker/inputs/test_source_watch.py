@@ -12,7 +12,7 @@ from streamlog.clock import SystemClock
 from streamlog.errors import TopologyError
 from streamlog.record import TopicPartition
 from streamlog.records.partitioners import Partitioner, partition_by
-from streamlog.worker.inputs.key_partitions import BATCHES_APART, FIRST_KEYS, KeyPartitionCheck
+from streamlog.worker.inputs.source_watch import BATCHES_APART, FIRST_KEYS, KeyPartitionCheck
 
 COUNT = 4
 KEYS = [b"u%d" % number for number in range(100)]
