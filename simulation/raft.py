@@ -24,17 +24,14 @@ from streamlog.broker.quorum.raft.raft_messages import (
     AppendEntries,
     BecomeLeader,
     BeginEpochRequest,
-    Commit,
     Effect,
     EndEpochRequest,
     Entry,
     EpochResponse,
     FlushLog,
-    Halt,
     InstallSnapshot,
     Persist,
     QuorumState,
-    RaftError,
     RaftFetchRequest,
     RaftFetchResponse,
     RaftSnapshotId,
@@ -49,7 +46,6 @@ from streamlog.broker.quorum.raft.raft_messages import (
     SnapshotRequest,
     SnapshotResponse,
     TrimLog,
-    TruncateEntries,
     WriteSnapshot,
 )
 from streamlog.broker.quorum.raft.raft_state import (
@@ -59,6 +55,12 @@ from streamlog.broker.quorum.raft.raft_state import (
     RaftRules,
     Timeouts,
 )
+from streamlog.broker.replication.replica_state import (
+    AdvanceHighWatermark,
+    StopReplica,
+    Truncate,
+)
+from streamlog.protocol.error_codes import ErrorCode
 
 DURATION_MS = 15_000
 """Of the part with faults."""
@@ -205,13 +207,13 @@ class Node:
                 self._reply_entries(effect)
             case ReplySnapshot():
                 self._reply_snapshot(effect)
-            case Commit():
-                self._commit(effect.high_watermark)
+            case AdvanceHighWatermark():
+                self._commit(effect.offset)
             case BecomeLeader():
                 self.waiting.clear()
                 self.world.counts["elections"] += 1
                 self.world.checker.leader(self.log(), effect.epoch)
-            case Halt():
+            case StopReplica():
                 raise Violation(f"Q5: {self.node_id} halts: {effect.reason}")
             case _:
                 self._perform_on_disk(effect)
@@ -226,12 +228,10 @@ class Node:
                 disk.entries.extend(effect.entries)
             case FlushLog():
                 self._flush(effect)
-            case TruncateEntries():
+            case Truncate():
                 self.world.counts["truncations"] += 1
-                self.world.checker.truncate(
-                    self.node_id, effect.end_offset, self.raft.high_watermark
-                )
-                disk.truncate(effect.end_offset)
+                self.world.checker.truncate(self.node_id, effect.offset, self.raft.high_watermark)
+                disk.truncate(effect.offset)
             case _:
                 self._perform_on_snapshots(effect)
 
@@ -389,8 +389,8 @@ class Node:
 
     def _reply(self, ticket: int, response: Response) -> None:
         match response, self._ballots.pop(ticket, None):
-            case RaftVoteResponse(granted=True), RaftVoteRequest(pre_vote=False) as ballot:
-                self.world.checker.vote(self.node_id, ballot.epoch, ballot.candidate_id)
+            case RaftVoteResponse(vote_granted=True), RaftVoteRequest(pre_vote=False) as ballot:
+                self.world.checker.vote(self.node_id, ballot.candidate_epoch, ballot.candidate_id)
         self._tickets.pop(ticket)(response)
 
     def _reply_entries(self, reply: ReplyEntries) -> None:
@@ -399,7 +399,7 @@ class Node:
         self._reply(
             reply.ticket,
             RaftFetchResponse(
-                epoch=told.epoch,
+                leader_epoch=told.leader_epoch,
                 leader_id=told.leader_id,
                 high_watermark=told.high_watermark,
                 entries=tuple(entries),
@@ -413,13 +413,13 @@ class Node:
         self._reply(
             reply.ticket,
             SnapshotResponse(
-                epoch=told.epoch,
+                leader_epoch=told.leader_epoch,
                 leader_id=told.leader_id,
-                refusal=RaftError.UNKNOWN_SNAPSHOT if data is None else None,
-                snapshot=reply.snapshot,
-                size_bytes=len(data or b""),
+                error_code=ErrorCode.SNAPSHOT_NOT_FOUND if data is None else ErrorCode.NONE,
+                snapshot_id=reply.snapshot,
+                size=len(data or b""),
                 position=reply.position,
-                data=(data or b"")[reply.position : reply.position + 7],
+                unaligned_records=(data or b"")[reply.position : reply.position + 7],
             ),
         )
 

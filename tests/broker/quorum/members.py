@@ -31,7 +31,6 @@ from streamlog.broker.quorum.raft.raft_messages import (
     SnapshotRequest,
     SnapshotResponse,
     TrimLog,
-    TruncateEntries,
     WriteSnapshot,
 )
 from streamlog.broker.quorum.raft.raft_state import (
@@ -41,6 +40,8 @@ from streamlog.broker.quorum.raft.raft_state import (
     RaftRules,
     Timeouts,
 )
+from streamlog.broker.replication.replica_state import Truncate
+from streamlog.protocol.error_codes import ErrorCode
 
 TIMEOUTS = Timeouts(
     election_ms=1_000,
@@ -66,13 +67,17 @@ def told(value: object) -> str:
     if not is_dataclass(value):
         raise AssertionError(value)
     shown = [
-        f"{each.name}={told(getattr(value, each.name))}"
+        f"{each.name}={_told_field(each.name, getattr(value, each.name))}"
         for each in fields(value)
         if not any(getattr(value, each.name) is nothing for nothing in (None, False))
         and getattr(value, each.name) not in ((), b"", -1)
-        and (each.name, getattr(value, each.name)) != ("rejoin_id", 0)
+        and (each.name, getattr(value, each.name)) not in {("rejoin_id", 0), ("error_code", 0)}
     ]
     return " ".join([type(value).__name__, *shown])
+
+
+def _told_field(name: str, value: object) -> str:
+    return ErrorCode(value).name if name == "error_code" else told(value)
 
 
 @dataclass(slots=True)
@@ -265,9 +270,9 @@ class Cluster:
         data = member.snapshots[effect.snapshot]
         whole = replace(
             effect.response,
-            size_bytes=len(data),
+            size=len(data),
             position=effect.position,
-            data=data[effect.position : effect.position + 4],
+            unaligned_records=data[effect.position : effect.position + 4],
         )
         self._reply(effect.ticket, whole)
 
@@ -283,10 +288,10 @@ class Cluster:
             case FlushLog():
                 member.flushing = effect
                 self.say(f"{node_id} syncs up to {effect.end_offset}")
-            case TruncateEntries():
-                member.entries = [e for e in member.entries if e.next_offset <= effect.end_offset]
-                member.synced = [e for e in member.synced if e.next_offset <= effect.end_offset]
-                self.say(f"{node_id} cuts off at {effect.end_offset}")
+            case Truncate():
+                member.entries = [e for e in member.entries if e.next_offset <= effect.offset]
+                member.synced = [e for e in member.synced if e.next_offset <= effect.offset]
+                self.say(f"{node_id} cuts off at {effect.offset}")
             case _:
                 self.say(f"{node_id} {told(effect)}")
 

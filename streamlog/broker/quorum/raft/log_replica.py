@@ -38,6 +38,12 @@ from streamlog.broker.quorum.raft.raft_wire import (
     response_of_wire,
     response_to_wire,
 )
+from streamlog.broker.replication.replica_state import (
+    AdvanceHighWatermark,
+    LoseLeadership,
+    StopReplica,
+    Truncate,
+)
 from streamlog.broker.storage.disk.files import Files, directory_error
 from streamlog.clock import Clock
 from streamlog.errors import (
@@ -58,7 +64,7 @@ OnFiles: TypeAlias = (
     raft.Persist
     | raft.AppendEntries
     | raft.FlushLog
-    | raft.TruncateEntries
+    | Truncate
     | raft.WriteSnapshot
     | raft.InstallSnapshot
     | raft.TrimLog
@@ -278,20 +284,18 @@ class LogReplica:
                 self._reply(effect.ticket, replace(effect.response, entries=tuple(entries)))
             case raft.ReplySnapshot():
                 self._reply_snapshot(effect)
-            case raft.Commit():
-                self._reader.on_committed(effect.high_watermark)
-            case raft.BecomeLeader() | raft.ResignRaftLeader() | raft.LeaderChanged():
+            case AdvanceHighWatermark():
+                self._reader.on_committed(effect.offset)
+            case raft.BecomeLeader() | LoseLeadership() | raft.LeaderChanged():
                 self._change_role(effect)
-            case raft.Halt():
+            case StopReplica():
                 raise CorruptData(f"{self.files.directory}: {effect.reason}")
             case raft.Complain():
                 _log.warning("%s: %s", self.files.directory, effect.text)
             case _:
                 self._perform_on_files(effect)
 
-    def _change_role(
-        self, effect: raft.BecomeLeader | raft.ResignRaftLeader | raft.LeaderChanged
-    ) -> None:
+    def _change_role(self, effect: raft.BecomeLeader | LoseLeadership | raft.LeaderChanged) -> None:
         node_id = self._place.node_id
         match effect:
             case raft.BecomeLeader():
@@ -299,8 +303,8 @@ class LogReplica:
                 level = logging.DEBUG if self._place.is_sole else logging.INFO
                 _log.log(level, "node %s leads epoch %s of the quorum", node_id, effect.epoch)
                 self._reader.on_leading(effect.start_offset)
-            case raft.ResignRaftLeader():
-                _log.info("node %s no longer leads epoch %s", node_id, effect.epoch)
+            case LoseLeadership():
+                _log.info("node %s no longer leads epoch %s", node_id, effect.leader_epoch)
                 self._reader.on_not_leading()
             case raft.LeaderChanged():
                 _log.debug("node %s: epoch %s, leader %s", node_id, effect.epoch, effect.leader_id)
@@ -314,8 +318,8 @@ class LogReplica:
                 files.append(self._with_bytes(entry) for entry in effect.entries)
             case raft.FlushLog():
                 self.aside(lambda: files.sync(effect.end_offset), lambda: self._flushed(effect))
-            case raft.TruncateEntries():
-                self._hold_up(lambda: files.truncate(effect.end_offset))
+            case Truncate():
+                self._hold_up(lambda: files.truncate(effect.offset))
             case raft.WriteSnapshot():
                 files.receive(effect.snapshot, effect.position, effect.data)
             case raft.InstallSnapshot():
@@ -367,11 +371,11 @@ class LogReplica:
         found = self.files.snapshots.read(effect.snapshot, effect.position, SNAPSHOT_BYTES_MAX)
         response = replace(effect.response, position=effect.position)
         if found is None:
-            response = replace(response, refusal=raft.RaftError.UNKNOWN_SNAPSHOT)
+            response = replace(response, error_code=ErrorCode.SNAPSHOT_NOT_FOUND)
         elif effect.position >= found[1]:
-            response = replace(response, refusal=raft.RaftError.POSITION_OUT_OF_RANGE)
+            response = replace(response, error_code=ErrorCode.POSITION_OUT_OF_RANGE)
         else:
-            response = replace(response, data=found[0], size_bytes=found[1])
+            response = replace(response, unaligned_records=found[0], size=found[1])
         self._reply(effect.ticket, response)
 
     # ---- beside the loop ----

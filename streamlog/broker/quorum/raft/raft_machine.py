@@ -20,10 +20,8 @@ from streamlog.broker.quorum.raft.raft_messages import (
     Effect,
     EndEpochRequest,
     EpochResponse,
-    Halt,
     InstallSnapshot,
     LeaderChanged,
-    RaftError,
     RaftFetchRequest,
     RaftFetchResponse,
     RaftSnapshotId,
@@ -37,7 +35,6 @@ from streamlog.broker.quorum.raft.raft_messages import (
     SnapshotRequest,
     SnapshotResponse,
     TrimLog,
-    TruncateEntries,
     WriteSnapshot,
 )
 from streamlog.broker.quorum.raft.raft_state import (
@@ -49,7 +46,9 @@ from streamlog.broker.quorum.raft.raft_state import (
     has_news,
     is_due,
 )
+from streamlog.broker.replication.replica_state import Diverging, StopReplica, Truncate
 from streamlog.errors import NotLeader
+from streamlog.protocol.error_codes import ErrorCode
 
 
 class Raft(RaftState):
@@ -95,7 +94,7 @@ class Raft(RaftState):
         if leadership is not None:
             successors = leadership.successors()
             ending = EndEpochRequest(
-                epoch=self.epoch, leader_id=self.node_id, successors=successors
+                leader_epoch=self.epoch, leader_id=self.node_id, preferred_successors=successors
             )
             self._stop_leading(now_ms, RaftRole.RESIGNED)
             for voter in successors:
@@ -122,7 +121,7 @@ class Raft(RaftState):
     def on_vote_request(self, request: RaftVoteRequest, ticket: int, now_ms: int) -> list[Effect]:
         """Another one wants to lead."""
         if not request.pre_vote:
-            self._see_epoch(request.epoch, now_ms)
+            self._see_epoch(request.candidate_epoch, now_ms)
         granted = (
             request.candidate_id in self.voters
             and self.is_voter
@@ -134,18 +133,21 @@ class Raft(RaftState):
             self._persist(replace(self.state, voted_id=request.candidate_id))
             self._rearm_election(now_ms)
         self._reply(
-            ticket, RaftVoteResponse(epoch=self.epoch, leader_id=self.leader_id, granted=granted)
+            ticket,
+            RaftVoteResponse(
+                leader_epoch=self.epoch, leader_id=self.leader_id, vote_granted=granted
+            ),
         )
         return self._take()
 
     def _is_up_to_date(self, request: RaftVoteRequest) -> bool:
         own = (self.chain.last_epoch, self.end_offset)
-        return (request.last_epoch, request.last_offset) >= own or self._rules.no_log_check
+        return (request.last_offset_epoch, request.last_offset) >= own or self._rules.no_log_check
 
     def _votes(self, request: RaftVoteRequest) -> bool:
         is_free = self.state.voted_id in {None, request.candidate_id}
         return (
-            request.epoch == self.epoch
+            request.candidate_epoch == self.epoch
             and is_free
             and self.role not in {RaftRole.LEADER, RaftRole.FOLLOWER}
         )
@@ -155,7 +157,7 @@ class Raft(RaftState):
         has_leader = self.role is RaftRole.FOLLOWER and (
             fetched_ms is not None and now_ms - fetched_ms < self._timeouts.fetch_ms
         )
-        return request.epoch >= self.epoch and not self.is_leader and not has_leader
+        return request.candidate_epoch >= self.epoch and not self.is_leader and not has_leader
 
     def on_vote_response(
         self, voter: int, request_id: int, response: RaftVoteResponse, now_ms: int
@@ -163,8 +165,8 @@ class Raft(RaftState):
         """A voter has answered."""
         is_of_this = self._asked.pop(request_id, None) == voter
         epoch = self.epoch
-        self._learn(voter, response.epoch, response.leader_id, now_ms)
-        if is_of_this and response.granted and self.epoch == epoch:
+        self._learn(voter, response.leader_epoch, response.leader_id, now_ms)
+        if is_of_this and response.vote_granted and self.epoch == epoch:
             self._granted.add(voter)
             self._tally(now_ms)
         return self._take()
@@ -186,9 +188,9 @@ class Raft(RaftState):
 
     def _ask_for_votes(self) -> None:
         request = RaftVoteRequest(
-            epoch=self.epoch,
+            candidate_epoch=self.epoch,
             candidate_id=self.node_id,
-            last_epoch=self.chain.last_epoch,
+            last_offset_epoch=self.chain.last_epoch,
             last_offset=self.end_offset,
             pre_vote=self.role is RaftRole.PROSPECTIVE,
         )
@@ -221,7 +223,7 @@ class Raft(RaftState):
         self._advance(now_ms)
 
     def _announce(self, leadership: LeaderState, now_ms: int) -> None:
-        request = BeginEpochRequest(epoch=self.epoch, leader_id=self.node_id)
+        request = BeginEpochRequest(leader_epoch=self.epoch, leader_id=self.node_id)
         waiting = set(self._asked.values())
         for voter in leadership.silent(now_ms=now_ms, patience_ms=self._timeouts.fetch_ms):
             if voter not in waiting:
@@ -229,25 +231,25 @@ class Raft(RaftState):
 
     def on_begin_epoch(self, request: BeginEpochRequest, ticket: int, now_ms: int) -> list[Effect]:
         """A member says that it leads."""
-        if request.epoch >= self.epoch:
-            self._learn(request.leader_id, request.epoch, request.leader_id, now_ms)
-            self._reply(ticket, self._epoch_response(None))
+        if request.leader_epoch >= self.epoch:
+            self._learn(request.leader_id, request.leader_epoch, request.leader_id, now_ms)
+            self._reply(ticket, self._epoch_response(ErrorCode.NONE))
         elif not self._rules.no_begin_fence:
-            self._reply(ticket, self._epoch_response(RaftError.FENCED_EPOCH))
+            self._reply(ticket, self._epoch_response(ErrorCode.FENCED_LEADER_EPOCH))
         return self._take()
 
     def on_end_epoch(self, request: EndEpochRequest, ticket: int, now_ms: int) -> list[Effect]:
         """The leader has resigned: who is named first tries at once, the others give it time."""
-        if request.epoch < self.epoch:
-            self._reply(ticket, self._epoch_response(RaftError.FENCED_EPOCH))
+        if request.leader_epoch < self.epoch:
+            self._reply(ticket, self._epoch_response(ErrorCode.FENCED_LEADER_EPOCH))
             return self._take()
-        self._see_epoch(request.epoch, now_ms)
+        self._see_epoch(request.leader_epoch, now_ms)
         if self.role is RaftRole.FOLLOWER and self.leader_id == request.leader_id:
             self._detach(now_ms)
             self._fetched_ms = None
-            if self._may_campaign and request.successors[:1] == (self.node_id,):
+            if self._may_campaign and request.preferred_successors[:1] == (self.node_id,):
                 self._campaign(now_ms, pre_vote=True)
-        self._reply(ticket, self._epoch_response(None))
+        self._reply(ticket, self._epoch_response(ErrorCode.NONE))
         return self._take()
 
     def on_epoch_response(
@@ -255,7 +257,7 @@ class Raft(RaftState):
     ) -> list[Effect]:
         """A member has answered to the begin or end of an epoch."""
         self._asked.pop(request_id, None)
-        self._learn(member, response.epoch, response.leader_id, now_ms)
+        self._learn(member, response.leader_epoch, response.leader_id, now_ms)
         return self._take()
 
     def on_failed(self, request_id: int, now_ms: int) -> list[Effect]:
@@ -269,7 +271,9 @@ class Raft(RaftState):
     # ---- the leader ----
 
     def append(self, payload: bytes, *, count: int, now_ms: int) -> list[Effect]:
-        """Write one atomic batch of `count` records at `end_offset`; `Commit` tells when it counts.
+        """Write one atomic batch of `count` records at `end_offset`.
+
+        It is committed once an `AdvanceHighWatermark` passes it.
 
         Raises:
             NotLeader: it does not lead.
@@ -284,9 +288,9 @@ class Raft(RaftState):
 
     def on_fetch(self, request: RaftFetchRequest, ticket: int, now_ms: int) -> list[Effect]:
         """A replica asks for what follows its log, and so says what it has on disk."""
-        self._see_epoch(request.epoch, now_ms)
+        self._see_epoch(request.current_leader_epoch, now_ms)
         leadership = self.leadership
-        if leadership is None or request.epoch != self.epoch:
+        if leadership is None or request.current_leader_epoch != self.epoch:
             self._reply(ticket, self._refused_fetch(request))
             return self._take()
         self._replace_parked(leadership, request)
@@ -309,33 +313,37 @@ class Raft(RaftState):
         self, request: SnapshotRequest, ticket: int, now_ms: int
     ) -> list[Effect]:
         """A replica that is behind the start of the log fetches a snapshot instead."""
-        self._see_epoch(request.epoch, now_ms)
+        self._see_epoch(request.current_leader_epoch, now_ms)
         leadership = self.leadership
         response = SnapshotResponse(
-            epoch=self.epoch, leader_id=self.leader_id, snapshot=request.snapshot
+            leader_epoch=self.epoch, leader_id=self.leader_id, snapshot_id=request.snapshot_id
         )
-        if leadership is None or request.epoch != self.epoch:
-            refusal = RaftError.NOT_LEADER if leadership is None else RaftError.FENCED_EPOCH
-            self._reply(ticket, replace(response, refusal=refusal))
+        if leadership is None or request.current_leader_epoch != self.epoch:
+            refusal = (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER
+                if leadership is None
+                else ErrorCode.FENCED_LEADER_EPOCH
+            )
+            self._reply(ticket, replace(response, error_code=refusal))
             return self._take()
         progress = leadership.voters.get(request.replica_id)
         if progress is not None:
             progress.fetched_ms = now_ms
-        self._out.append(ReplySnapshot(ticket, response, request.snapshot, request.position))
+        self._out.append(ReplySnapshot(ticket, response, request.snapshot_id, request.position))
         return self._take()
 
     def _parting(self, request: RaftFetchRequest) -> RaftFetchResponse | None:
         """What to tell to a replica whose log is no beginning of this one."""
         start = self.chain.start
-        if request.offset < start.end_offset:
-            return replace(self._told(), snapshot=start)
-        epoch, end_offset = self.chain.end_for(request.last_epoch)
-        is_beginning = epoch == request.last_epoch and request.offset <= end_offset
-        if request.offset == 0 or is_beginning or self._rules.no_divergence_check:
+        if request.fetch_offset < start.end_offset:
+            return replace(self._told(), snapshot_id=start)
+        epoch, end_offset = self.chain.end_for(request.last_fetched_epoch)
+        is_beginning = epoch == request.last_fetched_epoch and request.fetch_offset <= end_offset
+        if request.fetch_offset == 0 or is_beginning or self._rules.no_divergence_check:
             return None
         if epoch < 0:
-            return replace(self._told(), snapshot=start)
-        return replace(self._told(), diverging=(epoch, end_offset))
+            return replace(self._told(), snapshot_id=start)
+        return replace(self._told(), diverging_epoch=Diverging(epoch, end_offset))
 
     def _note_rejoining(self, progress: VoterProgress, request: RaftFetchRequest) -> None:
         """A voter that has lost its disk is let in again by an entry written after it asked.
@@ -357,7 +365,7 @@ class Raft(RaftState):
 
     def _told(self) -> RaftFetchResponse:
         return RaftFetchResponse(
-            epoch=self.epoch, leader_id=self.node_id, high_watermark=self.high_watermark
+            leader_epoch=self.epoch, leader_id=self.node_id, high_watermark=self.high_watermark
         )
 
     def _send_entries(self, request: RaftFetchRequest, ticket: int) -> None:
@@ -365,7 +373,7 @@ class Raft(RaftState):
         progress = leadership.progress_of(request.replica_id) if leadership else None
         rejoined = progress is not None and self._has_rejoined(progress)
         response = replace(self._told(), rejoined=rejoined)
-        self._out.append(ReplyEntries(ticket, response, request.offset))
+        self._out.append(ReplyEntries(ticket, response, request.fetch_offset))
 
     def _advance(self, now_ms: int) -> None:
         """What a majority has is committed; whoever waits for that hears of it."""
@@ -407,19 +415,19 @@ class Raft(RaftState):
         is_awaited = outstanding is not None and outstanding.request_id == request_id
         if is_awaited:
             self._outstanding = None
-        self._learn(leader, response.epoch, response.leader_id, now_ms)
+        self._learn(leader, response.leader_epoch, response.leader_id, now_ms)
         if not is_awaited and not self._rules.accept_any_answer:
             return self._take()
         is_from_leader = self.role is RaftRole.FOLLOWER and leader == self.leader_id
-        if not is_from_leader or response.refusal or response.epoch != self.epoch:
+        if not is_from_leader or response.error_code or response.leader_epoch != self.epoch:
             if self._fetch_at_ms is None:
                 self._fetch_later(now_ms)
             return self._take()
         self._hear_of_leader(now_ms)
-        if response.snapshot is not None:
-            self._receive(response.snapshot, now_ms)
-        elif response.diverging is not None:
-            self._cut(*response.diverging, now_ms=now_ms)
+        if response.snapshot_id is not None:
+            self._receive(response.snapshot_id, now_ms)
+        elif response.diverging_epoch is not None:
+            self._cut(response.diverging_epoch, now_ms)
         else:
             self._take_entries(response, now_ms)
         return self._take()
@@ -446,13 +454,14 @@ class Raft(RaftState):
         if self.state.rejoin_id:
             self._persist(replace(self.state, rejoin_id=0, voted_id=self.leader_id))
 
-    def _cut(self, epoch: int, end_offset: int, *, now_ms: int) -> None:
+    def _cut(self, diverging: Diverging, now_ms: int) -> None:
         """The leader has `epoch` up to `end_offset`, and nothing else of what is here."""
-        own_epoch, own_end = self.chain.end_for(epoch)
-        to_offset = min(end_offset, own_end) if own_epoch == epoch else own_end
+        own_epoch, own_end = self.chain.end_for(diverging.epoch)
+        has_epoch = own_epoch == diverging.epoch
+        to_offset = min(diverging.end_offset, own_end) if has_epoch else own_end
         if to_offset < self.high_watermark:
             self._out.append(
-                Halt(
+                StopReplica(
                     f"node {self.leader_id} leads epoch {self.epoch} without what is committed"
                     f" here: its log would cut off this one at {to_offset}, and everything before"
                     f" {self.high_watermark} is committed"
@@ -463,7 +472,7 @@ class Raft(RaftState):
             self.chain.truncate(to_offset)
             self.flushed_end = min(self.flushed_end, to_offset)
             self.generation += 1
-            self._out.append(TruncateEntries(to_offset))
+            self._out.append(Truncate(to_offset))
         self._fetch(now_ms)
 
     def _fetch(self, now_ms: int) -> None:
@@ -479,11 +488,11 @@ class Raft(RaftState):
             self._flush()
             return
         request = RaftFetchRequest(
-            epoch=self.epoch,
+            current_leader_epoch=self.epoch,
             replica_id=self.node_id,
-            offset=self.end_offset,
-            last_epoch=self.chain.last_epoch,
-            high_watermark=self.high_watermark,
+            fetch_offset=self.end_offset,
+            last_fetched_epoch=self.chain.last_epoch,
+            known_high_watermark=self.high_watermark,
             rejoin_id=0 if self._rules.rejoin_at_once else self.state.rejoin_id,
         )
         self._await(to, request, now_ms)
@@ -524,20 +533,20 @@ class Raft(RaftState):
         is_awaited = outstanding is not None and outstanding.request_id == request_id
         if is_awaited:
             self._outstanding = None
-        self._learn(leader, response.epoch, response.leader_id, now_ms)
+        self._learn(leader, response.leader_epoch, response.leader_id, now_ms)
         receiving = self._receiving
         if not is_awaited or receiving is None:
             return self._take()
         snapshot, position = receiving
-        is_usable = (response.snapshot, response.position) == (snapshot, position)
-        if response.refusal is not None or response.epoch != self.epoch or not is_usable:
+        is_usable = (response.snapshot_id, response.position) == (snapshot, position)
+        if response.error_code or response.leader_epoch != self.epoch or not is_usable:
             self._receiving = None  # the leader may have another one by now: ask for entries
             self._fetch_later(now_ms)
             return self._take()
         self._hear_of_leader(now_ms)
-        self._out.append(WriteSnapshot(snapshot, position, response.data))
-        position += len(response.data)
-        if position >= response.size_bytes:
+        self._out.append(WriteSnapshot(snapshot, position, response.unaligned_records))
+        position += len(response.unaligned_records)
+        if position >= response.size:
             self._receiving = None
             self._is_installing = True
             self._out.append(InstallSnapshot(snapshot))
@@ -569,7 +578,7 @@ class Raft(RaftState):
     def _receive(self, snapshot: RaftSnapshotId, now_ms: int) -> None:
         if snapshot.end_offset <= self.high_watermark:
             self._out.append(
-                Halt(
+                StopReplica(
                     f"node {self.leader_id} leads epoch {self.epoch} without what is committed"
                     f" here: it offers a snapshot up to {snapshot.end_offset}, and everything"
                     f" before {self.high_watermark} is committed"
@@ -583,7 +592,10 @@ class Raft(RaftState):
         self, to: int, snapshot: RaftSnapshotId, position: int, *, now_ms: int
     ) -> None:
         request = SnapshotRequest(
-            epoch=self.epoch, replica_id=self.node_id, snapshot=snapshot, position=position
+            current_leader_epoch=self.epoch,
+            replica_id=self.node_id,
+            snapshot_id=snapshot,
+            position=position,
         )
         self._await(to, request, now_ms)
 

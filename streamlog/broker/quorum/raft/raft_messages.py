@@ -1,36 +1,53 @@
-"""What members of the quorum say to each other, and what `raft` tells its shell to do.
+"""The messages of the quorum's members, and the effects that `Raft` hands to its shell.
 
-Values only. The messages are Kafka's (KIP-595, 630) without the layers around them: there is one
-partition, so there are no lists of topics here; `quorum/raft/raft_wire` puts them into the
-protocol's structs. Offsets count records; an `Entry` is one atomic batch of them, and what its
-bytes mean is not known here.
+The messages are Kafka's (KIP-595, KIP-630, KIP-996, KIP-1166) without their lists of topics and
+partitions, because the quorum replicates one partition. Their fields have the protocol's names:
+`raft_wire` derives the translation from them. Effects that a partition's replica also has
+(`Truncate`, `AdvanceHighWatermark`, `LoseLeadership`, `StopReplica`), and the point of divergence
+(`Diverging`), are declared once, in `replication/replica_state`.
+
+Rules of this module: frozen values without behavior. Offsets count records. An `Entry` is one
+atomic batch of records; its payload is opaque here.
+
+Not done here: encoding (`raft_wire`, `log_entries`), files (`quorum_files`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeAlias
 
+from streamlog.broker.replication.replica_state import (
+    AdvanceHighWatermark,
+    Diverging,
+    LoseLeadership,
+    StopReplica,
+    Truncate,
+)
+from streamlog.protocol.error_codes import ErrorCode
+
 REJOIN_IDS = 2**62
-"""So many losses are told from each other; 0 stands for none."""
+"""Bound of a `rejoin_id`, which is drawn from 1 to this number; 0 stands for no loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumState:
-    """What a member must not forget: it is on disk before anything that rests on it leaves."""
+    """The state that a member syncs before it performs any effect that depends on it.
+
+    Kafka's `quorum-state` file. Without it a voter that restarts could vote twice in one epoch.
+    """
 
     epoch: int = 0
     voted_id: int | None = None
-    """Whom it has given its vote of this epoch."""
+    """The candidate that has this member's vote in `epoch`."""
     leader_id: int | None = None
-    """Who leads the epoch, as far as it knows."""
+    """The leader of `epoch`, if this member knows it."""
     rejoin_id: int = 0
-    """Not 0 while it may have forgotten what it once confirmed, because its disk was wiped or
-    damaged: until a leader has let it in again it neither votes nor counts. The number tells one
-    such loss from the next."""
+    """Not 0 while this member may have forgotten what it once confirmed, because its disk was
+    replaced or damaged. Until a leader lets it in again, it does not vote and does not count
+    towards a majority. The number distinguishes one such loss from the next."""
     voters: tuple[int, ...] = ()
-    """Whose log it is; empty if that is not known (yet)."""
+    """The voters of this log; empty if the file does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,39 +56,31 @@ class Entry:
 
     base_offset: int
     count: int
+    """The number of records, at least 1."""
     epoch: int
+    """The epoch of the leader that wrote it."""
     payload: bytes
     is_control: bool = False
-    """The quorum's own: a leader's first entry of its epoch, of which nobody else knows."""
+    """Whether the quorum wrote it for itself: a leader's first entry of its epoch, or the entry
+    that lets a voter in again. The metadata ignores control entries."""
 
     @property
     def next_offset(self) -> int:
-        """The offset behind its last record."""
+        """The offset after its last record."""
         return self.base_offset + self.count
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class RaftSnapshotId:
-    """A snapshot holds what all records before `end_offset` amount to; `epoch` is the last's."""
+    """The id of a snapshot of all records before `end_offset` (KIP-630)."""
 
     end_offset: int = 0
     epoch: int = 0
+    """The epoch of the last record that the snapshot covers."""
 
 
 EMPTY = RaftSnapshotId()
-"""Where a log begins that was never cut off."""
-
-
-class RaftError(StrEnum):
-    """Why a request was not granted."""
-
-    NOT_LEADER = "not leader"
-    FENCED_EPOCH = "fenced epoch"
-    """The request is of an older epoch than the one that answers."""
-    UNKNOWN_EPOCH = "unknown epoch"
-    """The request is of a newer epoch."""
-    UNKNOWN_SNAPSHOT = "unknown snapshot"
-    POSITION_OUT_OF_RANGE = "position out of range"
+"""The start of a log that has no snapshot."""
 
 
 # ---- requests and responses ----
@@ -79,104 +88,106 @@ class RaftError(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftVoteRequest:
-    """Vote for me; or, `pre_vote`, would you (KIP-996)?"""
+    """A candidate asks for a vote, or whether it would get one (`pre_vote`, KIP-996)."""
 
-    epoch: int
-    """The epoch to be led; of a pre-vote, that of the candidate."""
+    candidate_epoch: int
+    """The epoch that the candidate wants to lead; of a pre-vote, its current epoch."""
     candidate_id: int
-    last_epoch: int
-    """Of the last entry in the candidate's log."""
+    last_offset_epoch: int
+    """The epoch of the last entry in the candidate's log."""
     last_offset: int
-    """The end of the candidate's log."""
+    """The end offset of the candidate's log."""
     pre_vote: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftVoteResponse:
-    """Yes or no, and what the voter knows."""
+    """A vote, with the epoch and the leader that the voter knows."""
 
-    epoch: int
+    leader_epoch: int
     leader_id: int | None
-    granted: bool
+    vote_granted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginEpochRequest:
-    """I lead this epoch: fetch from me."""
+    """A new leader announces its epoch, so that the receiver fetches from it."""
 
-    epoch: int
+    leader_epoch: int
     leader_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndEpochRequest:
-    """I lead this epoch no longer; the first of `successors` is to try at once."""
+    """A leader resigns; the first of `preferred_successors` campaigns at once."""
 
-    epoch: int
+    leader_epoch: int
     leader_id: int
-    successors: tuple[int, ...]
+    preferred_successors: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochResponse:
-    """To both: what the member knows."""
+    """The answer to the beginning or the end of an epoch: what the receiver knows."""
 
-    refusal: RaftError | None
-    epoch: int
+    error_code: int = ErrorCode.NONE
+    leader_epoch: int
     leader_id: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftFetchRequest:
-    """Send what follows `offset`; everything before it is on my disk."""
+    """A replica asks for entries from `fetch_offset` on, and has synced everything before it."""
 
-    epoch: int
+    current_leader_epoch: int
     replica_id: int
-    offset: int
-    last_epoch: int
-    """Of the entry before `offset`."""
-    high_watermark: int
-    """As far as it has heard (KIP-1166): the answer waits until there is news."""
+    fetch_offset: int
+    last_fetched_epoch: int
+    """The epoch of the entry before `fetch_offset`."""
+    known_high_watermark: int
+    """The high watermark that the replica knows (KIP-1166). The leader answers when it has
+    entries or a higher one."""
     rejoin_id: int = 0
+    """See `QuorumState`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftFetchResponse:
-    """Entries, or where the logs part, or that a snapshot has to be fetched."""
+    """Entries, or the point of divergence, or the snapshot that the replica has to fetch."""
 
-    epoch: int
+    leader_epoch: int
     leader_id: int | None
-    refusal: RaftError | None = None
+    error_code: int = ErrorCode.NONE
     high_watermark: int = -1
     entries: tuple[Entry, ...] = ()
-    diverging: tuple[int, int] | None = None
-    """The leader's last epoch not after the one asked for, and where it ends."""
-    snapshot: RaftSnapshotId | None = None
+    diverging_epoch: Diverging | None = None
+    """The leader's last epoch that is not after the requested one (KIP-595)."""
+    snapshot_id: RaftSnapshotId | None = None
     rejoined: bool = False
-    """What a rejoining voter may have confirmed is in its log again."""
+    """Whether a rejoining voter's log contains again whatever it may have confirmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRequest:
-    """Send bytes of a snapshot from `position` on."""
+    """A replica asks for bytes of a snapshot from `position` on."""
 
-    epoch: int
+    current_leader_epoch: int
     replica_id: int
-    snapshot: RaftSnapshotId
+    snapshot_id: RaftSnapshotId
     position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotResponse:
-    """Some bytes of the snapshot, which has `size_bytes`."""
+    """Bytes of a snapshot of `size` bytes, from `position` on."""
 
-    epoch: int
+    leader_epoch: int
     leader_id: int | None
-    refusal: RaftError | None = None
-    snapshot: RaftSnapshotId = EMPTY
-    size_bytes: int = 0
+    error_code: int = ErrorCode.NONE
+    snapshot_id: RaftSnapshotId = EMPTY
+    size: int = 0
     position: int = 0
-    data: bytes = b""
+    unaligned_records: bytes = b""
 
 
 Request: TypeAlias = (
@@ -190,7 +201,7 @@ Response: TypeAlias = RaftVoteResponse | EpochResponse | RaftFetchResponse | Sna
 
 @dataclass(frozen=True, slots=True)
 class SendMessage:
-    """Send a request; what comes of it goes back with the same `request_id`."""
+    """Send a request; report the response, or its failure, with the same `request_id`."""
 
     to: int
     request: Request
@@ -199,7 +210,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer the request that holds `ticket`."""
+    """Answer the request that was delivered with `ticket`."""
 
     ticket: int
     response: Response
@@ -207,7 +218,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyEntries:
-    """Answer it with entries of the log from `offset` on, as many as fit; it may be none."""
+    """Answer a fetch with as many entries from `offset` on as fit, possibly none."""
 
     ticket: int
     response: RaftFetchResponse
@@ -216,7 +227,7 @@ class ReplyEntries:
 
 @dataclass(frozen=True, slots=True)
 class ReplySnapshot:
-    """Answer it with bytes of that snapshot from `position` on."""
+    """Answer a snapshot request with bytes of `snapshot` from `position` on."""
 
     ticket: int
     response: SnapshotResponse
@@ -226,36 +237,30 @@ class ReplySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Have this on disk before any effect that follows is performed."""
+    """Write and sync the state before any effect that follows."""
 
     state: QuorumState
 
 
 @dataclass(frozen=True, slots=True)
 class AppendEntries:
-    """Write entries at the end of the log."""
+    """Write entries at the end of the log, without a sync."""
 
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FlushLog:
-    """Sync the log, and say so by `on_flushed` with the same two numbers."""
+    """Sync the log, then call `on_flushed` with these two numbers."""
 
     generation: int
-    end_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class TruncateEntries:
-    """Cut the log off at `end_offset`; durable before any effect that follows."""
-
+    """The number of cuts that the log has had: a sync that spans a cut proves nothing."""
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshot:
-    """Keep bytes of a snapshot that is being fetched; position 0 begins it anew."""
+    """Store bytes of a snapshot that is being fetched; position 0 discards earlier bytes."""
 
     snapshot: RaftSnapshotId
     position: int
@@ -264,30 +269,24 @@ class WriteSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """All of it is there: check it, begin the log behind it, and say so by `on_installed`."""
+    """Check the fetched snapshot, let the log begin after it, then call `on_installed`."""
 
     snapshot: RaftSnapshotId
 
 
 @dataclass(frozen=True, slots=True)
 class TrimLog:
-    """What is before this snapshot is not needed any more."""
+    """Delete the entries and snapshots before this snapshot."""
 
     snapshot: RaftSnapshotId
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """Everything before `high_watermark` will never change."""
-
-    high_watermark: int
-
-
-@dataclass(frozen=True, slots=True)
 class BecomeLeader:
-    """This member leads `epoch`; entries of its own begin at `start_offset`.
+    """This member leads `epoch`, whose entries begin at `start_offset`.
 
-    It may decide once that much is committed, for then it knows everything before it.
+    The controller decides once the high watermark has passed `start_offset`: only then does the
+    leader know that everything before is committed.
     """
 
     epoch: int
@@ -295,30 +294,16 @@ class BecomeLeader:
 
 
 @dataclass(frozen=True, slots=True)
-class ResignRaftLeader:
-    """It leads `epoch` no longer; nobody knows what becomes of entries not committed."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """Who leads which epoch, as far as this member knows; None: nobody."""
+    """This member knows another leader, or none (None)."""
 
     epoch: int
     leader_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Halt:
-    """The log contradicts what is committed: stop this member, and say why."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Complain:
-    """Something that a correct peer does not send; for the log of the process."""
+    """Log a warning: a correct peer does not send this."""
 
     text: str
 
@@ -331,14 +316,14 @@ Effect: TypeAlias = (
     | Persist
     | AppendEntries
     | FlushLog
-    | TruncateEntries
+    | Truncate
     | WriteSnapshot
     | InstallSnapshot
     | TrimLog
-    | Commit
+    | AdvanceHighWatermark
     | BecomeLeader
-    | ResignRaftLeader
+    | LoseLeadership
     | LeaderChanged
-    | Halt
+    | StopReplica
     | Complain
 )

@@ -13,7 +13,6 @@ from enum import StrEnum
 from streamlog.broker.quorum.raft.raft_messages import (
     EMPTY,
     AppendEntries,
-    Commit,
     Effect,
     Entry,
     EpochResponse,
@@ -21,16 +20,16 @@ from streamlog.broker.quorum.raft.raft_messages import (
     LeaderChanged,
     Persist,
     QuorumState,
-    RaftError,
     RaftFetchRequest,
     RaftFetchResponse,
     RaftSnapshotId,
     Reply,
     Request,
-    ResignRaftLeader,
     Response,
     SendMessage,
 )
+from streamlog.broker.replication.replica_state import AdvanceHighWatermark, LoseLeadership
+from streamlog.protocol.error_codes import ErrorCode
 
 
 class EpochChain:
@@ -162,8 +161,8 @@ class LeaderState:
         if progress is None:
             progress = self.observers.setdefault(request.replica_id, VoterProgress())
         progress.fetched_ms = now_ms
-        progress.end_offset = request.offset
-        if request.offset >= end_offset:
+        progress.end_offset = request.fetch_offset
+        if request.fetch_offset >= end_offset:
             progress.caught_up_ms = now_ms
         return progress
 
@@ -223,8 +222,8 @@ class LeaderState:
 
 def has_news(request: RaftFetchRequest, end_offset: int, high_watermark: int) -> bool:
     """Whether there is something to tell to who asks."""
-    return end_offset > request.offset or min(high_watermark, request.offset) > (
-        request.high_watermark
+    return end_offset > request.fetch_offset or min(high_watermark, request.fetch_offset) > (
+        request.known_high_watermark
     )
 
 
@@ -449,7 +448,7 @@ class RaftState:
         if leadership is None:
             return
         self.leadership = None
-        self._out.append(ResignRaftLeader(self.epoch))
+        self._out.append(LoseLeadership(self.epoch, ()))
         self._detach(now_ms, role)
         for parked in leadership.parked.values():
             self._reply(parked.ticket, self._refused_fetch(parked.request))
@@ -510,7 +509,7 @@ class RaftState:
     def _commit(self, offset: int) -> None:
         if offset > self.high_watermark:
             self.high_watermark = offset
-            self._out.append(Commit(offset))
+            self._out.append(AdvanceHighWatermark(offset))
 
     # ---- effects ----
 
@@ -537,12 +536,18 @@ class RaftState:
     def _reply(self, ticket: int, response: Response) -> None:
         self._out.append(Reply(ticket, response))
 
-    def _epoch_response(self, refusal: RaftError | None) -> EpochResponse:
-        return EpochResponse(refusal=refusal, epoch=self.epoch, leader_id=self.leader_id)
+    def _epoch_response(self, code: int) -> EpochResponse:
+        return EpochResponse(error_code=code, leader_epoch=self.epoch, leader_id=self.leader_id)
 
     def _refused_fetch(self, request: RaftFetchRequest) -> RaftFetchResponse:
-        refusal = RaftError.NOT_LEADER if request.epoch == self.epoch else RaftError.FENCED_EPOCH
-        return RaftFetchResponse(epoch=self.epoch, leader_id=self.leader_id, refusal=refusal)
+        refusal = (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if request.current_leader_epoch == self.epoch
+            else ErrorCode.FENCED_LEADER_EPOCH
+        )
+        return RaftFetchResponse(
+            leader_epoch=self.epoch, leader_id=self.leader_id, error_code=refusal
+        )
 
 
 def is_due(deadline_ms: int | None, now_ms: int) -> bool:

@@ -1,37 +1,99 @@
-"""The quorum's messages in the protocol's structs, and back.
+"""Translation of the quorum's messages into the protocol's structs, derived from their fields.
 
-Kafka's requests name topics and partitions, as if there were several; there is one, partition 0
-of `__cluster_metadata`. What is not about that is none of the quorum's: `about_quorum` asks.
+A field of a Raft message goes into the protocol's field of its name: in the message itself
+(`replica_id`), in the struct of its one partition, or in that struct's `current_leader`. A Raft
+field without a counterpart raises at import. `UNUSED` lists the protocol's fields that Raft does
+not have; a test compares the two.
+
+Rules of this module: some values differ, see `_write_value` and `_read_value`. No leader
+is None here and -1 on the wire. Kafka's requests list topics and partitions; the quorum has one of
+each, partition 0 of `__cluster_metadata`, and a request for others is refused.
+
+Not done here: the dispatch of requests by API key (`apis/quorum`).
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Final, TypeAlias, cast
 
 from streamlog.broker.quorum.raft import raft_messages as raft
 from streamlog.broker.quorum.raft.log_entries import entries_of
-from streamlog.broker.quorum.raft.raft_messages import RaftError
+from streamlog.broker.quorum.raft.raft_messages import RaftSnapshotId
+from streamlog.broker.replication.replica_state import Diverging
 from streamlog.errors import CorruptData
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages import produce_and_fetch, quorum_messages
-from streamlog.protocol.schema import Message, Piece, Records
+from streamlog.protocol.messages.produce_and_fetch import (
+    DivergingEpoch,
+    FetchingReplica,
+    FetchRequest,
+    FetchResponse,
+    SnapshotId,
+)
+from streamlog.protocol.messages.quorum_messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchedSnapshotId,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    PreferredCandidate,
+    VoteRequest,
+    VoteResponse,
+)
+from streamlog.protocol.schema import Message, Piece, Records, Struct, StructType
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = bytes(15) + b"\x01"
-"""Kafka's, for ever."""
+"""The topic id that Kafka reserves for the metadata log."""
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of entries in one response; the first one goes whole."""
+"""Bytes of entries in one response; a first entry that is larger is sent whole."""
 SNAPSHOT_BYTES_MAX: Final = 1024 * 1024
-"""Of a snapshot in one response."""
+"""Bytes of a snapshot in one response."""
 
-_CODES: Final = {
-    RaftError.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    RaftError.FENCED_EPOCH: ErrorCode.FENCED_LEADER_EPOCH,
-    RaftError.UNKNOWN_EPOCH: ErrorCode.UNKNOWN_LEADER_EPOCH,
-    RaftError.UNKNOWN_SNAPSHOT: ErrorCode.SNAPSHOT_NOT_FOUND,
-    RaftError.POSITION_OUT_OF_RANGE: ErrorCode.POSITION_OUT_OF_RANGE,
+Asked: TypeAlias = (
+    VoteRequest
+    | BeginQuorumEpochRequest
+    | EndQuorumEpochRequest
+    | FetchSnapshotRequest
+    | FetchRequest
+)
+"""The protocol's requests of one member to another."""
+
+UNUSED: Final[dict[type[raft.Request | raft.Response], frozenset[str]]] = {
+    raft.RaftVoteRequest: frozenset(
+        {"partition_index", "candidate_directory_id", "voter_directory_id"}
+    ),
+    raft.RaftVoteResponse: frozenset({"partition_index", "error_code"}),
+    raft.BeginEpochRequest: frozenset({"partition_index", "voter_directory_id"}),
+    raft.EndEpochRequest: frozenset({"partition_index", "preferred_candidates"}),
+    raft.EpochResponse: frozenset({"partition_index"}),
+    raft.RaftFetchRequest: frozenset(
+        {
+            "partition",
+            "log_start_offset",
+            "partition_max_bytes",
+            "mark_after_ms",
+            "mark_to_ms",
+            "mark_clock",
+        }
+    ),
+    raft.RaftFetchResponse: frozenset(
+        {
+            "partition_index",
+            "last_stable_offset",
+            "log_start_offset",
+            "aborted_transactions",
+            "preferred_read_replica",
+        }
+    ),
+    raft.SnapshotRequest: frozenset({"partition", "replica_directory_id"}),
+    raft.SnapshotResponse: frozenset({"index"}),
 }
-_REFUSALS: Final[dict[int, RaftError]] = {code: refusal for refusal, code in _CODES.items()}
+"""The fields of the protocol's partition structs that Raft's messages do not have. Of these,
+`to_wire` sets `preferred_candidates` (version 1) and `partition_max_bytes`."""
 
 _HINTS: Final[dict[int, str]] = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "it is of another cluster than this one: is that its address"
@@ -41,271 +103,249 @@ _HINTS: Final[dict[int, str]] = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "it does not take this one for a node: who nodes are to"
     " each other needs CLUSTER_ACTION, as super.users have",
 }
-"""What to look at when a node does not answer."""
-
-Asked: TypeAlias = (
-    quorum_messages.VoteRequest
-    | quorum_messages.BeginQuorumEpochRequest
-    | quorum_messages.EndQuorumEpochRequest
-    | quorum_messages.FetchSnapshotRequest
-    | produce_and_fetch.FetchRequest
-)
-"""Requests of one member to another."""
+"""What to check when a member refuses a request."""
 
 
-def about_quorum(request: produce_and_fetch.FetchRequest) -> bool:
-    """Whether somebody follows the metadata log."""
+class WireForm:
+    """The layout of one of Raft's messages in one of the protocol's.
+
+    Raises:
+        TypeError: the message has a field without a counterpart in the protocol.
+    """
+
+    def __init__(self, message: type[Message], content: type[raft.Request | raft.Response]) -> None:
+        self.message = message
+        self.content = content
+        self._make: Callable[..., raft.Request | raft.Response] = content
+        self._topics = "topics" if "topics" in _names(message) else "responses"
+        self._topic = _struct_of(message, self._topics)
+        self.partition = _struct_of(self._topic, "partitions")
+        has_leader = "current_leader" in _names(self.partition)
+        self._leader = _struct_of(self.partition, "current_leader") if has_leader else None
+        holders = [self.partition, message, *([self._leader] if self._leader else [])]
+        self._fields: list[tuple[str, type[Struct], str]] = []
+        """Each field of `content`: its name, the struct that holds it, and its name there."""
+        for name in _field_names(content):
+            wire_name = "records" if name == "entries" else name
+            holder = next((each for each in holders if wire_name in _names(each)), None)
+            if holder is None:
+                raise TypeError(f"{content.__name__}.{name} has no field in {message.__name__}")
+            self._fields.append((name, holder, wire_name))
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The fields of the partition's struct that Raft's message does not have."""
+        used = {name for _, holder, name in self._fields if holder is self.partition}
+        return frozenset(_names(self.partition)) - used - {"current_leader"}
+
+    def write(self, content: raft.Request | raft.Response) -> Message:
+        """Return the protocol's message."""
+        message, partition = self.message(), self.partition()
+        holders: dict[type[Struct], Struct] = {self.message: message, self.partition: partition}
+        if self._leader is not None:
+            holders[self._leader] = leader = self._leader()
+            _fill(partition, current_leader=leader)
+        for name, holder, wire_name in self._fields:
+            value = _write_value(name, getattr(content, name), self.partition)
+            _fill(holders[holder], **{wire_name: value})
+        topic = self._topic()
+        _fill(topic, partitions=[partition])
+        for name in _names(self._topic):
+            if name in _TOPIC_NAMES:
+                _fill(topic, **{name: _TOPIC_NAMES[name]})
+        _fill(message, **{self._topics: [topic]})
+        return message
+
+    def read(self, message: Message) -> raft.Request | raft.Response:
+        """Return Raft's message.
+
+        Raises:
+            IndexError: the message contains no partition.
+            CorruptData: its entries are damaged.
+        """
+        partition = getattr(message, self._topics)[0].partitions[0]
+        holders: dict[type[Struct], Struct] = {self.message: message, self.partition: partition}
+        if self._leader is not None:
+            leader = partition.current_leader
+            # A response that names no leader knows none, whatever the struct's default is.
+            holders[self._leader] = leader or _fill(self._leader(), leader_id=-1)
+        return self._make(
+            **{
+                name: _read_value(name, getattr(holders[holder], wire_name))
+                for name, holder, wire_name in self._fields
+            }
+        )
+
+
+_TOPIC_NAMES: Final = {
+    "topic": METADATA_TOPIC,
+    "topic_name": METADATA_TOPIC,
+    "name": METADATA_TOPIC,
+    "topic_id": METADATA_TOPIC_ID,
+}
+
+
+def _names(struct: StructType) -> tuple[str, ...]:
+    return tuple(each.name for each in struct.__fields__)
+
+
+def _field_names(content: type[raft.Request | raft.Response]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(content))
+
+
+def _struct_of(struct: StructType, name: str) -> type[Struct]:
+    """Return the struct that a field contains, or of which it contains a list."""
+    item = next(each.item for each in struct.__fields__ if each.name == name)
+    if not isinstance(item, StructType) or not issubclass(item, Struct):
+        raise TypeError(f"{struct.__name__}.{name} contains no struct")
+    return item
+
+
+def _fill(struct: Struct, **values: object) -> Struct:
+    for name, value in values.items():
+        setattr(struct, name, value)
+    return struct
+
+
+def _write_value(name: str, value: object, partition: type[Struct]) -> object:
+    match name, value:
+        case "leader_id", None:
+            return -1
+        case _, RaftSnapshotId() | Diverging():
+            struct = _struct_of(partition, name)()
+            return _fill(struct, epoch=value.epoch, end_offset=value.end_offset)
+        case "entries", tuple():
+            return [entry.payload for entry in value]
+        case "preferred_successors", tuple():
+            return list(value)
+    return value
+
+
+def _read_value(name: str, value: object) -> object:
+    read = value
+    match name, value:
+        case "leader_id", int() if value < 0:
+            read = None
+        case "snapshot_id", SnapshotId() | FetchedSnapshotId():
+            read = RaftSnapshotId(value.end_offset, value.epoch)
+        case "diverging_epoch", DivergingEpoch():
+            read = Diverging(value.epoch, value.end_offset)
+        case "entries", _:
+            read = tuple(entries_of(_join(cast("Records | None", value))))
+        case "unaligned_records", _:
+            read = _join(cast("Records | None", value))
+        case "preferred_successors", list():
+            read = tuple(value)
+    return read
+
+
+def _join(records: Records | None) -> bytes:
+    if isinstance(records, list):
+        return b"".join(records)
+    return b"" if records is None else _read_piece(records)
+
+
+def _read_piece(piece: Piece) -> bytes:
+    return bytes(piece) if isinstance(piece, bytes | bytearray | memoryview) else piece.read()
+
+
+_REQUESTS: Final = [
+    WireForm(VoteRequest, raft.RaftVoteRequest),
+    WireForm(BeginQuorumEpochRequest, raft.BeginEpochRequest),
+    WireForm(EndQuorumEpochRequest, raft.EndEpochRequest),
+    WireForm(FetchRequest, raft.RaftFetchRequest),
+    WireForm(FetchSnapshotRequest, raft.SnapshotRequest),
+]
+_RESPONSES: Final = [
+    WireForm(VoteResponse, raft.RaftVoteResponse),
+    WireForm(BeginQuorumEpochResponse, raft.EpochResponse),
+    WireForm(EndQuorumEpochResponse, raft.EpochResponse),
+    WireForm(FetchResponse, raft.RaftFetchResponse),
+    WireForm(FetchSnapshotResponse, raft.SnapshotResponse),
+]
+FORMS: Final = (*_REQUESTS, *_RESPONSES)
+_BY_MESSAGE: Final = {form.message: form for form in FORMS}
+_BY_REQUEST: Final = {form.content: form for form in _REQUESTS}
+_ANSWER_TO: Final = {
+    asked.message: answer for asked, answer in zip(_REQUESTS, _RESPONSES, strict=True)
+}
+
+
+def about_quorum(request: FetchRequest) -> bool:
+    """Return whether a Fetch asks for the metadata log, by name or by topic id."""
     return len(request.topics) == 1 and (
         request.topics[0].topic == METADATA_TOPIC or request.topics[0].topic_id == METADATA_TOPIC_ID
     )
 
 
-# ---- requests ----
-
-
 def request_to_wire(request: raft.Request, *, cluster_id: str, to: int, wait_ms: int) -> Asked:
-    """What goes to node `to`."""
-    match request:
-        case raft.RaftVoteRequest():
-            return _vote(request, cluster_id, to)
-        case raft.BeginEpochRequest():
-            begin = quorum_messages.BeginEpochPartition(
-                leader_id=request.leader_id, leader_epoch=request.epoch
-            )
-            begin_topic = quorum_messages.BeginEpochTopic(
-                topic_name=METADATA_TOPIC, partitions=[begin]
-            )
-            return quorum_messages.BeginQuorumEpochRequest(
-                cluster_id=cluster_id, voter_id=to, topics=[begin_topic]
-            )
-        case raft.EndEpochRequest():
-            successors = [
-                quorum_messages.PreferredCandidate(candidate_id=e) for e in request.successors
+    """Return the protocol's request to node `to`.
+
+    Args:
+        request: the request.
+        cluster_id: the sender's cluster; a node of another cluster refuses the request.
+        to: the receiver, which refuses a request that is meant for another node.
+        wait_ms: how long the leader holds back the response to a fetch without news.
+    """
+    message = _BY_REQUEST[type(request)].write(request)
+    match message:
+        case VoteRequest() | BeginQuorumEpochRequest():
+            message.voter_id = to
+        case EndQuorumEpochRequest(topics=[topic]):
+            # Version 0 has a list of ids, version 1 a list of structs: the encoder takes its own.
+            (end,) = topic.partitions
+            end.preferred_candidates = [
+                PreferredCandidate(candidate_id=each) for each in end.preferred_successors
             ]
-            end = quorum_messages.EndEpochPartition(
-                leader_id=request.leader_id,
-                leader_epoch=request.epoch,
-                preferred_successors=list(request.successors),
-                preferred_candidates=successors,
-            )
-            end_topic = quorum_messages.EndEpochTopic(topic_name=METADATA_TOPIC, partitions=[end])
-            return quorum_messages.EndQuorumEpochRequest(cluster_id=cluster_id, topics=[end_topic])
-        case raft.RaftFetchRequest():
-            return _fetch(request, cluster_id, wait_ms)
-        case raft.SnapshotRequest():
-            return _fetch_snapshot(request, cluster_id)
-
-
-def _vote(request: raft.RaftVoteRequest, cluster_id: str, to: int) -> quorum_messages.VoteRequest:
-    vote = quorum_messages.VotePartition(
-        candidate_epoch=request.epoch,
-        candidate_id=request.candidate_id,
-        last_offset_epoch=request.last_epoch,
-        last_offset=request.last_offset,
-        pre_vote=request.pre_vote,
-    )
-    topic = quorum_messages.VoteTopic(topic_name=METADATA_TOPIC, partitions=[vote])
-    return quorum_messages.VoteRequest(cluster_id=cluster_id, voter_id=to, topics=[topic])
-
-
-def _fetch(
-    request: raft.RaftFetchRequest, cluster_id: str, wait_ms: int
-) -> produce_and_fetch.FetchRequest:
-    partition = produce_and_fetch.FetchPartition(
-        current_leader_epoch=request.epoch,
-        fetch_offset=request.offset,
-        last_fetched_epoch=request.last_epoch,
-        partition_max_bytes=FETCH_BYTES_MAX,
-        known_high_watermark=request.high_watermark,
-        rejoin_id=request.rejoin_id,
-    )
-    topic = produce_and_fetch.FetchTopic(
-        topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
-    )
-    return produce_and_fetch.FetchRequest(
-        cluster_id=cluster_id,
-        replica_id=request.replica_id,
-        replica_state=produce_and_fetch.FetchingReplica(replica_id=request.replica_id),
-        max_wait_ms=wait_ms,
-        min_bytes=1,
-        topics=[topic],
-    )
-
-
-def _fetch_snapshot(
-    request: raft.SnapshotRequest, cluster_id: str
-) -> quorum_messages.FetchSnapshotRequest:
-    partition = quorum_messages.PartitionSnapshot(
-        current_leader_epoch=request.epoch,
-        snapshot_id=quorum_messages.FetchedSnapshotId(
-            end_offset=request.snapshot.end_offset, epoch=request.snapshot.epoch
-        ),
-        position=request.position,
-    )
-    topic = quorum_messages.TopicSnapshot(name=METADATA_TOPIC, partitions=[partition])
-    return quorum_messages.FetchSnapshotRequest(
-        cluster_id=cluster_id,
-        replica_id=request.replica_id,
-        max_bytes=SNAPSHOT_BYTES_MAX,
-        topics=[topic],
-    )
+        case FetchRequest(topics=[topic]):
+            topic.partitions[0].partition_max_bytes = FETCH_BYTES_MAX
+            # From version 15 on the replica's id is in a struct; earlier ones have the plain field.
+            message.replica_state = FetchingReplica(replica_id=message.replica_id)
+            message.max_wait_ms, message.min_bytes = wait_ms, 1
+        case FetchSnapshotRequest():
+            message.max_bytes = SNAPSHOT_BYTES_MAX
+        case _:
+            raise TypeError(f"{type(message).__name__} is not a request of the quorum")
+    message.cluster_id = cluster_id
+    return message
 
 
 def request_of_wire(request: Asked) -> raft.Request:
-    """What was asked.
+    """Return the request that another member sent.
 
     Raises:
-        CorruptData: it is about nothing, or about several partitions.
+        CorruptData: the request does not name exactly one partition.
     """
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
         raise CorruptData(f"{type(request).__name__} is not about one partition")
-    match request:
-        case quorum_messages.VoteRequest():
-            vote = request.topics[0].partitions[0]
-            return raft.RaftVoteRequest(
-                epoch=vote.candidate_epoch,
-                candidate_id=vote.candidate_id,
-                last_epoch=vote.last_offset_epoch,
-                last_offset=vote.last_offset,
-                pre_vote=vote.pre_vote,
-            )
-        case quorum_messages.BeginQuorumEpochRequest():
-            begin = request.topics[0].partitions[0]
-            return raft.BeginEpochRequest(epoch=begin.leader_epoch, leader_id=begin.leader_id)
-        case quorum_messages.EndQuorumEpochRequest():
-            end = request.topics[0].partitions[0]
-            candidates = [each.candidate_id for each in end.preferred_candidates]
-            return raft.EndEpochRequest(
-                epoch=end.leader_epoch,
-                leader_id=end.leader_id,
-                successors=tuple(candidates or end.preferred_successors),
-            )
-        case produce_and_fetch.FetchRequest():
-            return _fetch_of_wire(request)
-        case quorum_messages.FetchSnapshotRequest():
-            wanted = request.topics[0].partitions[0]
-            return raft.SnapshotRequest(
-                epoch=wanted.current_leader_epoch,
-                replica_id=request.replica_id,
-                snapshot=raft.RaftSnapshotId(
-                    wanted.snapshot_id.end_offset, wanted.snapshot_id.epoch
-                ),
-                position=wanted.position,
-            )
-
-
-def _fetch_of_wire(request: produce_and_fetch.FetchRequest) -> raft.RaftFetchRequest:
-    partition = request.topics[0].partitions[0]
-    state = request.replica_state
-    return raft.RaftFetchRequest(
-        epoch=partition.current_leader_epoch,
-        replica_id=request.replica_id if state is None else state.replica_id,
-        offset=partition.fetch_offset,
-        last_epoch=partition.last_fetched_epoch,
-        high_watermark=partition.known_high_watermark,
-        rejoin_id=partition.rejoin_id,
-    )
-
-
-# ---- responses ----
+    content = cast("raft.Request", _BY_MESSAGE[type(request)].read(request))
+    match request, content:
+        case EndQuorumEpochRequest(topics=[topic]), raft.EndEpochRequest():
+            candidates = [each.candidate_id for each in topic.partitions[0].preferred_candidates]
+            if candidates:
+                return replace(content, preferred_successors=tuple(candidates))
+        case FetchRequest(replica_state=FetchingReplica() as state), raft.RaftFetchRequest():
+            return replace(content, replica_id=state.replica_id)
+    return content
 
 
 def response_to_wire(request: Asked, response: raft.Response) -> Message:
-    """The answer to `request`."""
-    match response:
-        case raft.RaftVoteResponse():
-            vote = quorum_messages.VotePartitionResult(
-                leader_id=_number(response.leader_id),
-                leader_epoch=response.epoch,
-                vote_granted=response.granted,
-            )
-            topic = quorum_messages.VoteTopicResult(topic_name=METADATA_TOPIC, partitions=[vote])
-            return quorum_messages.VoteResponse(topics=[topic])
-        case raft.EpochResponse():
-            epoch = quorum_messages.EpochPartitionResult(
-                error_code=_code(response.refusal),
-                leader_id=_number(response.leader_id),
-                leader_epoch=response.epoch,
-            )
-            known = quorum_messages.EpochTopicResult(topic_name=METADATA_TOPIC, partitions=[epoch])
-            if isinstance(request, quorum_messages.BeginQuorumEpochRequest):
-                return quorum_messages.BeginQuorumEpochResponse(topics=[known])
-            return quorum_messages.EndQuorumEpochResponse(topics=[known])
-        case raft.RaftFetchResponse():
-            return _fetched(response)
-        case raft.SnapshotResponse():
-            return _snapshot_fetched(response)
-
-
-def _fetched(response: raft.RaftFetchResponse) -> produce_and_fetch.FetchResponse:
-    diverging, snapshot = response.diverging, response.snapshot
-    partition = produce_and_fetch.PartitionData(
-        error_code=_code(response.refusal),
-        high_watermark=response.high_watermark,
-        current_leader=produce_and_fetch.LeaderIdAndEpoch(
-            leader_id=_number(response.leader_id), leader_epoch=response.epoch
-        ),
-        diverging_epoch=None
-        if diverging is None
-        else produce_and_fetch.DivergingEpoch(epoch=diverging[0], end_offset=diverging[1]),
-        snapshot_id=None
-        if snapshot is None
-        else produce_and_fetch.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
-        rejoined=response.rejoined,
-        records=[entry.payload for entry in response.entries],
-    )
-    topic = produce_and_fetch.FetchableTopicResponse(
-        topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
-    )
-    return produce_and_fetch.FetchResponse(responses=[topic])
-
-
-def _snapshot_fetched(response: raft.SnapshotResponse) -> quorum_messages.FetchSnapshotResponse:
-    partition = quorum_messages.PartitionSnapshotResult(
-        error_code=_code(response.refusal),
-        snapshot_id=quorum_messages.FetchedSnapshotId(
-            end_offset=response.snapshot.end_offset, epoch=response.snapshot.epoch
-        ),
-        current_leader=quorum_messages.SnapshotLeader(
-            leader_id=_number(response.leader_id), leader_epoch=response.epoch
-        ),
-        size=response.size_bytes,
-        position=response.position,
-        unaligned_records=response.data,
-    )
-    topic = quorum_messages.TopicSnapshotResult(name=METADATA_TOPIC, partitions=[partition])
-    return quorum_messages.FetchSnapshotResponse(topics=[topic])
+    """Return the protocol's response to `request`."""
+    return _ANSWER_TO[type(request)].write(response)
 
 
 def response_of_wire(response: Message) -> raft.Response:
-    """What was answered.
+    """Return the response of another member.
 
     Raises:
-        CorruptData: it is no answer to any of the quorum's requests, or its bytes have changed.
+        CorruptData: it is not a response of the quorum, it contains an error instead of a
+            partition, or its entries are damaged.
     """
+    form = _BY_MESSAGE.get(type(response))
+    if form is None or form not in _RESPONSES:
+        raise CorruptData(f"{type(response).__name__} is not a response of a quorum's member")
     try:
-        match response:
-            case quorum_messages.VoteResponse():
-                vote = response.topics[0].partitions[0]
-                return raft.RaftVoteResponse(
-                    epoch=vote.leader_epoch,
-                    leader_id=_node(vote.leader_id),
-                    granted=vote.vote_granted,
-                )
-            case (
-                quorum_messages.BeginQuorumEpochResponse()
-                | quorum_messages.EndQuorumEpochResponse()
-            ):
-                epoch = response.topics[0].partitions[0]
-                return raft.EpochResponse(
-                    refusal=_refusal(epoch.error_code),
-                    epoch=epoch.leader_epoch,
-                    leader_id=_node(epoch.leader_id),
-                )
-            case produce_and_fetch.FetchResponse():
-                return _fetched_of_wire(response.responses[0].partitions[0])
-            case quorum_messages.FetchSnapshotResponse():
-                return _snapshot_of_wire(response.topics[0].partitions[0])
+        return cast("raft.Response", form.read(response))
     except IndexError:
         code = getattr(response, "error_code", 0)
         if code in _HINTS:
@@ -313,61 +353,3 @@ def response_of_wire(response: Message) -> raft.Response:
         raise CorruptData(
             f"{type(response).__name__} with error {code} says nothing about the metadata log"
         ) from None
-    raise CorruptData(f"{type(response).__name__} is no answer of a quorum's member")
-
-
-def _fetched_of_wire(partition: produce_and_fetch.PartitionData) -> raft.RaftFetchResponse:
-    leader = partition.current_leader or produce_and_fetch.LeaderIdAndEpoch()
-    diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
-    return raft.RaftFetchResponse(
-        epoch=leader.leader_epoch,
-        leader_id=_node(leader.leader_id),
-        refusal=_refusal(partition.error_code),
-        high_watermark=partition.high_watermark,
-        entries=tuple(entries_of(_whole(partition.records))),
-        diverging=None if diverging is None else (diverging.epoch, diverging.end_offset),
-        snapshot=None
-        if snapshot is None
-        else raft.RaftSnapshotId(snapshot.end_offset, snapshot.epoch),
-        rejoined=partition.rejoined,
-    )
-
-
-def _snapshot_of_wire(partition: quorum_messages.PartitionSnapshotResult) -> raft.SnapshotResponse:
-    leader = partition.current_leader or quorum_messages.SnapshotLeader(leader_id=-1)
-    return raft.SnapshotResponse(
-        epoch=leader.leader_epoch,
-        leader_id=_node(leader.leader_id),
-        refusal=_refusal(partition.error_code),
-        snapshot=raft.RaftSnapshotId(partition.snapshot_id.end_offset, partition.snapshot_id.epoch),
-        size_bytes=partition.size,
-        position=partition.position,
-        data=_whole(partition.unaligned_records),
-    )
-
-
-def _whole(records: Records | None) -> bytes:
-    if isinstance(records, list):
-        return b"".join(records)
-    return b"" if records is None else _bytes_of(records)
-
-
-def _bytes_of(piece: Piece) -> bytes:
-    return bytes(piece) if isinstance(piece, bytes | bytearray | memoryview) else piece.read()
-
-
-def _number(node_id: int | None) -> int:
-    return -1 if node_id is None else node_id
-
-
-def _node(number: int) -> int | None:
-    return None if number < 0 else number
-
-
-def _code(refusal: RaftError | None) -> int:
-    return ErrorCode.NONE if refusal is None else _CODES[refusal]
-
-
-def _refusal(code: int) -> RaftError | None:
-    """Codes that a member does not use mean that it would not help."""
-    return None if code == ErrorCode.NONE else _REFUSALS.get(code, RaftError.NOT_LEADER)

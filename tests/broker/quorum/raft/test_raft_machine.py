@@ -12,9 +12,7 @@ from streamlog.broker.quorum.raft.raft_messages import (
     Entry,
     EpochResponse,
     FlushLog,
-    Halt,
     QuorumState,
-    RaftError,
     RaftFetchRequest,
     RaftFetchResponse,
     RaftSnapshotId,
@@ -22,12 +20,17 @@ from streamlog.broker.quorum.raft.raft_messages import (
     RaftVoteResponse,
     Reply,
     ReplyEntries,
-    ResignRaftLeader,
     SendMessage,
-    TruncateEntries,
 )
 from streamlog.broker.quorum.raft.raft_state import CORRECT, EpochChain, RaftRole, RaftRules
+from streamlog.broker.replication.replica_state import (
+    Diverging,
+    LoseLeadership,
+    StopReplica,
+    Truncate,
+)
 from streamlog.errors import NotLeader
+from streamlog.protocol.error_codes import ErrorCode
 from tests.broker.quorum.members import TIMEOUTS, Cluster
 
 
@@ -68,13 +71,13 @@ def test_a_sync_that_began_before_a_cut_proves_nothing(trusts: bool) -> None:
     def fetched(**what: object) -> list[Effect]:
         sent = [each for each in raft.on_tick(20) if isinstance(each, SendMessage)]
         request_id = sent[0].request_id if sent else raft._last_request_id
-        told = RaftFetchResponse(epoch=1, leader_id=0, high_watermark=0)
+        told = RaftFetchResponse(leader_epoch=1, leader_id=0, high_watermark=0)
         return raft.on_fetched(0, request_id, replace(told, **what), 20)  # type: ignore[arg-type]
 
-    raft.on_begin_epoch(BeginEpochRequest(epoch=1, leader_id=0), 1, 0)
+    raft.on_begin_epoch(BeginEpochRequest(leader_epoch=1, leader_id=0), 1, 0)
     first = Entry(base_offset=0, count=2, epoch=1, payload=b"lost")
     flush = next(each for each in fetched(entries=(first,)) if isinstance(each, FlushLog))
-    assert TruncateEntries(0) in fetched(diverging=(0, 0))
+    assert Truncate(0) in fetched(diverging_epoch=Diverging(0, 0))
     fetched(entries=(replace(first, payload=b"kept"),))
     raft.on_flushed(flush.generation, flush.end_offset, 30)
     assert raft.flushed_end == (2 if trusts else 0)
@@ -84,10 +87,12 @@ def test_a_leader_of_an_older_epoch_is_told() -> None:
     cluster = elected()
     ahead = cluster.raft(2)
     ahead.on_vote_request(_vote(epoch=5), 900, cluster.now_ms)
-    effects = ahead.on_begin_epoch(BeginEpochRequest(epoch=1, leader_id=0), 901, cluster.now_ms)
-    told = EpochResponse(refusal=RaftError.FENCED_EPOCH, epoch=5, leader_id=None)
+    effects = ahead.on_begin_epoch(
+        BeginEpochRequest(leader_epoch=1, leader_id=0), 901, cluster.now_ms
+    )
+    told = EpochResponse(error_code=ErrorCode.FENCED_LEADER_EPOCH, leader_epoch=5, leader_id=None)
     assert effects == [Reply(901, told)]
-    assert ResignRaftLeader(1) in cluster.raft(0).on_epoch_response(2, -1, told, cluster.now_ms)
+    assert LoseLeadership(1, ()) in cluster.raft(0).on_epoch_response(2, -1, told, cluster.now_ms)
     assert cluster.raft(0).epoch == 5
 
 
@@ -95,13 +100,13 @@ def test_a_leader_that_nobody_tells_of_a_later_epoch_leads_on() -> None:
     cluster = elected(RaftRules(no_begin_fence=True))
     ahead = cluster.raft(2)
     ahead.on_vote_request(_vote(epoch=5), 900, cluster.now_ms)
-    begin = BeginEpochRequest(epoch=1, leader_id=0)
+    begin = BeginEpochRequest(leader_epoch=1, leader_id=0)
     assert ahead.on_begin_epoch(begin, 901, cluster.now_ms) == [], "it stays behind for ever"
     assert cluster.raft(0).is_leader
 
 
 def test_nobody_is_believed_about_a_third() -> None:
-    hearsay = RaftVoteResponse(epoch=0, leader_id=2, granted=False)
+    hearsay = RaftVoteResponse(leader_epoch=0, leader_id=2, vote_granted=False)
     believes = Cluster(3, rules=RaftRules(trust_leader_hint=True))
     believes.raft(0).on_vote_response(1, -1, hearsay, 10)
     assert believes.raft(0).leader_id == 2, "and asks it in vain until its time is up, and again"
@@ -129,14 +134,20 @@ def test_entries_of_earlier_epochs_are_not_committed_by_count(by_count: bool) ->
     for now_ms in (1_000, 1_001):
         sent = [each for each in raft.on_tick(now_ms) if isinstance(each, SendMessage)]
         asked = sent[0].request_id if sent else raft._last_request_id - 1
-        yes = RaftVoteResponse(epoch=raft.epoch, leader_id=None, granted=True)
+        yes = RaftVoteResponse(leader_epoch=raft.epoch, leader_id=None, vote_granted=True)
         raft.on_vote_response(1, asked, yes, now_ms)
     assert raft.is_leader
-    fetch = RaftFetchRequest(epoch=4, replica_id=1, offset=2, last_epoch=2, high_watermark=0)
+    fetch = RaftFetchRequest(
+        current_leader_epoch=4,
+        replica_id=1,
+        fetch_offset=2,
+        last_fetched_epoch=2,
+        known_high_watermark=0,
+    )
     raft.on_fetch(fetch, 1, 1_002)
     assert raft.high_watermark == (2 if by_count else 0)
     raft.on_flushed(0, 3, 1_003)
-    raft.on_fetch(replace(fetch, offset=3, last_epoch=4), 2, 1_004)
+    raft.on_fetch(replace(fetch, fetch_offset=3, last_fetched_epoch=4), 2, 1_004)
     assert raft.high_watermark == 3
 
 
@@ -147,7 +158,7 @@ def test_a_leader_that_hears_of_no_majority_resigns() -> None:
     deadline_ms = began_ms + TIMEOUTS.fetch_ms * 3 // 2
     assert raft.on_tick(deadline_ms - 1) is not None
     assert raft.is_leader
-    assert ResignRaftLeader(1) in raft.on_tick(deadline_ms)
+    assert LoseLeadership(1, ()) in raft.on_tick(deadline_ms)
     assert raft.role is RaftRole.RESIGNED
 
 
@@ -155,7 +166,13 @@ def test_one_follower_is_majority_enough() -> None:
     cluster = elected()
     raft = cluster.raft(0)
     later_ms = cluster.now_ms + TIMEOUTS.fetch_ms
-    fetch = RaftFetchRequest(epoch=1, replica_id=1, offset=1, last_epoch=1, high_watermark=1)
+    fetch = RaftFetchRequest(
+        current_leader_epoch=1,
+        replica_id=1,
+        fetch_offset=1,
+        last_fetched_epoch=1,
+        known_high_watermark=1,
+    )
     raft.on_fetch(fetch, 900, later_ms)
     raft.on_tick(cluster.now_ms + TIMEOUTS.fetch_ms * 3 // 2)
     assert raft.is_leader
@@ -166,7 +183,9 @@ def test_who_hears_of_a_leader_would_elect_nobody() -> None:
     effects = cluster.raft(1).on_vote_request(
         _vote(epoch=1, pre_vote=True), 900, cluster.now_ms + 100
     )
-    assert effects == [Reply(900, RaftVoteResponse(epoch=1, leader_id=0, granted=False))]
+    assert effects == [
+        Reply(900, RaftVoteResponse(leader_epoch=1, leader_id=0, vote_granted=False))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +197,9 @@ def test_a_vote_goes_to_a_log_that_lacks_nothing(
     cluster = elected()
     request = _vote(epoch=2, last_epoch=last_epoch, last_offset=last_offset)
     effects = cluster.raft(1).on_vote_request(request, 900, cluster.now_ms)
-    assert effects[-1] == Reply(900, RaftVoteResponse(epoch=2, leader_id=None, granted=granted))
+    assert effects[-1] == Reply(
+        900, RaftVoteResponse(leader_epoch=2, leader_id=None, vote_granted=granted)
+    )
 
 
 def test_one_vote_in_an_epoch_also_after_a_restart() -> None:
@@ -187,7 +208,9 @@ def test_one_vote_in_an_epoch_also_after_a_restart() -> None:
     cluster.restart(1)
     rival = replace(_vote(epoch=2), candidate_id=0)
     effects = cluster.raft(1).on_vote_request(rival, 901, 0)
-    assert effects[-1] == Reply(901, RaftVoteResponse(epoch=2, leader_id=None, granted=False))
+    assert effects[-1] == Reply(
+        901, RaftVoteResponse(leader_epoch=2, leader_id=None, vote_granted=False)
+    )
 
 
 def test_a_fetch_waits_for_news() -> None:
@@ -205,7 +228,7 @@ def test_what_does_not_follow_is_dropped_and_said() -> None:
     cluster.append(0, b"x")
     mail = next(each for each in cluster.mail if each.receiver == 1)
     gap = Entry(base_offset=7, count=1, epoch=1, payload=b"x")
-    response = RaftFetchResponse(epoch=1, leader_id=0, high_watermark=1, entries=(gap,))
+    response = RaftFetchResponse(leader_epoch=1, leader_id=0, high_watermark=1, entries=(gap,))
     effects = cluster.raft(1).on_fetched(0, mail.request_id, response, cluster.now_ms)
     assert [type(each) for each in effects] == [Complain]
     assert cluster.raft(1).end_offset == 1
@@ -215,9 +238,11 @@ def test_who_would_have_to_cut_off_what_is_committed_halts() -> None:
     cluster = elected()
     cluster.append(0, b"x")
     mail = next(each for each in cluster.mail if each.receiver == 1)
-    parting = RaftFetchResponse(epoch=1, leader_id=0, high_watermark=1, diverging=(0, 0))
+    parting = RaftFetchResponse(
+        leader_epoch=1, leader_id=0, high_watermark=1, diverging_epoch=Diverging(0, 0)
+    )
     (effect,) = cluster.raft(1).on_fetched(0, mail.request_id, parting, cluster.now_ms)
-    assert isinstance(effect, Halt)
+    assert isinstance(effect, StopReplica)
     assert "everything before 1 is committed" in effect.reason
 
 
@@ -226,7 +251,9 @@ def test_a_second_answer_does_not_count() -> None:
     cluster.append(0, b"x")
     mail = next(each for each in cluster.mail if each.receiver == 1)
     cluster.settle()
-    parting = RaftFetchResponse(epoch=1, leader_id=0, high_watermark=1, diverging=(0, 0))
+    parting = RaftFetchResponse(
+        leader_epoch=1, leader_id=0, high_watermark=1, diverging_epoch=Diverging(0, 0)
+    )
     assert cluster.raft(1).on_fetched(0, mail.request_id, parting, cluster.now_ms) == []
 
 
@@ -240,7 +267,9 @@ def test_a_wiped_voter_does_not_vote_before_it_is_in_again() -> None:
     cluster.restart(1)
     raft = cluster.raft(1)
     effects = raft.on_vote_request(_vote(epoch=9, candidate_id=2, last_epoch=9), 900, 0)
-    assert effects[-1] == Reply(900, RaftVoteResponse(epoch=9, leader_id=None, granted=False))
+    assert effects[-1] == Reply(
+        900, RaftVoteResponse(leader_epoch=9, leader_id=None, vote_granted=False)
+    )
 
 
 def test_a_wiped_voter_is_in_again_after_an_entry_that_the_others_commit() -> None:
@@ -275,12 +304,19 @@ def test_who_is_no_voter_is_not_let_in(anybody: bool) -> None:
     cluster.settle()
     leader = cluster.raft(0)
     asked = RaftFetchRequest(
-        epoch=1, replica_id=7, offset=0, last_epoch=0, high_watermark=0, rejoin_id=77
+        current_leader_epoch=1,
+        replica_id=7,
+        fetch_offset=0,
+        last_fetched_epoch=0,
+        known_high_watermark=0,
+        rejoin_id=77,
     )
     effects = leader.on_fetch(asked, 900, 0)
     for flush in [each for each in effects if isinstance(each, FlushLog)]:
         leader.on_flushed(flush.generation, flush.end_offset, 0)
-    effects = leader.on_fetch(replace(asked, offset=leader.end_offset, last_epoch=1), 901, 0)
+    effects = leader.on_fetch(
+        replace(asked, fetch_offset=leader.end_offset, last_fetched_epoch=1), 901, 0
+    )
     told = [each.response.rejoined for each in effects if isinstance(each, ReplyEntries)]
     assert told == [anybody]
 
@@ -301,9 +337,9 @@ def _vote(
     pre_vote: bool = False,
 ) -> RaftVoteRequest:
     return RaftVoteRequest(
-        epoch=epoch,
+        candidate_epoch=epoch,
         candidate_id=candidate_id,
-        last_epoch=last_epoch,
+        last_offset_epoch=last_epoch,
         last_offset=last_offset,
         pre_vote=pre_vote,
     )
