@@ -202,7 +202,7 @@ class ShuffleWriter:
     def tell(self, source: Source, mark: ProvenanceMark) -> None:
         """A mark into all partitions of the topics that have this source."""
         own = identity(source)
-        fields = (max(mark.time_ms, 0), None, None, ((MARK, pack_mark(mark, own)),))
+        fields = (max(mark.turn_ms, 0), None, None, ((MARK, pack_mark(mark, own)),))
         for topic, shuffle in self._shuffles.items():
             for partition in range(shuffle.partitions if own in shuffle.ranks else 0):
                 writer = self._writer(topic, partition, shuffle.ranks[own])

@@ -27,7 +27,7 @@ from streamlog.records.control_batches import TimeMark
 from streamlog.records.record_columns import RecordColumns
 from streamlog.snapshots import PendingRecords, StagedRecords, TaskEntry
 from streamlog.tables.stores.store import Changes
-from streamlog.windows.emit import Source
+from streamlog.windows.emit import UNKNOWN_MS, Source
 
 Count: TypeAlias = tuple[str, int]
 Dropped: TypeAlias = tuple[str, str, int]
@@ -342,11 +342,12 @@ class TaskRun:
             self._effects.commit(self._task, changes)
 
     def _tell_cuts(self) -> None:
-        """To those behind: nothing of an input that was cut comes before that time.
+        """Tell downstream tasks that no record of a cut input comes before the end of the history.
 
-        A live task would hear it from the first record beyond the cut, or from a mark: there is
-        one, and stream time comes to the end of the history with it, if not further.
+        The mark says so of the order, by its merge key, and leaves the input's time as it is. A
+        timer due at T must not fire here: the record beyond the cut is at T or later, but a node
+        upstream may drop it, and then it moves no time (docs/decisions/012, rule 8).
         """
-        mark = ProvenanceMark(self._until_ms, self._until_ms, BUSY_MS)
+        mark = ProvenanceMark(self._until_ms, UNKNOWN_MS, BUSY_MS)
         for place in sorted(self._task.cuts):
             self._effects.tell(place, mark)

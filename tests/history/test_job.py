@@ -194,7 +194,7 @@ def test_a_missing_topic_is_told_by_name(tmp_path: Path) -> None:
             pass
 
     asyncio.run(make())
-    with pytest.raises(TopologyError, match="'orders' is read by 'till' but is not there"):
+    with pytest.raises(TopologyError, match="topic 'orders' is read by 'till' but does not exist"):
         till.app.backfill().run()
 
 

@@ -81,7 +81,11 @@ def rows_of(tasks: list[FinishedTask], program: Program, directory: Path) -> Res
     return found
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 4))
+FIRST_SEEDS = sorted({*range(0, SEEDS, 4), 24})
+"""In 25, the record beyond the cut is dropped in front of a punctuation."""
+
+
+@pytest.mark.parametrize("first", FIRST_SEEDS)
 def test_a_history_writes_what_the_driver_writes(tmp_path: Path, first: int) -> None:
     warnings.simplefilter("ignore", UserWarning)
     for seed in range(first, first + 4):
@@ -98,8 +102,9 @@ def test_a_history_writes_what_the_driver_writes(tmp_path: Path, first: int) -> 
             assert rows <= expected[at], f"seed {seed}, cut at {until_ms}: {program.told}"
 
 
-CUT_SEEDS = range(100) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else (35, 44)
-"""35 and 44: a source goes on while a filter leaves out its records, in front of timers."""
+CUT_SEEDS = range(100) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else (35, 44, 92)
+"""35 and 44: a filter drops the later records of a source, in front of timers. 92: records wait at
+the cut for a source whose timers have come less far."""
 
 
 @pytest.mark.parametrize("seed", CUT_SEEDS)

@@ -423,6 +423,12 @@ class _Source:
             return self.time_ms
         return max(self.heard_ms, min(self.heard_turn_ms, reached_ms))
 
+    def come_to(self, turn_ms: int, reached_ms: int) -> int:
+        """Return the time of the source where no record before the merge key `turn_ms` is left."""
+        if self.waiting:
+            return max(self.released_ms, min(turn_ms, self.waiting[0][4]))
+        return self.kept_up_ms(reached_ms)
+
     def held_ms(self, reached_ms: int) -> int:
         """Return the time beyond which this source holds back the others.
 
@@ -749,15 +755,20 @@ class MergedInput(Input):
         #    merge key (10:05), and stream time waits for `a`, which holds it at 10:00.
         # 3. As 2, and `a` has been idle for `idle_after_ms`: stream time is 10:05, that of `b`.
         # 4. All are idle: stream time is the largest, because no source holds back another.
-        if self._taken < len(self._ready) or any(each.waiting for each in self._sources):
+        # 5. `a` has a record at 10:10, which waits for `b`, busy at 10:05: stream time is 10:05. It
+        #    is so whether or not marks said on the way that `a` had come to 10:05.
+        if self._taken < len(self._ready):
             return
-        if not any(each.is_busy for each in self._sources):
+        if not any(each.is_busy or each.waiting for each in self._sources):
             heard_ms = max(each.heard_ms for each in self._sources)
             self._reached_ms = max(self._reached_ms, heard_ms)
-        turns = [each.heard_turn_ms for each in self._sources]
+        turns = [
+            each.waiting[0][0] if each.waiting else each.heard_turn_ms for each in self._sources
+        ]
         bounds = [bound[0] for bound, _ in self._bounds()]
-        self.turn_ms = max(self.turn_ms, min([*bounds, max(turns)]))
-        kept_up = [(each, each.kept_up_ms(self._reached_ms)) for each in self._sources]
+        bound_ms = min([*bounds, max(turns)])
+        self.turn_ms = max(self.turn_ms, bound_ms)
+        kept_up = [(each, each.come_to(bound_ms, self._reached_ms)) for each in self._sources]
         live = [time_ms for each, time_ms in kept_up if not self._is_idle(each)]
         times = live or [max(time_ms for _, time_ms in kept_up)]
         self.time_ms = max(self.time_ms, min(times))

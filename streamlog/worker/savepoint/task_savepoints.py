@@ -169,13 +169,16 @@ class TaskSavepoints:
         return self._ends[part]
 
     def _marks(self, task: Task) -> list[SinkBatch]:
-        """To those behind: nothing of an input that was cut comes before that time."""
-        mark = ProvenanceMark(self._cut.until_ms, self._cut.until_ms, BUSY_MS)
+        """Return marks for downstream tasks: no record of a cut input comes before the savepoint.
+
+        They bring on the order and not the time (docs/decisions/012, rule 8).
+        """
+        mark = ProvenanceMark(self._cut.until_ms, UNKNOWN_MS, BUSY_MS)
         found: list[SinkBatch] = []
         for source in sorted(task.cuts):
             headers = [((MARK, pack_mark(mark, identity(source))),)]
             found += [
-                SinkBatch(topic, partition, [max(mark.time_ms, 0)], [None], [None], headers)
+                SinkBatch(topic, partition, [max(mark.turn_ms, 0)], [None], [None], headers)
                 for topic in self._behind(source)
                 for partition in range(self._counts[topic])
             ]
