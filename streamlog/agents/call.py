@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamlog.agents.feed import Pace
 from streamlog.agents.results import Results
@@ -22,6 +22,7 @@ from streamlog.processing.column_batch import exit_failure
 from streamlog.processing.outbox import CallResult, TaskCall
 from streamlog.record import Record
 from streamlog.records.batch import LogRecord as RawRecord
+from streamlog.serdes.erased_types import AnyRecord, UserKey, UserValue
 
 
 async def await_call(call: TaskCall) -> CallResult:
@@ -76,14 +77,14 @@ class Dealer(Protocol):
 class AgentCall:
     """One call of the function."""
 
-    def __init__(self, dealer: Dealer, agent: Agent[Any, Any]) -> None:
+    def __init__(self, dealer: Dealer, agent: Agent[UserKey, UserValue]) -> None:
         self._dealer = dealer
         self._name = agent.name
         self._answers = agent.answers
         self._slice: Slice | None = None
         self._held: list[Slice] = []
         """Those with records of the list in hand, or of the one that is being gathered."""
-        self._gathered: list[tuple[SlicePart, Record[Any, Any]]] | None = None
+        self._gathered: list[tuple[SlicePart, AnyRecord]] | None = None
         """The list that is being gathered; nobody has seen it yet."""
         self._again: deque[Slice] = deque()
         """To be given again, before any others."""
@@ -111,7 +112,7 @@ class AgentCall:
             else:
                 return slice_
 
-    async def gather(self, n: int, within_ms: int) -> list[Record[Any, Any]] | None:
+    async def gather(self, n: int, within_ms: int) -> list[AnyRecord] | None:
         """The next records as a list; None at the end of the stream."""
         self.finish()
         gathered = self._gathered = []

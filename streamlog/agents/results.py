@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from streamlog.agents.slices import Slice
 from streamlog.dsl.agent import Agent
@@ -20,6 +19,7 @@ from streamlog.durations import when_ms
 from streamlog.processing.column_batch import serialize_column
 from streamlog.processing.outbox import SinkBatch
 from streamlog.record import Record
+from streamlog.serdes.erased_types import UserKey, UserValue
 
 RESULTS_MAX = 1_000
 """Results that wait to be written; the calls that yield more wait too."""
@@ -36,7 +36,7 @@ class Results:
 
     def __init__(
         self,
-        agent: Agent[Any, Any],
+        agent: Agent[UserKey, UserValue],
         write: Write,
         *,
         is_more_to_come: Callable[[], bool] = lambda: False,
@@ -140,7 +140,9 @@ class Results:
         if batches:
             await self._write(batches)
 
-    def _batches(self, slice_: Slice, results: Sequence[tuple[int, bool, Any]]) -> list[SinkBatch]:
+    def _batches(
+        self, slice_: Slice, results: Sequence[tuple[int, bool, UserValue]]
+    ) -> list[SinkBatch]:
         sink = self._agent.sink
         if sink is None:
             return []
@@ -163,7 +165,7 @@ class Results:
         return [SinkBatch(sink.name, None, times, keys, raw_values, partitioner=by)]
 
     def _one(
-        self, sink: Topic[Any, Any], slice_: Slice, result: tuple[int, bool, Any]
+        self, sink: Topic[UserKey, UserValue], slice_: Slice, result: tuple[int, bool, UserValue]
     ) -> SinkBatch:
         row, alone, value = result
         raw, source = slice_.raws[row], slice_.part.topic.spec

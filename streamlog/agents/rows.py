@@ -11,13 +11,14 @@ which tables (`dsl/writable_tables`), and committing (`worker`, `testing`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from streamlog.agents.slices import RowAt, Slice, Written
 from streamlog.dsl.agent import Agent
 from streamlog.errors import UsageError
 from streamlog.processing.table_rows import TableRows, local_key, not_local_error, serialize_value
 from streamlog.processing.tables.writable_table import RowWrite
+from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.tables.state.store_transaction import overlay
 
 TablePart: TypeAlias = tuple[str, int]
@@ -138,12 +139,12 @@ class RowsHeld(Protocol):
 class CallRows:
     """The rows that one call has at hand."""
 
-    def __init__(self, agent: Agent[Any, Any], shared: AgentRows, call: RowsHeld) -> None:
+    def __init__(self, agent: Agent[UserKey, UserValue], shared: AgentRows, call: RowsHeld) -> None:
         self._agent = agent
         self._shared = shared
         self._call = call
 
-    def get(self, table: str, key: object) -> Any:  # noqa: ANN401 - of the user's type
+    def get(self, table: str, key: object) -> UserValue:
         """See `LocalTables`."""
         rows, hand, at = self._of(table, key)
         written = hand.slice.written.get(at) or self._shared.get(at[:2], at[2])
@@ -160,7 +161,7 @@ class CallRows:
         stored = None if data is None else rows.stored(data)
         slice_.write(at, Written(data, stored, timestamp_ms), keep=self._shared.keep)
 
-    def range(self, table: str) -> Iterator[tuple[Any, Any]]:
+    def range(self, table: str) -> Iterator[tuple[UserKey, UserValue]]:
         """See `LocalTables`."""
         rows = self._shared.table(self._agent.name, table)
         hand = self._hand(table)

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from streamlog.agents.asks import Answer, no_answer
 from streamlog.agents.call import AgentCall
@@ -34,6 +34,7 @@ from streamlog.processing.error_handling import DeadLetterRecord, NodeFailures
 from streamlog.processing.outbox import Drop, Reason, SinkBatch
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord as RawRecord
+from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.tables.local_rows import LOCAL_TABLES
 
 Hand: TypeAlias = Sequence[tuple[SlicePart, RawRecord]]
@@ -129,7 +130,7 @@ class AgentRun:
 
     def __init__(
         self,
-        agent: Agent[Any, Any],
+        agent: Agent[UserKey, UserValue],
         write: Write,
         alarm: AgentAlarm,
         *,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamlog.agents.asks import Answer, asks_of, no_answer
 from streamlog.agents.offsets import AgentProgress
@@ -20,7 +20,7 @@ from streamlog.processing.column_batch import deserialize_column, map_until_erro
 from streamlog.processing.inputs.record_queue import EventTimes, seconds_hint
 from streamlog.record import Record
 from streamlog.records.batch import LogRecord as RawRecord
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserKey, UserValue
 from streamlog.windows.emit import FAR_MS
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 class SlicePart:
     """A partition that an agent reads."""
 
-    def __init__(self, topic: Topic[Any, Any], partition: int, progress: AgentProgress) -> None:
+    def __init__(
+        self, topic: Topic[UserKey, UserValue], partition: int, progress: AgentProgress
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.progress = progress
@@ -97,8 +99,8 @@ class Slice:
         self.given = 0
         """How many have been handed out; the last of them is in hand."""
         self.raws = list(raws)
-        self.values: list[Any] = []
-        self.results: list[tuple[int, bool, Any]] = []
+        self.values: list[UserValue] = []
+        self.results: list[tuple[int, bool, UserValue]] = []
         """What was yielded: for which row, whether for it alone, and what."""
         self.failure: ProcessingError | None = None
         """Of the record behind the last one."""
@@ -114,7 +116,7 @@ class Slice:
         self._answer = answer
         self._node = node
         self._settled = 0
-        self._keys: list[Any] | None = None
+        self._keys: list[UserKey] | None = None
         self.values = self._read(part.topic.spec.value, [raw.value for raw in self.raws])
         self._times = self._read_times(EventTimes.of(part.topic.spec, now_ms))
 
@@ -144,7 +146,7 @@ class Slice:
         self._written_by = self.given - 1
         self._keep = keep
 
-    def keys(self) -> Sequence[Any]:
+    def keys(self) -> Sequence[UserKey]:
         """The keys of those not handed out yet (and None before); may end the slice earlier."""
         if self._keys is None:
             column = [raw.key for raw in self.raws[self.given :]]
@@ -156,7 +158,7 @@ class Slice:
         """The event time of one of them."""
         return self._times[row]
 
-    def record(self, row: int) -> Record[Any, Any]:
+    def record(self, row: int) -> AnyRecord:
         """One of them with its coordinates."""
         part, raw, key = self.part, self.raws[row], self.keys()[row]
         timestamp = moment(self.timestamp_ms(row))
@@ -204,7 +206,7 @@ class Slice:
             if ask is not None:
                 self._answer(ask, data)
 
-    def _read(self, serde: Serde[Any], column: list[bytes | None]) -> list[Any]:
+    def _read(self, serde: AnySerde, column: list[bytes | None]) -> list[UserValue]:
         """A column from the next row on."""
         try:
             return deserialize_column(serde, column)
@@ -222,7 +224,7 @@ class Slice:
         """The event times; the slice ends before a record that has none."""
         extract = self.part.topic.spec.timestamp
 
-        def time_of(raw: RawRecord, value: Any) -> int:  # noqa: ANN401 - the topic's values
+        def time_of(raw: RawRecord, value: UserValue) -> int:
             timestamp_ms = raw.timestamp_ms
             if extract is not None and value is not None:
                 timestamp_ms = when_ms(extract(value))

@@ -15,7 +15,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from streamlog.errors import CorruptData
 from streamlog.nodes.stream_nodes import Node
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.serdes import form_of
+from streamlog.serdes.erased_types import AnySerde, JsonValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.topology import Subtopology, Topology
 from streamlog.windows.definitions import Windows
@@ -47,19 +48,19 @@ class StoreEntry(msgspec.Struct, frozen=True):
     node: str
     kind: str
     changelog: str
-    content: dict[str, Any]
+    content: dict[str, JsonValue]
     """By path in the node: the forms of its serdes and the definition of its windows."""
 
 
 class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """A topology as plain data."""
 
-    nodes: dict[str, dict[str, Any]]
+    nodes: dict[str, dict[str, JsonValue]]
     """By name: kind, parents (`after`) and details."""
     stores: dict[str, StoreEntry]
     changelogs: dict[str, list[str]]
     """The inputs whose positions each changelog keeps."""
-    topics: dict[str, dict[str, Any]]
+    topics: dict[str, dict[str, JsonValue]]
     """The forms of keys and values."""
 
     @classmethod
@@ -124,8 +125,8 @@ def names_of(topology: Topology) -> dict[str, str]:
     return names
 
 
-def _describe_node(node: Node, names: Mapping[str, str]) -> dict[str, Any]:
-    described: dict[str, Any] = {"kind": type(node).__name__}
+def _describe_node(node: Node, names: Mapping[str, str]) -> dict[str, JsonValue]:
+    described: dict[str, JsonValue] = {"kind": type(node).__name__}
     if node.parents:
         described["after"] = [names[parent] for parent in node.parents]
     for name, value in _fields(node):
@@ -135,7 +136,7 @@ def _describe_node(node: Node, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _fields(value: object) -> Iterator[tuple[str, object]]:
-    for each in dataclasses.fields(cast("Any", value)):
+    for each in dataclasses.fields(cast("Node", value)):
         yield each.name, getattr(value, each.name)
 
 
@@ -165,7 +166,7 @@ def _plain_object(value: object) -> object:
     if isinstance(value, type):
         return value.__qualname__
     if _is_serde(value):
-        return {SERDE: form_of(cast("Any", value))}
+        return {SERDE: form_of(cast("AnySerde", value))}
     kind = STORED_KINDS.get(type(value).__qualname__, type(value).__qualname__)
     if not dataclasses.is_dataclass(value):
         return kind
@@ -173,7 +174,7 @@ def _plain_object(value: object) -> object:
     return {"kind": kind, **fields}
 
 
-def _forms(spec: TopicSpec) -> dict[str, Any]:
+def _forms(spec: TopicSpec) -> dict[str, JsonValue]:
     return {"key": form_of(spec.key), "value": form_of(spec.value)}
 
 
@@ -186,7 +187,7 @@ def _owners(value: object) -> Iterator[tuple[str, object]]:
             yield from _owners(part)
 
 
-def _content(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
+def _content(value: object, path: str = "") -> Iterator[tuple[str, JsonValue]]:
     """Yield what determines the rows of a node's stores: serdes and windows, by path."""
     if isinstance(value, Windows):
         kept = [(name, part) for name, part in _fields(value) if name not in CHANGEABLE]

@@ -9,11 +9,10 @@ one clock; a function that changed is another one, for which marks of the old on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2s
 from types import CodeType, FunctionType
-from typing import Any
 
 from streamlog.nodes.stream_nodes import Entry
 from streamlog.nodes.topic_spec import TopicSpec
@@ -35,7 +34,7 @@ def clock_name(app_id: str, topic: TopicSpec) -> str:
     return clock_of(app_id, digest.hexdigest())
 
 
-def _parts(item: Any, depth: int) -> Iterator[str]:  # noqa: ANN401 - whatever a function holds
+def _parts(item: object, depth: int) -> Iterator[str]:
     """Yield what distinguishes this item, as text that is equal in every process."""
     held = _contents(item)
     if held is None:
@@ -49,7 +48,7 @@ def _parts(item: Any, depth: int) -> Iterator[str]:  # noqa: ANN401 - whatever a
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
-def _contents(item: Any) -> Iterable[object] | None:  # noqa: ANN401 - as above
+def _contents(item: object) -> Iterable[object] | None:
     """Return the parts of an item; None if it counts as a whole."""
     match item:
         case CodeType():
@@ -71,7 +70,7 @@ def _cells(function: FunctionType) -> list[object]:
     return [cell.cell_contents for cell in cells if cell.cell_contents is not function]
 
 
-def _qualified_name(item: Callable[..., Any] | object) -> str:
+def _qualified_name(item: object) -> str:
     named = item if hasattr(item, "__qualname__") else type(item)
     return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"
 

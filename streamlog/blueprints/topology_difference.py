@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
 from streamlog.blueprints.blueprint import SERDE, Blueprint, StoreEntry
+from streamlog.serdes.erased_types import JsonValue
 
-Schema = Mapping[str, Any]
+Schema = Mapping[str, JsonValue]
 
 WORDS = frozenset({"title", "description", "default", "examples", "$defs"})
 """Keys of a schema that are for people, or resolved before the comparison."""
@@ -154,7 +155,7 @@ def _choices(new: Schema, old: Schema) -> bool:
     if "enum" not in new:
         return True
     return "enum" in old and {*map(repr, old["enum"])} <= {
-        *map(repr, cast("list[Any]", new["enum"]))
+        *map(repr, cast("list[object]", new["enum"]))
     }
 
 
@@ -231,7 +232,7 @@ def unreadable(old: StoreEntry, new: StoreEntry) -> str | None:
     return None
 
 
-def _node_label(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> str:
+def _node_label(name: str, nodes: Mapping[str, Mapping[str, JsonValue]]) -> str:
     node = nodes[name]
     return name if name.startswith(f"{node['kind'].lower()} ") else f"{node['kind']} {name}"
 

@@ -13,7 +13,7 @@ import inspect
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.dsl.stream import Stream
@@ -27,7 +27,14 @@ from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.stream_nodes import ORDERS, Order
 from streamlog.nodes.topic_spec import check_name
 from streamlog.record import Record
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import (
+    AnyRecord,
+    AnySerde,
+    UserFunction,
+    UserKey,
+    UserObject,
+    UserValue,
+)
 
 K = TypeVar("K")
 """A key."""
@@ -39,12 +46,12 @@ class AgentSlice(Protocol):
     """Records that are decoded ahead; the stream counts those that it has delivered in `given`."""
 
     given: int
-    values: list[Any]
+    values: list[UserValue]
 
-    def keys(self) -> Sequence[Any]:
+    def keys(self) -> Sequence[UserKey]:
         """Return the keys, up to the first that can't be read."""
 
-    def record(self, row: int) -> Record[Any, Any]:
+    def record(self, row: int) -> AnyRecord:
         """Return the record of this row with its coordinates."""
 
 
@@ -57,7 +64,7 @@ class AgentFeed(Protocol):
         None means that the stream has ended.
         """
 
-    def gather(self, n: int, within_ms: int) -> Awaitable[list[Record[Any, Any]] | None]:
+    def gather(self, n: int, within_ms: int) -> Awaitable[list[AnyRecord] | None]:
         """Return the next records as a list; all records delivered before are handled."""
 
 
@@ -122,13 +129,13 @@ class Agent(Generic[K, V]):
         self,
         name: str,
         topic: Topic[K, V],
-        fn: Callable[[Stream[K, V]], Any],
+        fn: Callable[[Stream[K, V]], UserObject],
         *,
         concurrency: int = 1,
         ordered: Order = "key",
-        sink: Topic[Any, Any] | None = None,
+        sink: Topic[UserKey, UserValue] | None = None,
         on_error: ErrorPolicy = on_error.FAIL,
-        tables: Sequence[Table[Any, Any]] | None = None,
+        tables: Sequence[Table[UserKey, UserValue]] | None = None,
     ) -> None:
         """Check the function and its settings.
 
@@ -162,10 +169,10 @@ class Agent(Generic[K, V]):
         self.on_error = on_error
         self.tables = tables
         """The tables whose rows the agent reads and writes; None derives them from its code."""
-        self.answers: Serde[Any] = _yield_shape(fn).serde if sink is None else sink.spec.value
+        self.answers: AnySerde = _yield_shape(fn).serde if sink is None else sink.spec.value
         """The serde of yielded values in answers to `ask`."""
 
-    def called(self, feed: AgentFeed) -> Any:  # noqa: ANN401 - a coroutine, or what yields
+    def called(self, feed: AgentFeed) -> UserObject:
         """Call the function with a stream over this feed."""
         return self.fn(AgentStream(feed))
 
@@ -199,7 +206,7 @@ class AgentRef(Generic[K, V]):
         """
         return await self.agent.topic.send(value, key=key)
 
-    async def ask(self, value: V, *, key: K | None = None, timeout: Dur = "30s") -> Any:  # noqa: ASYNC109, ANN401 - the public names; an answer is what the function yields
+    async def ask(self, value: V, *, key: K | None = None, timeout: Dur = "30s") -> UserValue:  # noqa: ASYNC109 - the public names; an answer is what the function yields
         """Send a record to the agent's topic and wait for the answer, wherever the agent runs.
 
         An agent that asks itself waits until another of its calls (`concurrency`) is free, and
@@ -241,6 +248,6 @@ class AgentRef(Generic[K, V]):
         return None if data is None else agent.answers.loads(data)
 
 
-def _yield_shape(fn: Callable[..., Any]) -> Shape:
+def _yield_shape(fn: UserFunction) -> Shape:
     """Return the type that an async generator is annotated to yield."""
     return return_shape(fn, of=lambda declared: next(iter(typing.get_args(declared)), None))

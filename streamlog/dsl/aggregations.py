@@ -24,7 +24,8 @@ from streamlog.nodes.window_nodes import (
     SessionAggregate,
     SlidingAggregate,
 )
-from streamlog.serdes import IntSerde, JsonSerde, PackedSerde, Serde, WideIntSerde, serde_for
+from streamlog.serdes import IntSerde, JsonSerde, PackedSerde, WideIntSerde, serde_for
+from streamlog.serdes.erased_types import ANY_TYPE, AnyRecord, AnySerde, UserState, UserValue
 from streamlog.tables.change_serdes import Revision
 from streamlog.tables.folds import plain_values
 from streamlog.tables.stores.store import StoreSpec
@@ -35,7 +36,7 @@ _EMPTY = object()
 _UNCHANGING = (str, bytes, int, float, bool, datetime, type(None))
 """A result of these types needs no copy."""
 _CONTAINERS: frozenset[type] = frozenset({dict, list})
-_ANYTHING = (Any, dict, dict[str, Any], list, list[Any])
+_ANYTHING = (ANY_TYPE, dict, dict[str, ANY_TYPE], list, list[ANY_TYPE])
 """Types that say nothing of what is in a value."""
 
 
@@ -45,7 +46,7 @@ class Windowing:
 
     windows: Windows
     emit: Emit = Emit.CLOSE
-    late: TopicSpec | Callable[[Any], object] | None = None
+    late: TopicSpec | Callable[[AnyRecord], object] | None = None
     idle_after_ms: int | None = None
     united: bool = False
     """Of several streams, which have one time."""
@@ -63,13 +64,15 @@ def count_aggregation() -> Aggregation:
     )
 
 
-def reduce_aggregation(fn: Callable[[Any, Any], Any], serde: Serde[Any]) -> Aggregation:
+def reduce_aggregation(
+    fn: Callable[[UserValue, UserValue], UserValue], serde: AnySerde
+) -> Aggregation:
     """The first value, then what the function makes of it and the next."""
 
-    def add(state: Any, value: Any) -> Any:  # noqa: ANN401 - the stream's values
+    def add(state: UserState, value: UserValue) -> UserState:
         return value if state is None else fn(state, value)
 
-    def merge(state: Any, later: Any) -> Any:  # noqa: ANN401 - the stream's values
+    def merge(state: UserState, later: UserState) -> UserState:
         return state if later is None else add(state, later)
 
     serde = state_serde(serde)
@@ -77,10 +80,10 @@ def reduce_aggregation(fn: Callable[[Any, Any], Any], serde: Serde[Any]) -> Aggr
 
 
 def custom_aggregation(
-    init: Callable[[], Any],
-    fn: Callable[[Any, Any], Any],
-    serde: Serde[Any],
-    merge: Callable[[Any, Any], Any] | None = None,
+    init: Callable[[], UserState],
+    fn: Callable[[UserState, UserValue], UserState],
+    serde: AnySerde,
+    merge: Callable[[UserState, UserState], UserState] | None = None,
 ) -> Aggregation:
     """A state of the user's."""
     serde = state_serde(serde)
@@ -88,17 +91,17 @@ def custom_aggregation(
 
 
 def revision_aggregation(
-    init: Callable[[], Any],
-    add: Callable[[Any, Any], Any],
-    subtract: Callable[[Any, Any], Any],
-    serde: Serde[Any],
+    init: Callable[[], UserState],
+    add: Callable[[UserState, UserValue], UserState],
+    subtract: Callable[[UserState, UserValue], UserState],
+    serde: AnySerde,
 ) -> Aggregation:
     """A state of the user's that revisions of a table are folded into.
 
     None is the state of a group that is not there; it begins with the first value put in.
     """
 
-    def revised(state: Any, revision: Revision) -> Any:  # noqa: ANN401 - a state
+    def revised(state: UserState, revision: Revision) -> UserState:
         if revision.old is not None and state is not None:
             state = subtract(state, revision.old)
         if revision.new is not None:
@@ -110,26 +113,28 @@ def revision_aggregation(
 
 
 def revision_reduction(
-    add: Callable[[Any, Any], Any], subtract: Callable[[Any, Any], Any], serde: Serde[Any]
+    add: Callable[[UserState, UserValue], UserState],
+    subtract: Callable[[UserState, UserValue], UserState],
+    serde: AnySerde,
 ) -> Aggregation:
     """As `reduce_aggregation`, with revisions: the first value put in is the state."""
 
-    def added(state: Any, value: Any) -> Any:  # noqa: ANN401 - a state
+    def added(state: UserState, value: UserValue) -> UserState:
         return value if state is _EMPTY else add(state, value)
 
     return revision_aggregation(lambda: _EMPTY, added, subtract, serde)
 
 
-def state_serde(serde: Serde[Any]) -> Serde[Any]:
+def state_serde(serde: AnySerde) -> AnySerde:
     """How a state is stored: as its values are written, but for whole numbers, which may grow."""
     return WideIntSerde() if type(serde) is IntSerde else serde
 
 
-def _copier(serde: Serde[Any]) -> Callable[[Any], Any]:
+def _copier(serde: AnySerde) -> Callable[[UserState], UserValue]:
     """The state as it is now: what is handed on must not change with the next record."""
     plain = _plain_containers(serde)
 
-    def copy(state: Any) -> Any:  # noqa: ANN401 - a state
+    def copy(state: UserState) -> UserValue:
         if type(state) in plain:
             found = plain_values.copied(state)
             if found is not plain_values.OTHER:
@@ -139,14 +144,16 @@ def _copier(serde: Serde[Any]) -> Callable[[Any], Any]:
     return copy
 
 
-def _plain_containers(serde: Serde[Any]) -> frozenset[type]:
+def _plain_containers(serde: AnySerde) -> frozenset[type]:
     """The containers that come back from it as they were as long as all in them is plain."""
     if type(serde) is JsonSerde and serde.declared in _ANYTHING:
-        return _CONTAINERS if serde.declared is Any else serde.exact
+        return _CONTAINERS if serde.declared is ANY_TYPE else serde.exact
     return _CONTAINERS if type(serde) is PackedSerde else frozenset()
 
 
-def state_shape(init: Callable[[], Any], fn: Callable[[Any, Any], Any]) -> Shape:
+def state_shape(
+    init: Callable[[], UserState], fn: Callable[[UserState, UserValue], UserState]
+) -> Shape:
     """What the function is annotated to return, else what `init()` is."""
     shape = return_shape(fn)
     if shape.is_known:

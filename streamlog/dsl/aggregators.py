@@ -9,10 +9,11 @@ without calling anybody. All of them merge, so they work in every kind of window
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, SupportsFloat, TypeVar
+from typing import Protocol, SupportsFloat, TypeVar
 
 from streamlog.errors import TopologyError
-from streamlog.nodes.stream_nodes import Aggregator
+from streamlog.nodes.stream_nodes import Aggregator, Field
+from streamlog.serdes.erased_types import UserValue
 from streamlog.tables.folds.column_folds import ACCURACY, PRECISION, PRECISION_MAX, PRECISION_MIN
 
 V = TypeVar("V")
@@ -22,7 +23,7 @@ V = TypeVar("V")
 class Ordered(Protocol):
     """What can be compared with its like."""
 
-    def __lt__(self, other: Any, /) -> Any:  # noqa: ANN401 - of the same type
+    def __lt__(self, other: UserValue, /) -> object:
         """Whether it comes before the other one."""
 
 
@@ -30,30 +31,28 @@ Number = Callable[[V], SupportsFloat] | str
 """A number in each value: a function, or the name of a field."""
 Comparable = Callable[[V], Ordered] | str
 """Something in each value that has an order."""
-Field = Callable[[V], Any] | str
-"""Anything in each value."""
 
 
 class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
     """The built-in columns. `field` is a function of the value, or the name of a field."""
 
     @staticmethod
-    def count() -> Aggregator[Any, int]:
+    def count() -> Aggregator[UserValue, int]:
         """How many records."""
         return Aggregator("count")
 
     @staticmethod
-    def sum(field: Number[V]) -> Aggregator[V, Any]:
+    def sum(field: Number[V]) -> Aggregator[V, UserValue]:
         """The sum; 0 of no records."""
         return Aggregator("sum", field)
 
     @staticmethod
-    def min(field: Comparable[V]) -> Aggregator[V, Any]:
+    def min(field: Comparable[V]) -> Aggregator[V, UserValue]:
         """The smallest."""
         return Aggregator("min", field)
 
     @staticmethod
-    def max(field: Comparable[V]) -> Aggregator[V, Any]:
+    def max(field: Comparable[V]) -> Aggregator[V, UserValue]:
         """The largest."""
         return Aggregator("max", field)
 
@@ -74,7 +73,7 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
         return Aggregator("var", field, options={"sample": sample})
 
     @staticmethod
-    def first(field: Field[V], *, by: Comparable[V] | None = None) -> Aggregator[V, Any]:
+    def first(field: Field[V], *, by: Comparable[V] | None = None) -> Aggregator[V, UserValue]:
         """The first one.
 
         Args:
@@ -84,12 +83,12 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
         return Aggregator("first", field, by)
 
     @staticmethod
-    def last(field: Field[V], *, by: Comparable[V] | None = None) -> Aggregator[V, Any]:
+    def last(field: Field[V], *, by: Comparable[V] | None = None) -> Aggregator[V, UserValue]:
         """The last one; see `first`."""
         return Aggregator("last", field, by)
 
     @staticmethod
-    def collect(field: Field[V], *, limit: int | None = None) -> Aggregator[V, list[Any]]:
+    def collect(field: Field[V], *, limit: int | None = None) -> Aggregator[V, list[UserValue]]:
         """A list, in the order in which the records were processed.
 
         Args:
@@ -107,7 +106,7 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
     @staticmethod
     def top(
         n: int, field: Field[V], *, by: Comparable[V] | None = None
-    ) -> Aggregator[V, list[Any]]:
+    ) -> Aggregator[V, list[UserValue]]:
         """A list of the `n` largest, the largest first; of equal ones, the earlier first.
 
         Args:

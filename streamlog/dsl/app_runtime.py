@@ -9,9 +9,10 @@ a table is known by the name of its node, as views have names, too.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamlog.record import Headers
+from streamlog.serdes.erased_types import UserKey, UserValue
 
 
 class GlobalRowsAccess(Protocol):
@@ -34,7 +35,7 @@ class GlobalAccess(Protocol):
 class TableAccess(Protocol):
     """Port: the rows of all tables of an app."""
 
-    async def fetch(self, table: str, key: object, *, stale_ok: bool) -> Any:  # noqa: ANN401 - of the user's type
+    async def fetch(self, table: str, key: object, *, stale_ok: bool) -> UserValue:
         """The row of this key; None if there is none."""
 
     async def put(self, table: str, key: object, value: object) -> None:
@@ -42,7 +43,7 @@ class TableAccess(Protocol):
 
     def scan(
         self, table: str, *, prefix: object, at_ms: int | None
-    ) -> AsyncIterator[tuple[Any, Any]]:
+    ) -> AsyncIterator[tuple[UserKey, UserValue]]:
         """The rows of all partitions, of each in the order of keys."""
 
 

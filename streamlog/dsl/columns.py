@@ -23,7 +23,7 @@ from decimal import Decimal
 from enum import Enum
 from numbers import Number
 from operator import attrgetter
-from typing import Any, Literal, cast, is_typeddict
+from typing import Literal, cast, is_typeddict
 
 import msgspec
 
@@ -36,13 +36,23 @@ from streamlog.dsl.value_types import (
     field_type,
     getter,
     is_union,
+    list_form,
     may_be_none,
     nearest,
     return_shape,
+    tuple_form,
 )
 from streamlog.errors import SerdeError, TopologyError
-from streamlog.nodes.stream_nodes import Aggregation, Aggregator, WholeNumbers
+from streamlog.nodes.stream_nodes import Aggregation, Aggregator, AnyAggregator, Field, WholeNumbers
 from streamlog.serdes import PACKED, schema_of, serde_for, type_name
+from streamlog.serdes.erased_types import (
+    ANY_TYPE,
+    TypeForm,
+    UserFunction,
+    UserObject,
+    UserState,
+    UserValue,
+)
 from streamlog.serdes.json_values import has_model, is_model, outer_classes
 from streamlog.serdes.msgpack import PACKABLE
 from streamlog.tables.folds.column_folds import (
@@ -92,7 +102,7 @@ def are_ordered(declared: object) -> bool:
     return not issubclass(known, Mapping | AbstractSet | complex) and _compares(known)
 
 
-def _compares(kind: type[Any]) -> bool:
+def _compares(kind: type) -> bool:
     """Whether the class has a `<` or `>` of its own."""
     names = ("__lt__", "__gt__")
     if issubclass(kind, msgspec.Struct):
@@ -102,7 +112,7 @@ def _compares(kind: type[Any]) -> bool:
     return any(getattr(kind, name) is not getattr(object, name) for name in names)
 
 
-def _class_of(kind: object) -> type[Any] | None:
+def _class_of(kind: object) -> type | None:
     """The class outermost in a type; None: it says nothing of its values."""
     if is_typeddict(kind) or is_typeddict(typing.get_origin(kind)):
         return dict
@@ -115,8 +125,8 @@ _PLAIN = (int, float, bool, str, bytes, None, type(None))
 _NUMBERS = (float, int, bool, Decimal)
 _FLOATING = (int, float, bool)
 _PLAIN_CLASSES = (int, float, bool, str, bytes, type(None))
-_STATES: Mapping[str, Any] = {
-    "count": Any,
+_STATES: Mapping[str, TypeForm] = {
+    "count": ANY_TYPE,
     "mean": tuple[int | float, int],
     "var": tuple[int, float, float],
     "distinct": bytes,
@@ -126,16 +136,16 @@ _STATES: Mapping[str, Any] = {
 _MEAN = tuple[int | float | Decimal, int]
 _COMPARED = frozenset({"min", "max"})
 
-Convert = Callable[[Any], Any]
+Convert = Callable[[UserState], UserState]
 
 
 @dataclass(frozen=True, slots=True)
 class StateForm:
     """How a state is written down."""
 
-    kind: Any
-    """Its type as MessagePack; Any if it comes back by itself."""
-    told: Any
+    kind: TypeForm
+    """Its type as MessagePack; `ANY_TYPE` if it comes back by itself."""
+    told: TypeForm
     """The type by which `form` tells it, if that is another one."""
     convert: tuple[Convert, Convert] | None = None
     """To what is written, and back, if that is not the state itself."""
@@ -143,7 +153,7 @@ class StateForm:
     """The whole state is packed with its types."""
 
 
-def state_form(column: Aggregator[Any, Any], hint: object, value: object) -> StateForm:
+def state_form(column: AnyAggregator, hint: object, value: object) -> StateForm:
     """How the state of a column is written down.
 
     Args:
@@ -152,24 +162,22 @@ def state_form(column: Aggregator[Any, Any], hint: object, value: object) -> Sta
         value: that of the stream's values, as far as it is known.
     """
     if column.name == "mean":
-        kind: Any = tuple[Decimal, int] if is_decimal(hint) else _MEAN
+        kind: TypeForm = tuple[Decimal, int] if is_decimal(hint) else _MEAN
         return StateForm(kind, kind if is_decimal(hint) else _STATES["mean"])
     if column.name in _STATES:
         return StateForm(_STATES[column.name], _STATES[column.name])
     if column.name == "sum":
         if bare(hint) is None:
             hint = type_of_field(column.field, value)
-            hint = Any if hint is object else hint
-        kind = Any if is_plain(hint) or hint is Any else hint
+            hint = ANY_TYPE if hint is object else hint
+        kind = ANY_TYPE if is_plain(hint) or hint is ANY_TYPE else hint
         return StateForm(kind, kind)
     if column.name in _COMPARED:
         return _of_extreme(hint)
     return _of_values(column, hint, value)
 
 
-def classes_of(
-    column: Aggregator[Any, Any], hint: object, value: object
-) -> tuple[type, ...] | None:
+def classes_of(column: AnyAggregator, hint: object, value: object) -> tuple[type, ...] | None:
     """What the function of a column may give; None: anything, or its type is declared.
 
     A value of another class would not come back from its bytes as it was.
@@ -182,7 +190,7 @@ def classes_of(
         return _NUMBERS
     if column.name in ("collect", "top"):
         args = typing.get_args(hint)
-        hint = args[0] if args else Any
+        hint = args[0] if args else ANY_TYPE
     if is_plain(hint) or bare(hint) is None:
         unknown = _FLOATING if column.name == "sum" else PACKABLE
         own = (hint,) if isinstance(hint, type) else ()  # First, as it is most often.
@@ -192,7 +200,7 @@ def classes_of(
     return None if object in known else (*known, type(None))
 
 
-def column_check(what: str, classes: tuple[type, ...]) -> Callable[[Any], None]:
+def column_check(what: str, classes: tuple[type, ...]) -> Callable[[UserValue], None]:
     """Refuses what a column's function gives if that could not be stored as it is.
 
     To be asked of values of other classes only: those of a class derived from one of these, and
@@ -201,7 +209,7 @@ def column_check(what: str, classes: tuple[type, ...]) -> Callable[[Any], None]:
     # MessagePack takes no classes that are derived from those of plain values.
     derived = () if classes is PACKABLE else (Enum, *({*classes} - {*_PLAIN_CLASSES}))
 
-    def check(found: Any) -> None:  # noqa: ANN401 - the user's
+    def check(found: object) -> None:
         if isinstance(found, derived):
             return
         if classes is PACKABLE:
@@ -232,7 +240,7 @@ def type_of_field(field: object, value: object) -> object:
     """The type of what a field gives, as far as it is known; object if not."""
     if isinstance(field, str):
         return field_type(value, field, "a column") or object
-    return return_shape(cast("Any", field)).declared or object
+    return return_shape(cast("UserFunction", field)).declared or object
 
 
 def _of_extreme(hint: object) -> StateForm:
@@ -241,52 +249,52 @@ def _of_extreme(hint: object) -> StateForm:
         return _PACKED_STATE
     if has_model(kind):
         return StateForm(bytes | None, bytes | None, _optional(_serde_pair(kind)))
-    kind = kind if kind is Any else kind | None
+    kind = kind if kind is ANY_TYPE else kind | None
     return StateForm(kind, kind)
 
 
-def _of_values(column: Aggregator[Any, Any], hint: object, value: object) -> StateForm:
+def _of_values(column: AnyAggregator, hint: object, value: object) -> StateForm:
     """Of columns that keep values, each by itself or behind what it is ordered by."""
     is_one = column.name in ("first", "last")
     args = typing.get_args(hint)
-    kinds = [_stored_type(hint if is_one else args[0] if args else Any)]
+    kinds = [_stored_type(hint if is_one else args[0] if args else ANY_TYPE)]
     if column.by is not None:
         kinds.insert(0, _stored_type(type_of_field(column.by, value)))
     if None in kinds and all(map(_packs, kinds)):
         return _PACKED_STATE
     pairs = [_part_pair(kind) for kind in kinds]
     written = [kind if pair is None else bytes for kind, pair in zip(kinds, pairs, strict=True)]
-    part = cast("Any", tuple)[tuple(written)] if is_one or len(kinds) > 1 else written[0]
-    kind = part | None if is_one else cast("Any", list)[part]
+    part = tuple_form(written) if is_one or len(kinds) > 1 else written[0]
+    kind = part | None if is_one else list_form(part)
     if not any(pairs):
         return StateForm(kind, kind)
     one = _each(pairs) if is_one or len(kinds) > 1 else pairs[0]
-    return StateForm(kind, kind, _optional(one) if is_one else _list_pair(cast("Any", one)))
+    return StateForm(kind, kind, _optional(one) if is_one else _list_pair(one))
 
 
-def _stored_type(hint: object) -> Any:  # noqa: ANN401 - a type form
+def _stored_type(hint: object) -> TypeForm:
     """As what a value of the user's is read; None if nothing is known of it."""
     if is_plain(hint):
-        return Any
+        return ANY_TYPE
     return None if bare(hint) is None else hint
 
 
 def _packs(kind: object) -> bool:
     """Whether values may be packed with their types; nothing is known of None."""
-    if kind is None or kind is Any or is_plain(kind) or kind is datetime:
+    if kind is None or kind is ANY_TYPE or is_plain(kind) or kind is datetime:
         return True
     parts = typing.get_args(kind)
     containers = (list, dict, tuple)
     return (typing.get_origin(kind) in containers or is_union(kind)) and all(map(_packs, parts))
 
 
-def _part_pair(kind: Any) -> tuple[Convert, Convert] | None:  # noqa: ANN401 - a type form
+def _part_pair(kind: TypeForm) -> tuple[Convert, Convert] | None:
     if kind is None:
         return PACKED.dumps, PACKED.loads
     return _serde_pair(kind) if has_model(kind) else None
 
 
-def _serde_pair(kind: Any) -> tuple[Convert, Convert]:  # noqa: ANN401 - a type form
+def _serde_pair(kind: TypeForm) -> tuple[Convert, Convert]:
     serde = serde_for(kind)
     return serde.dumps, serde.loads
 
@@ -305,7 +313,7 @@ def _each(pairs: list[tuple[Convert, Convert] | None]) -> tuple[Convert, Convert
     dumps = [pair and pair[0] for pair in pairs]
     loads = [pair and pair[1] for pair in pairs]
 
-    def converted(with_: list[Convert | None], parts: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a state
+    def converted(with_: list[Convert | None], parts: UserState) -> tuple[UserState, ...]:
         return tuple(
             part if fn is None or part is None else fn(part)
             for fn, part in zip(with_, parts, strict=True)
@@ -314,8 +322,8 @@ def _each(pairs: list[tuple[Convert, Convert] | None]) -> tuple[Convert, Convert
     return lambda parts: converted(dumps, parts), lambda parts: converted(loads, parts)
 
 
-def _list_pair(pair: tuple[Convert, Convert]) -> tuple[Convert, Convert]:
-    dump, load = pair
+def _list_pair(pair: tuple[Convert, Convert] | None) -> tuple[Convert, Convert]:
+    dump, load = cast("tuple[Convert, Convert]", pair)
     return lambda items: [dump(item) for item in items], lambda datas: [load(d) for d in datas]
 
 
@@ -338,7 +346,7 @@ WHOLE = frozenset({"count", "sum", "min", "max"})
 _KEPT_OPTIONS = {"top": ("n",), "collect": ("limit",), "distinct": ("precision",)}
 """Settings that what is stored depends on."""
 
-_FOLDS: Mapping[str, Callable[[Aggregator[Any, Any]], Fold]] = {
+_FOLDS: Mapping[str, Callable[[AnyAggregator], Fold]] = {
     "var": lambda each: Variance(of_sample=bool(each.options["sample"])),
     "first": lambda each: First(ordered=each.by is not None),
     "last": lambda each: Last(ordered=each.by is not None),
@@ -351,8 +359,8 @@ _FOLDS: Mapping[str, Callable[[Aggregator[Any, Any]], Fold]] = {
 
 def row_aggregation(
     name: str,
-    into: type[Any],
-    columns: Mapping[str, Aggregator[Any, Any]],
+    into: type[UserObject],
+    columns: Mapping[str, AnyAggregator],
     value: Shape = UNKNOWN,
 ) -> Aggregation:
     """The columns folded together, their results as an `into`.
@@ -362,7 +370,7 @@ def row_aggregation(
             column, or the values have no such field.
         SerdeError: `into` is no type that can be written down.
     """
-    serde_for(cast("Any", into))
+    serde_for(cast("TypeForm", into))
     hints = typing.get_type_hints(into)
     _check_columns(name, into, columns, hints)
     for column, aggregator in columns.items():
@@ -387,7 +395,7 @@ def row_aggregation(
 
 
 def _whole_numbers(
-    columns: Mapping[str, Aggregator[Any, Any]], hints: Mapping[str, object], value: Shape
+    columns: Mapping[str, AnyAggregator], hints: Mapping[str, object], value: Shape
 ) -> WholeNumbers | str:
     """The columns as numbers, if they are whole ones as far as is declared; else why not."""
     for name, column in columns.items():
@@ -404,12 +412,10 @@ class _BuiltColumn:
 
     __slots__ = ("column", "dump", "form", "kind", "load", "told")
 
-    def __init__(
-        self, what: str, aggregator: Aggregator[Any, Any], hint: object, value: object
-    ) -> None:
+    def __init__(self, what: str, aggregator: AnyAggregator, hint: object, value: object) -> None:
         fold = _fold(aggregator, hint)
         classes = classes_of(aggregator, hint, value)
-        field: Any = _taken(aggregator, value)
+        field: UserFunction | str | None = _taken(aggregator, value)
         if aggregator.by is not None:
             field = _rank(what, aggregator, value, classes)
             classes = None  # What the field gives has been looked at.
@@ -417,14 +423,14 @@ class _BuiltColumn:
         self.column = Column(aggregator.name, field, fold, classes=classes, check=check)
         state = state_form(aggregator, hint, value)
         self.kind, self.told = state.kind, state.told
-        self.dump: Callable[[Any], Any] = _same
-        self.load: Callable[[Any], Any] = _same
+        self.dump: Convert = _same
+        self.load: Convert = _same
         """Between the state and what is written, if that is something else."""
         self.form: list[object] = [aggregator.name]
         kept = _KEPT_OPTIONS.get(aggregator.name, ())
         self.form += [aggregator.options[each] for each in kept if each in aggregator.options]
-        if hasattr(fold, "dump"):
-            self.dump, self.load = cast("Any", fold).dump, cast("Any", fold).load
+        if isinstance(fold, Distinct | Quantile):
+            self.dump, self.load = fold.dump, fold.load
         elif state.convert is not None:
             self.dump, self.load = state.convert
         if self.is_converted or aggregator.by is not None:
@@ -436,25 +442,23 @@ class _BuiltColumn:
         return self.dump is not _same
 
 
-def _same(state: Any) -> Any:  # noqa: ANN401 - a state
+def _same(state: UserState) -> UserState:
     return state
 
 
-def _fold(aggregator: Aggregator[Any, Any], hint: object) -> Fold | None:
+def _fold(aggregator: AnyAggregator, hint: object) -> Fold | None:
     if aggregator.name == "mean" and is_decimal(hint):
         return DecimalMean()
     make = _FOLDS.get(aggregator.name)
     return None if make is None else make(aggregator)
 
 
-class _RowSerde(TypedPackedSerde[Any]):
+class _RowSerde(TypedPackedSerde[UserState]):
     """The states of all columns; they come back as the list that is folded into."""
 
-    def __init__(
-        self, columns: Mapping[str, Aggregator[Any, Any]], made: list[_BuiltColumn]
-    ) -> None:
-        super().__init__(cast("Any", tuple)[tuple(each.kind for each in made)])
-        self._told = cast("Any", tuple)[tuple(each.told for each in made)]
+    def __init__(self, columns: Mapping[str, AnyAggregator], made: list[_BuiltColumn]) -> None:
+        super().__init__(tuple_form(each.kind for each in made))
+        self._told = tuple_form(each.told for each in made)
         self._columns = [[name, *each.form] for name, each in zip(columns, made, strict=True)]
 
     @property
@@ -462,7 +466,7 @@ class _RowSerde(TypedPackedSerde[Any]):
         """What the bytes look like, as plain data (`serdes.form_of`)."""
         return {"columns": self._columns, "row": {"msgpack": schema_of(self._told)}}
 
-    def loads(self, data: bytes) -> list[Any]:
+    def loads(self, data: bytes) -> list[UserState]:
         """The states."""
         return list(super().loads(data))
 
@@ -480,18 +484,18 @@ class _ConvertedRowSerde:
         """See `_RowSerde`."""
         return self._written.form
 
-    def dumps(self, obj: list[Any]) -> bytes:
+    def dumps(self, obj: list[UserState]) -> bytes:
         """The states as bytes."""
         pairs = zip(self._dumps, obj, strict=True)
         return self._written.dumps([dump(state) for dump, state in pairs])
 
-    def loads(self, data: bytes) -> list[Any]:
+    def loads(self, data: bytes) -> list[UserState]:
         """The states."""
         pairs = zip(self._loads, self._written.loads(data), strict=True)
         return [load(state) for load, state in pairs]
 
 
-def _taken(aggregator: Aggregator[Any, Any], value: object) -> Callable[[Any], Any] | str | None:
+def _taken(aggregator: AnyAggregator, value: object) -> Field[UserValue] | None:
     """What the column's field gives of a value; the name alone if it is an attribute."""
     field = aggregator.field
     return getter(value, field) if isinstance(field, str) else field
@@ -499,33 +503,33 @@ def _taken(aggregator: Aggregator[Any, Any], value: object) -> Callable[[Any], A
 
 def _rank(
     what: str,
-    aggregator: Aggregator[Any, Any],
+    aggregator: AnyAggregator,
     value: object,
     classes: tuple[type, ...] | None,
-) -> Callable[[Any], Any]:
+) -> Callable[[UserValue], UserValue]:
     """What the column's field gives, behind what it is ordered by."""
     field, by = _taken(aggregator, value), aggregator.by
     order = getter(value, by) if isinstance(by, str) else by
-    take = cast("Any", attrgetter(field) if isinstance(field, str) else field)
-    rank = cast("Any", attrgetter(order) if isinstance(order, str) else order)
+    take = attrgetter(field) if isinstance(field, str) else cast("UserFunction", field)
+    rank = attrgetter(order) if isinstance(order, str) else cast("UserFunction", order)
     ranks = PACKABLE if type_of_field(by, value) is object else None
     if classes is None and ranks is None:
         return lambda found: (rank(found), take(found))
     check_rank = None if ranks is None else column_check(f"{what}: by", ranks)
     check = None if classes is None else column_check(what, classes)
 
-    def checked(found: Any) -> tuple[Any, Any]:  # noqa: ANN401 - the stream's values
+    def checked(found: UserValue) -> tuple[UserValue, UserValue]:
         place, taken = rank(found), take(found)
-        if check_rank is not None and type(place) not in cast("Any", ranks):
+        if check_rank is not None and type(place) not in cast("tuple[type, ...]", ranks):
             check_rank(place)
-        if check is not None and type(taken) not in cast("Any", classes):
+        if check is not None and type(taken) not in cast("tuple[type, ...]", classes):
             check(taken)
         return place, taken
 
     return checked
 
 
-def _takes_in_order(into: type[Any], names: tuple[str, ...]) -> bool:
+def _takes_in_order(into: type[UserObject], names: tuple[str, ...]) -> bool:
     """Whether the class takes these fields by position, which is cheaper than by name."""
     if is_typeddict(into):
         return False
@@ -538,7 +542,7 @@ def _takes_in_order(into: type[Any], names: tuple[str, ...]) -> bool:
 
 
 def _check_columns(
-    name: str, into: type[Any], columns: Mapping[str, object], hints: Mapping[str, object]
+    name: str, into: type[UserObject], columns: Mapping[str, object], hints: Mapping[str, object]
 ) -> None:
     for column, aggregator in columns.items():
         if not isinstance(aggregator, Aggregator):
@@ -559,7 +563,7 @@ def _check_columns(
         )
 
 
-def _check_types(what: str, column: Aggregator[Any, Any], hint: object, value: object) -> None:
+def _check_types(what: str, column: AnyAggregator, hint: object, value: object) -> None:
     """Refuse a column over a field that is not there, or that gives what it can't take."""
     gives: object = _GIVES.get(column.name)
     found = None
@@ -585,16 +589,14 @@ def _check_types(what: str, column: Aggregator[Any, Any], hint: object, value: o
         raise TopologyError(f"{what} is declared as {type_name(hint)}, and agg.sum gives a number")
 
 
-def _given_type(what: str, field: Callable[[Any], Any] | str, value: object) -> object:
+def _given_type(what: str, field: Field[UserValue], value: object) -> object:
     """The type of what a field gives; None if that is not known."""
     if isinstance(field, str):
         return field_type(value, field, what)
     return return_shape(field).declared
 
 
-def _check_values(
-    what: str, column: Aggregator[Any, Any], field: Callable[[Any], Any] | str, found: object
-) -> None:
+def _check_values(what: str, column: AnyAggregator, field: Field[UserValue], found: object) -> None:
     is_compared = column.name in _COMPARED or (column.name == "top" and column.by is None)
     if column.name in _OF_NUMBERS or is_compared:
         _check_present(what, field, found)
@@ -612,9 +614,7 @@ def _check_values(
         )
 
 
-def _check_order(
-    what: str, column: Aggregator[Any, Any], field: Callable[[Any], Any] | str, found: object
-) -> None:
+def _check_order(what: str, column: AnyAggregator, field: Field[UserValue], found: object) -> None:
     if found is not None and not are_ordered(found):
         instead = (
             "compare one of its fields, as in by='time'"
@@ -627,13 +627,13 @@ def _check_order(
         )
 
 
-def _format_field(field: Callable[[Any], Any] | str) -> str:
+def _format_field(field: Field[UserValue]) -> str:
     if isinstance(field, str):
         return f"field {field!r}"
     return f"what {getattr(field, '__name__', field)!r} returns"
 
 
-def _check_present(what: str, field: Callable[[Any], Any] | str, found: object) -> None:
+def _check_present(what: str, field: Field[UserValue], found: object) -> None:
     if found is not None and may_be_none(found):
         name = field if isinstance(field, str) else "field"
         raise TopologyError(
@@ -642,7 +642,7 @@ def _check_present(what: str, field: Callable[[Any], Any] | str, found: object) 
         )
 
 
-def _required_fields(into: type[Any], hints: Mapping[str, object]) -> set[str]:
+def _required_fields(into: type[UserObject], hints: Mapping[str, object]) -> set[str]:
     if dataclasses.is_dataclass(into):
         missing = dataclasses.MISSING
         return {
@@ -653,7 +653,7 @@ def _required_fields(into: type[Any], hints: Mapping[str, object]) -> set[str]:
     if issubclass(into, msgspec.Struct):
         return {field.name for field in msgspec.structs.fields(into) if field.required}
     if is_model(into):
-        fields = cast("Any", into).model_fields
+        fields = cast("UserObject", into).model_fields
         return {name for name, field in fields.items() if field.is_required()}
     if is_typeddict(into):
         # Not `__required_keys__`: it can't see through annotations that are text.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
 from streamlog.dsl.agent import Agent, AgentRef
 from streamlog.dsl.app_runtime import AppRuntime
@@ -29,6 +29,7 @@ from streamlog.nodes.table_nodes import GlobalTableNode as GlobalDefinition
 from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec, check_name, check_source_lost
 from streamlog.records.partitioners import DEFAULT, PARTITIONERS, Partitioner
 from streamlog.serdes import Serde, serde_for
+from streamlog.serdes.erased_types import AnySerde, UserKey, UserObject, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.topology import Topology, dead_letter_topics
 from streamlog.windows.definitions import Windows
@@ -36,7 +37,7 @@ from streamlog.windows.definitions import Windows
 
 def topic_table(
     builder: AppBuilder, spec: TopicSpec, *, name: str | None, history: Dur | None
-) -> Table[Any, Any]:
+) -> Table[UserKey, UserValue]:
     """Declare the table of a topic; see `App.table`."""
     node = check_name("a table", name or spec.name)
     if history is None:
@@ -64,7 +65,7 @@ K = TypeVar("K")
 """A key."""
 V = TypeVar("V")
 """A value."""
-AgentFunction = Callable[[Stream[K, V]], Any]
+AgentFunction = Callable[[Stream[K, V]], UserObject]
 """An `async def` function, which may yield."""
 
 
@@ -102,7 +103,7 @@ class Declarations(AppServices):
         """The access to the running app, through which `Topic.send` sends."""
         self._builder = AppBuilder(app_id, self.outlet, on_error=on_error)
         self._topics: dict[str, TopicSpec] = {}
-        self._agents: dict[str, Agent[Any, Any]] = {}
+        self._agents: dict[str, Agent[UserKey, UserValue]] = {}
 
     @property
     def topics(self) -> Mapping[str, TopicSpec]:
@@ -110,7 +111,7 @@ class Declarations(AppServices):
         return MappingProxyType(self._topics)
 
     @property
-    def agents(self) -> tuple[Agent[Any, Any], ...]:
+    def agents(self) -> tuple[Agent[UserKey, UserValue], ...]:
         """The agents, in the order of their declaration."""
         return tuple(self._agents.values())
 
@@ -318,10 +319,10 @@ class Declarations(AppServices):
         *,
         concurrency: int = 1,
         ordered: Order = "key",
-        sink: Topic[Any, Any] | None = None,
+        sink: Topic[UserKey, UserValue] | None = None,
         on_error: ErrorPolicy | None = None,
         name: str | None = None,
-        tables: Sequence[Table[Any, Any]] | None = None,
+        tables: Sequence[Table[UserKey, UserValue]] | None = None,
     ) -> Callable[[AgentFunction[K, V]], AgentRef[K, V]]:
         """Declare an agent: an async function that iterates over the records of a topic.
 
@@ -378,7 +379,7 @@ class Declarations(AppServices):
         letters = dead_letter_topics(policy.dlq_topic(self.id) for policy in policies)
         return {**letters, **topology.dead_letters, **self._topics}
 
-    def _own(self, topic: Topic[Any, Any]) -> TopicSpec:
+    def _own(self, topic: Topic[UserKey, UserValue]) -> TopicSpec:
         refuse_other(topic)
         if self._topics.get(topic.name) is not topic.spec:
             raise TopologyError(
@@ -387,7 +388,7 @@ class Declarations(AppServices):
             )
         return topic.spec
 
-    def _source(self, topic: Topic[Any, Any]) -> StreamPosition:
+    def _source(self, topic: Topic[UserKey, UserValue]) -> StreamPosition:
         spec = self._own(topic)
         node = f"{spec.name}-source"
         if node not in self._builder.nodes:
@@ -398,7 +399,7 @@ class Declarations(AppServices):
         return StreamPosition(self._builder, node, Shape(given=spec.key), Shape(given=spec.value))
 
 
-def _serde(topic: str, what: str, declared: object) -> Serde[Any]:
+def _serde(topic: str, what: str, declared: object) -> AnySerde:
     try:
         return serde_for(declared)
     except SerdeError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from streamlog.dsl.aggregations import (
     Windowing,
@@ -37,7 +37,8 @@ from streamlog.nodes.stream_nodes import Aggregate, Aggregation, Aggregator, Mer
 from streamlog.nodes.table_nodes import AtCommits, ExpiringAggregate
 from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.record import Late, Record, Windowed
-from streamlog.serdes import Serde, form_of
+from streamlog.serdes import form_of
+from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserState, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.calendar import Calendar
 from streamlog.windows.definitions import Counted, Hopping, Sessions, Sliding, Tumbling, Windows
@@ -46,7 +47,7 @@ from streamlog.windows.emit import Emit
 INPUTS_MAX = 255
 """The number of streams that one aggregate takes: a stream's number is stored in one byte."""
 
-Numbered = tuple[int, Any]
+Numbered = tuple[int, UserValue]
 """The number of an input and one of its values."""
 
 
@@ -55,13 +56,13 @@ class Into:
     """A stream and the function that adds its values to the aggregate."""
 
     place: StreamPosition
-    add: Callable[[Any, Any], Any]
+    add: Callable[[UserState, UserValue], UserState]
 
 
 class NumberedSerde:
     """Serializes values of several streams: a byte with the stream's number, then the value."""
 
-    def __init__(self, serdes: Sequence[Serde[Any]]) -> None:
+    def __init__(self, serdes: Sequence[AnySerde]) -> None:
         self._serdes = tuple(serdes)
 
     @property
@@ -91,7 +92,7 @@ class NumberedSerde:
 class LateSerde:
     """Serializes late values without the number of their stream, for the topic of late records."""
 
-    def __init__(self, inner: Serde[Any]) -> None:
+    def __init__(self, inner: AnySerde) -> None:
         self._inner = inner
 
     @property
@@ -99,13 +100,13 @@ class LateSerde:
         """The form of the topic's values."""
         return form_of(self._inner)
 
-    def dumps(self, obj: Late[Any]) -> bytes:
+    def dumps(self, obj: Late[UserValue]) -> bytes:
         """Serialize a late value as the topic does."""
         return self._inner.dumps(replace(obj, value=obj.value[1]))
 
-    def loads(self, data: bytes) -> Late[Any]:
+    def loads(self, data: bytes) -> Late[UserValue]:
         """Return the late value of these bytes, without a number."""
-        late: Late[Any] = self._inner.loads(data)
+        late: Late[UserValue] = self._inner.loads(data)
         return late
 
 
@@ -139,14 +140,14 @@ def merge_inputs(inputs: Sequence[Into], name: str) -> StreamPosition:
     return StreamPosition(builder, f"{name}/inputs", places[0].key, value)
 
 
-def adder_of(inputs: Sequence[Into]) -> Callable[[Any, Numbered], Any]:
+def adder_of(inputs: Sequence[Into]) -> Callable[[UserState, Numbered], UserState]:
     """Return a function that adds a value with the function of its stream.
 
     Its return annotation is the first one of these functions.
     """
     adds = tuple(into.add for into in inputs)
 
-    def add(state: Any, numbered: Numbered) -> Any:  # noqa: ANN401 - a state
+    def add(state: UserState, numbered: Numbered) -> UserState:
         number, value = numbered
         return adds[number](state, value)
 
@@ -156,15 +157,15 @@ def adder_of(inputs: Sequence[Into]) -> Callable[[Any, Numbered], Any]:
 
 
 def late_target(
-    late: TopicSpec | Callable[[Any], object] | None,
-) -> TopicSpec | Callable[[Any], object] | None:
+    late: TopicSpec | Callable[[AnyRecord], object] | None,
+) -> TopicSpec | Callable[[AnyRecord], object] | None:
     """Return the target of late records, which removes the number of their stream."""
     if late is None:
         return None
     if isinstance(late, TopicSpec):
         return replace(late, value=LateSerde(late.value))
 
-    def told(record: Record[Any, Any]) -> object:
+    def told(record: AnyRecord) -> object:
         return late(record.replace(value=record.value[1]))
 
     return told
@@ -287,7 +288,7 @@ class Grouped(Generic[K, V]):
         name: str,
         ttl: Dur | None = None,
         on_error: ErrorPolicy | None = None,
-        **columns: Aggregator[V, Any],
+        **columns: Aggregator[V, UserValue],
     ) -> Table[K, A]:
         """Aggregate into one row of type `into` per key, with an aggregator for each field.
 
@@ -320,7 +321,7 @@ class Grouped(Generic[K, V]):
         value: Shape,
         on_error: ErrorPolicy | None,
         ttl: Dur | None,
-    ) -> Table[K, Any]:
+    ) -> Table[K, UserValue]:
         check_name("a table", name)
         place = repartition_if_needed(self._place, name)
         node = Aggregate(
@@ -397,7 +398,7 @@ class CoGrouped(Generic[K, A]):
         Raises:
             TopologyError: the streams serialize keys differently or belong to several apps.
         """
-        joined: Grouped[K, Any] = Grouped(merge_inputs(self._inputs, name))
+        joined: Grouped[K, UserValue] = Grouped(merge_inputs(self._inputs, name))
         return joined.aggregate(init, adder_of(self._inputs), name=name, on_error=on_error)
 
 
@@ -410,9 +411,11 @@ class WindowedCoGrouped(Generic[K, A]):
 
     def __init__(self, inputs: tuple[Into, ...], how: Windowing) -> None:
         self._inputs = inputs
-        self._how: WindowedStream[K, Any] = WindowedStream(inputs[0].place, how)
+        self._how: WindowedStream[K, UserValue] = WindowedStream(inputs[0].place, how)
 
-    def late(self, to: Topic[K, Late[Any]] | Callable[[Record[K, Any]], object]) -> Self:
+    def late(
+        self, to: Topic[K, Late[UserValue]] | Callable[[Record[K, UserValue]], object]
+    ) -> Self:
         """Choose the target of late records of all streams; see `WindowedStream.late`."""
         return self._with(self._how.late(to))
 
@@ -433,13 +436,13 @@ class WindowedCoGrouped(Generic[K, A]):
         Arguments are those of `CoGrouped.aggregate`; for `merge` see `WindowedStream.aggregate`.
         """
         how = self._how._windowing  # noqa: SLF001 - its kin
-        joined: WindowedStream[K, Any] = WindowedStream(
+        joined: WindowedStream[K, UserValue] = WindowedStream(
             merge_inputs(self._inputs, name), replace(how, late=late_target(how.late))
         )
         add = adder_of(self._inputs)
         return joined.aggregate(init, add, merge=merge, name=name, on_error=on_error)
 
-    def _with(self, how: WindowedStream[K, Any]) -> Self:
+    def _with(self, how: WindowedStream[K, UserValue]) -> Self:
         return type(self)(self._inputs, how._windowing)  # noqa: SLF001 - its kin
 
 

@@ -14,7 +14,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast
+from typing import Generic, Literal, Protocol, Self, TypeAlias, TypeVar, cast
 
 from streamlog.dsl.value_types import UNKNOWN, Shape, declared_shape
 from streamlog.durations import Dur, When, duration_ms
@@ -27,7 +27,8 @@ from streamlog.nodes.process_nodes import (
 )
 from streamlog.random_source import UUID, Random
 from streamlog.record import Record
-from streamlog.serdes import Serde, serde_for
+from streamlog.serdes import serde_for
+from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserKey, UserObject, UserValue
 from streamlog.tables.stores.store import StoreSpec, ordered_serde
 
 K = TypeVar("K")
@@ -46,7 +47,7 @@ KF_contra = TypeVar("KF_contra", contravariant=True)
 """A key that is forwarded."""
 VF_contra = TypeVar("VF_contra", contravariant=True)
 """A value that is forwarded."""
-Method = TypeVar("Method", bound=Callable[[Any, datetime], None])
+Method = TypeVar("Method", bound=Callable[[UserObject, datetime], None])
 """A method that is called with the time."""
 
 
@@ -84,7 +85,7 @@ class Timers(Protocol):
 
     def set(
         self,
-        key: Any,  # noqa: ANN401 - of the type of the records' keys
+        key: UserKey,
         at: When,
         tag: str = "",
         *,
@@ -98,7 +99,7 @@ class Timers(Protocol):
 
     def cancel(
         self,
-        key: Any,  # noqa: ANN401 - of the type of the records' keys
+        key: UserKey,
         tag: str = "",
         *,
         clock: Literal["event", "wall"] = "event",
@@ -112,7 +113,7 @@ class Context(Protocol[KF_contra, VF_contra]):
     timers: Timers
 
     @property
-    def record(self) -> Record[Any, Any]:
+    def record(self) -> AnyRecord:
         """The record in hand."""
 
     @property
@@ -157,7 +158,7 @@ class Processor(Generic[KI, VI, KO, VO]):
 
     def on_timer(
         self,
-        key: Any,  # noqa: ANN401 - of the type of the records' keys
+        key: UserKey,
         at: datetime,
         tag: str,
     ) -> None:
@@ -215,7 +216,7 @@ class _Declaration:
         self.backend = backend
         self.changelog = changelog
         self.key, self.is_ordered = ordered_serde(key)
-        self.value: Serde[Any] = serde_for(value)
+        self.value: AnySerde = serde_for(value)
         self._name = ""
 
     def store(self, attribute: str, node: str) -> ProcessorStore:
@@ -275,7 +276,11 @@ def kv_store(
     return cast("Store[K, V]", declared)
 
 
-def stores_of(kind: type[Processor[Any, Any, Any, Any]], node: str) -> tuple[ProcessorStore, ...]:
+AnyProcessor: TypeAlias = Processor[UserKey, UserValue, UserKey, UserValue]
+"""A processor whose types of keys and values are erased."""
+
+
+def stores_of(kind: type[AnyProcessor], node: str) -> tuple[ProcessorStore, ...]:
     """The stores that a processor class declares, itself or above it."""
     return tuple(
         declared.store(attribute, node)
@@ -284,7 +289,7 @@ def stores_of(kind: type[Processor[Any, Any, Any, Any]], node: str) -> tuple[Pro
     )
 
 
-def punctuations_of(kind: type[Processor[Any, Any, Any, Any]]) -> tuple[Punctuation, ...]:
+def punctuations_of(kind: type[AnyProcessor]) -> tuple[Punctuation, ...]:
     """What a processor class wants to be called for by the clock."""
     marked = {
         name: getattr(method, _PUNCTUATION)
@@ -294,7 +299,7 @@ def punctuations_of(kind: type[Processor[Any, Any, Any, Any]]) -> tuple[Punctuat
     return tuple(Punctuation(name, every_ms, clock) for name, (every_ms, clock) in marked.items())
 
 
-def has_timers(kind: type[Processor[Any, Any, Any, Any]]) -> bool:
+def has_timers(kind: type[AnyProcessor]) -> bool:
     """Whether a processor class has something to be called by timers."""
     return kind.on_timer is not Processor.on_timer
 
@@ -344,7 +349,7 @@ def _attributes(kind: type) -> dict[str, object]:
     return found
 
 
-def output_shapes(kind: type[Processor[Any, Any, Any, Any]]) -> tuple[Shape, Shape]:
+def output_shapes(kind: type[AnyProcessor]) -> tuple[Shape, Shape]:
     """The shapes of keys and values that it forwards, by Processor[KI, VI, KO, VO]."""
     for each in kind.__mro__:
         for base in vars(each).get("__orig_bases__", ()):

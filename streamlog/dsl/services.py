@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from streamlog.dsl.schedule_times import Clockwork, Crontab, Service, Timer, cron_times
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError, TopologyError
+from streamlog.serdes.erased_types import UserFunction
 
 REQUEST = "request"
 """The parameter of a page that is given the request itself."""
@@ -33,7 +34,7 @@ class WebPage:
     """What is answered under a path."""
 
     path: str
-    run: Callable[..., Any]
+    run: UserFunction
     wants: frozenset[str]
     """The names of its parameters: of the path, and `request`."""
 
@@ -43,7 +44,7 @@ class Command:
     """A function that can be called from the command line."""
 
     name: str
-    run: Callable[..., Any]
+    run: UserFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class WebAndCommands:
     pages: dict[str, WebPage] = field(default_factory=dict)
     commands: dict[str, Command] = field(default_factory=dict)
 
-    def add_page(self, path: str, fn: Callable[..., Any]) -> None:
+    def add_page(self, path: str, fn: UserFunction) -> None:
         """Answer with what the function returns.
 
         Raises:
@@ -79,7 +80,7 @@ class WebAndCommands:
             )
         self.pages[path] = WebPage(path, fn, frozenset(wants))
 
-    def add_command(self, name: str, fn: Callable[..., Any]) -> None:
+    def add_command(self, name: str, fn: UserFunction) -> None:
         """Call the function for a command of this name.
 
         Raises:
@@ -96,8 +97,8 @@ class WebAndCommands:
 
 TimerFunction = TypeVar("TimerFunction", bound=Callable[[], Awaitable[None]])
 CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None]])
-PageFunction = TypeVar("PageFunction", bound=Callable[..., Awaitable[Any]])
-CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
+PageFunction = TypeVar("PageFunction", bound=Callable[..., Awaitable[object]])
+CommandFunction = TypeVar("CommandFunction", bound=UserFunction)
 
 
 class AppServices:

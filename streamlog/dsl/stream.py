@@ -25,7 +25,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from streamlog.dsl.global_table import GlobalTable
 from streamlog.dsl.grouped import Grouped
@@ -75,6 +75,7 @@ from streamlog.nodes.stream_nodes import (
     AsyncMapValues,
     Branch,
     Dedupe,
+    Field,
     Filter,
     FilterNot,
     FlatMap,
@@ -84,6 +85,7 @@ from streamlog.nodes.stream_nodes import (
     Map,
     MapValues,
     Merge,
+    Node,
     Order,
     Peek,
     Rekey,
@@ -96,6 +98,7 @@ from streamlog.nodes.stream_nodes import (
 from streamlog.nodes.table_nodes import AsOfJoin, GlobalJoin, VersionedTable
 from streamlog.nodes.topic_spec import check_name
 from streamlog.record import Record
+from streamlog.serdes.erased_types import UserFunction, UserKey, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.join_windows import JoinWindow
 
@@ -104,7 +107,7 @@ _AWAITABLES = (Awaitable, Coroutine)
 
 def add_async_map(
     place: StreamPosition,
-    fn: Callable[[Any], Awaitable[Any]],
+    fn: Callable[[UserValue], Awaitable[UserValue]],
     name: str | None,
     *,
     in_flight_max: int,
@@ -166,7 +169,7 @@ S = TypeVar("S")
 class Branches(dict[str, S]):
     """The streams of a split, by branch name."""
 
-    def __missing__(self, name: str) -> Any:  # noqa: ANN401 - never returns
+    def __missing__(self, name: str) -> NoReturn:
         """Report an unknown branch.
 
         Raises:
@@ -179,7 +182,7 @@ class Branches(dict[str, S]):
 
 def add_dedupe(
     place: StreamPosition,
-    by: Callable[[Any], object] | str,
+    by: Field[UserValue],
     *,
     within: Dur,
     name: str,
@@ -390,7 +393,7 @@ class StreamJoins(Generic[K, V]):
         self,
         other: GlobalTable[K2, V2],
         on: Callable[[K, V], K2 | None],
-        fn: Callable[[V, Any], R],
+        fn: Callable[[V, UserValue], R],
         *,
         required: bool = False,
         name: str | None = None,
@@ -445,7 +448,7 @@ class _JoinOptions:
     """The arguments of a join."""
 
     how: How
-    fn: Callable[..., Any]
+    fn: UserFunction
     within: JoinWindow | Dur | None
     as_of: bool = field(default=False, kw_only=True)
     grace: Dur | None = field(default=None, kw_only=True)
@@ -453,7 +456,7 @@ class _JoinOptions:
     on_error: ErrorPolicy | None = field(kw_only=True)
 
 
-def _join(place: StreamPosition, other: object, said: _JoinOptions) -> Stream[Any, Any]:
+def _join(place: StreamPosition, other: object, said: _JoinOptions) -> Stream[UserKey, UserValue]:
     # Each is made of the other, and a module has to come first.
 
     for at in {"inner": (), "left": (1,), "outer": (0, 1)}[said.how]:
@@ -870,7 +873,7 @@ class Stream(StreamJoins[K, V]):
         name: str,
         idle_after: Dur | None = None,
         on_error: ErrorPolicy | None = None,
-        tables: Sequence[Table[Any, Any]] | None = None,
+        tables: Sequence[Table[UserKey, UserValue]] | None = None,
     ) -> Stream[KO, VO]:
         """Pass each record to a `Processor`, a class of your own that may have state.
 
@@ -986,7 +989,7 @@ class Stream(StreamJoins[K, V]):
             "`async for` in a function under @app.agent(topic), which receives a stream"
         )
 
-    def _add(self, kind: type[Any], name: str | None, **fields: object) -> StreamPosition:
+    def _add(self, kind: Callable[..., Node], name: str | None, **fields: object) -> StreamPosition:
         place = self._place
         if name is not None:
             check_name("an operator", name)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, is_typeddict
+from typing import TypeVar, is_typeddict
 
 from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.dsl.topic import Topic, refuse_other
@@ -22,6 +21,7 @@ from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.stream_nodes import RepartitionSink, Source, View
 from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.serdes import declared_by, type_name
+from streamlog.serdes.erased_types import UserFunction, UserKey, UserValue
 from streamlog.topology import TopologyBuilder
 
 
@@ -147,7 +147,7 @@ def idle_after_ms(wall: Dur | None) -> int | None:
     return waited_ms
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=UserFunction)
 """A function of the user's."""
 
 
@@ -170,7 +170,7 @@ def is_assignable(declared: object, given: object) -> bool:
         return True  # A protocol with fields: only values tell.
 
 
-def check_topic(place: StreamPosition, topic: Topic[Any, Any]) -> None:
+def check_topic(place: StreamPosition, topic: Topic[UserKey, UserValue]) -> None:
     """Refuse a topic whose types are others than those of the stream, and what is none."""
     refuse_other(topic)
     for what, here, there in (

@@ -12,7 +12,7 @@ grouped, but not read.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, overload
 
 from streamlog.dsl.aggregations import revision_aggregation, revision_reduction, state_shape
 from streamlog.dsl.app_runtime import TableAccess
@@ -38,6 +38,7 @@ from streamlog.nodes.window_nodes import (
     WindowedRows,
 )
 from streamlog.serdes import serde_for
+from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.tables.change_serdes import RevisionSerde
 from streamlog.tables.local_rows import local_tables
 from streamlog.tables.stores.store import StoreSpec
@@ -601,7 +602,7 @@ class GroupedTable(Generic[K, V]):
 
     def _table(
         self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
-    ) -> Table[K, Any]:
+    ) -> Table[K, UserValue]:
         place = self._place
         place.builder.add(
             TableAggregate(
@@ -618,10 +619,10 @@ class GroupedTable(Generic[K, V]):
 
 def group_table(
     side: TableView,
-    fn: Callable[[Any, Any], tuple[Any, Any] | None],
+    fn: Callable[[UserKey, UserValue], tuple[UserKey, UserValue] | None],
     name: str,
     on_error: ErrorPolicy | None,
-) -> GroupedTable[Any, Any]:
+) -> GroupedTable[UserKey, UserValue]:
     """Group the rows of a table by the key that the function returns.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from streamlog.dsl.stream_position import (
     AppBuilder,
@@ -35,7 +35,8 @@ from streamlog.nodes.table_nodes import (
 )
 from streamlog.nodes.topic_spec import check_name
 from streamlog.nodes.window_nodes import RecordWindowsAggregate
-from streamlog.serdes import Serde, WindowedSerde
+from streamlog.serdes import WindowedSerde
+from streamlog.serdes.erased_types import AnySerde, UserFunction, UserKey, UserValue
 from streamlog.tables.change_serdes import OutcomeSerde, Reference, ReferenceOutcome, ReferenceSerde
 from streamlog.tables.stores.store import StoreSpec
 
@@ -46,8 +47,8 @@ class Pointing:
 
     left: TableView
     right: TableView
-    on: Callable[[Any], Any]
-    fn: Callable[..., Any]
+    on: Callable[[UserValue], UserKey]
+    fn: UserFunction
     is_left: bool
     name: str
     on_error: ErrorPolicy | None
@@ -135,7 +136,7 @@ def _add_join(said: Pointing) -> str:
 
 
 def _only(
-    builder: AppBuilder, name: str, kind: type, key: Shape, serde: Serde[Any]
+    builder: AppBuilder, name: str, kind: type, key: Shape, serde: AnySerde
 ) -> StreamPosition:
     """Of the messages that rows of the left table become, those of one kind."""
     node = f"{name}-{kind.__name__.lower()}s"
@@ -147,7 +148,7 @@ def _only(
 def join_tables(
     left: TableView,
     right: TableView,
-    fn: Callable[..., Any],
+    fn: UserFunction,
     *,
     kind: How,
     name: str,
@@ -226,7 +227,7 @@ def _unwindow_keys(place: StreamPosition) -> StreamPosition:
     return StreamPosition(place.builder, place.node, shape, place.value)
 
 
-def _within_window(serde: Serde[Any]) -> Serde[Any]:
+def _within_window(serde: AnySerde) -> AnySerde:
     return serde.key_serde if isinstance(serde, WindowedSerde) else serde
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import dis
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
 
 from streamlog.dsl.table import Table
 from streamlog.errors import TopologyError
 from streamlog.nodes.table_nodes import WritableTable
+from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.topology import TopologyBuilder
 
 ASKED = frozenset({"fetch", "put", "scan", "name", "side", "changes"})
@@ -26,9 +26,9 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _VARIABLES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
 
 
-def tables_in_code(*functions: object) -> list[Table[Any, Any]]:
+def tables_in_code(*functions: object) -> list[Table[UserKey, UserValue]]:
     """The tables whose rows these functions work on, in the order in which they are met."""
-    found: dict[int, Table[Any, Any]] = {}
+    found: dict[int, Table[UserKey, UserValue]] = {}
     seen: set[CodeType] = set()
     pending = [each for each in map(_plain, functions) if each is not None]
     while pending:
@@ -42,7 +42,7 @@ def tables_in_code(*functions: object) -> list[Table[Any, Any]]:
     return list(found.values())
 
 
-def tables_of_class(kind: type) -> list[Table[Any, Any]]:
+def tables_of_class(kind: type) -> list[Table[UserKey, UserValue]]:
     """The same of all methods of a class, and those that are its attributes."""
     attributes = [each for base in kind.__mro__ for each in vars(base).values()]
     found = {id(each): each for each in attributes if isinstance(each, Table)}
@@ -52,8 +52,8 @@ def tables_of_class(kind: type) -> list[Table[Any, Any]]:
 
 def local_tables(
     who: str,
-    said: Sequence[Table[Any, Any]] | None,
-    named: Iterable[Table[Any, Any]],
+    said: Sequence[Table[UserKey, UserValue]] | None,
+    named: Iterable[Table[UserKey, UserValue]],
     builder: TopologyBuilder,
 ) -> tuple[str, ...]:
     """The tables whose rows somebody works on, by the nodes that keep them.
@@ -75,7 +75,7 @@ def local_tables(
     return tuple(dict.fromkeys(table.side.owner for table in tables))
 
 
-def _is_writable(table: Table[Any, Any], builder: TopologyBuilder) -> bool:
+def _is_writable(table: Table[UserKey, UserValue], builder: TopologyBuilder) -> bool:
     return table.side.place.builder is builder and isinstance(
         builder.nodes.get(table.side.owner), WritableTable
     )

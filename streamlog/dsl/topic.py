@@ -8,14 +8,14 @@ file: keys and values become bytes here, and every error names the topic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.durations import When, moment, when_ms
 from streamlog.errors import ProcessingError, SerdeError, StreamlogError, TopologyError, UsageError
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.record import Record
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnySerde, UserKey, UserValue
 
 if TYPE_CHECKING:
     from streamlog.records.batch import LogRecord as RawRecord
@@ -122,8 +122,8 @@ class Topic(Generic[K, V]):
         """
         spec = self.spec
         try:
-            key: Any = None if record.key is None else spec.key.loads(record.key)
-            value: Any = None if record.value is None else spec.value.loads(record.value)
+            key: UserKey = None if record.key is None else spec.key.loads(record.key)
+            value: UserValue = None if record.value is None else spec.value.loads(record.value)
             timestamp_ms = record.timestamp_ms
             if spec.timestamp is not None and value is not None:
                 timestamp_ms = when_ms(spec.timestamp(value))
@@ -142,7 +142,7 @@ class Topic(Generic[K, V]):
         ) from failure
 
 
-def _encode(serde: Serde[Any], obj: object, what: str) -> bytes | None:
+def _encode(serde: AnySerde, obj: object, what: str) -> bytes | None:
     if obj is None:
         return None
     try:

@@ -17,12 +17,12 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache, partial, reduce
 from operator import attrgetter, itemgetter
-from typing import Annotated, Any, Generic, TypeVar, Union, cast, is_typeddict
+from typing import Annotated, Generic, TypeVar, Union, cast, is_typeddict
 
 import msgspec
 
@@ -30,7 +30,6 @@ from streamlog.errors import SerdeError, TopologyError
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.serdes import (
     PACKED,
-    Serde,
     WindowedSerde,
     declared_by,
     msgpack,
@@ -38,6 +37,14 @@ from streamlog.serdes import (
     schema_of,
     serde_for,
     type_name,
+)
+from streamlog.serdes.erased_types import (
+    ANY_TYPE,
+    AnySerde,
+    TypeForm,
+    UserFunction,
+    UserObject,
+    UserValue,
 )
 from streamlog.serdes.json_values import is_model
 from streamlog.windows.definitions import Windows
@@ -58,9 +65,9 @@ def field_type(declared: object, path: str, what: str) -> object:
     return declared
 
 
-def getter(declared: object, path: str) -> Callable[[Any], Any] | str:
+def getter(declared: object, path: str) -> Callable[[UserValue], UserValue] | str:
     """What reads a field: the name alone if it is an attribute, else a function."""
-    steps: list[Callable[[Any], Any] | str] = []
+    steps: list[Callable[[UserValue], UserValue] | str] = []
     for name in path.split("."):
         kind = bare(declared)
         steps.append(_reader(kind, name))
@@ -84,7 +91,17 @@ def bare(declared: object) -> object:
     if is_union(declared):
         members = [each for each in typing.get_args(declared) if each is not type(None)]
         return bare(members[0]) if len(members) == 1 else Union[tuple(members)]  # noqa: UP007 - built from values
-    return None if declared is Any or declared is object else declared
+    return None if declared is ANY_TYPE or declared is object else declared
+
+
+def tuple_form(parts: Iterable[TypeForm]) -> TypeForm:
+    """Return the type of tuples whose items have these types, in this order."""
+    return cast("TypeForm", tuple)[tuple(parts)]
+
+
+def list_form(part: TypeForm) -> TypeForm:
+    """Return the type of lists of this type."""
+    return cast("TypeForm", list)[part]
 
 
 def is_union(declared: object) -> bool:
@@ -167,7 +184,7 @@ def _is_mapping(origin: object) -> bool:
     return isinstance(origin, type) and issubclass(origin, Mapping)
 
 
-def _reader(kind: object, name: str) -> Callable[[Any], Any] | str:
+def _reader(kind: object, name: str) -> Callable[[UserValue], UserValue] | str:
     origin = typing.get_origin(kind) or kind
     if is_typeddict(origin) or _is_mapping(origin):
         return itemgetter(name)
@@ -176,7 +193,7 @@ def _reader(kind: object, name: str) -> Callable[[Any], Any] | str:
     return partial(_either, name)
 
 
-def _either(name: str, value: Any) -> Any:  # noqa: ANN401 - of a type that is not known
+def _either(name: str, value: UserValue) -> UserValue:
     return value[name] if isinstance(value, dict) else getattr(value, name)
 
 
@@ -195,7 +212,7 @@ class Maker:
         return f"{self.told} returns {self.gives}, which has to be stored behind it: {self.advice}"
 
 
-def source_location(fn: Callable[..., Any]) -> str:
+def source_location(fn: UserFunction) -> str:
     """A function, and the file and line where it is defined."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     name = getattr(fn, "__name__", type(fn).__name__)
@@ -207,7 +224,7 @@ def source_location(fn: Callable[..., Any]) -> str:
 
 
 def maker_of(
-    fn: Callable[..., Any],
+    fn: UserFunction,
     given: Sequence[object],
     pick: Callable[[object], object] | None,
     unresolved: str = "",
@@ -239,7 +256,7 @@ def maker_of(
     )
 
 
-def _undeclared_class(kind: object) -> type[Any] | None:
+def _undeclared_class(kind: object) -> type[UserObject] | None:
     """A class in a type whose instances can't be stored without a declared type."""
     if isinstance(kind, type) and not typing.get_args(kind):
         is_record = dataclasses.is_dataclass(kind) or is_model(kind) or hasattr(kind, "_fields")
@@ -253,7 +270,7 @@ def _undeclared_class(kind: object) -> type[Any] | None:
     return next((part for part in parts if part is not None), None)
 
 
-def _lambda_result(fn: Callable[..., Any], given: Sequence[object]) -> Any:  # noqa: ANN401 - a type form
+def _lambda_result(fn: UserFunction, given: Sequence[object]) -> TypeForm:
     """The type of what a lambda returns, as far as its source says it; None if not."""
     if not isinstance(fn, types.LambdaType) or fn.__name__ != "<lambda>":
         return None
@@ -300,9 +317,9 @@ class _Expression:
         closed = inspect.getclosurevars(fn)
         self._around: dict[str, object] = {**closed.builtins, **closed.globals, **closed.nonlocals}
 
-    def type_of(self, node: ast.expr) -> Any:  # noqa: ANN401 - a type form
+    def type_of(self, node: ast.expr) -> TypeForm:
         """The type of an expression."""
-        found: Any = None
+        found: TypeForm = None
         match node:
             case ast.Name(id=name):
                 found = self._names.get(name)
@@ -311,9 +328,11 @@ class _Expression:
             case ast.Attribute(value=of, attr=name):
                 found = self._field(self.type_of(of), name)
             case ast.Tuple(elts=parts) if not any(isinstance(p, ast.Starred) for p in parts):
-                found = cast("Any", tuple)[tuple(self.type_of(part) or object for part in parts)]
+                found = cast("TypeForm", tuple)[
+                    tuple(self.type_of(part) or object for part in parts)
+                ]
             case ast.List(elts=[part]):
-                found = cast("Any", list)[self.type_of(part) or object]
+                found = list_form(self.type_of(part) or object)
             case ast.Subscript(value=of, slice=ast.Constant(value=int(at))):
                 kinds = typing.get_args(self.type_of(of))
                 found = kinds[at] if 0 <= at < len(kinds) and Ellipsis not in kinds else None
@@ -392,13 +411,13 @@ class Shape:
 
     declared: object = None
     """None: not known."""
-    given: Serde[Any] | None = None
+    given: AnySerde | None = None
     """The serde of the topic that it came from."""
     maker: Maker | None = field(default=None, compare=False)
     """The function that values of an unknown type come from."""
 
     @property
-    def serde(self) -> Serde[Any]:
+    def serde(self) -> AnySerde:
         """How to write it down.
 
         Raises:
@@ -410,7 +429,7 @@ class Shape:
         return self.serde_if_needed
 
     @property
-    def serde_if_needed(self) -> Serde[Any]:
+    def serde_if_needed(self) -> AnySerde:
         """The same, where values may never be written down."""
         if self.given is not None:
             return self.given
@@ -437,7 +456,7 @@ UNKNOWN = Shape()
 
 
 def return_shape(
-    fn: Callable[..., Any],
+    fn: UserFunction,
     *given: Shape,
     of: Callable[[object], object] | None = None,
 ) -> Shape:
@@ -462,7 +481,7 @@ def return_shape(
 
 def declared_shape(declared: object) -> Shape:
     """The shape of a type as it was written down; of Any and type variables nothing is known."""
-    if declared is None or declared is Any or _is_open(declared):
+    if declared is None or declared is ANY_TYPE or _is_open(declared):
         return UNKNOWN
     return Shape(declared)
 
@@ -490,7 +509,7 @@ def item_element(index: int) -> Callable[[object], object]:
     return lambda declared: pick(item(declared))
 
 
-def _hint(fn: Callable[..., Any]) -> object:
+def _hint(fn: UserFunction) -> object:
     """What a function is annotated to return.
 
     Raises:
@@ -505,7 +524,7 @@ def _hint(fn: Callable[..., Any]) -> object:
     return None if hint is type(None) else hint
 
 
-def _return_hint(fn: Callable[..., Any]) -> object:
+def _return_hint(fn: UserFunction) -> object:
     said = getattr(fn, "__annotations__", {}).get("return")
     if said is None:
         return None
@@ -522,7 +541,7 @@ def _is_open(declared: object) -> bool:
     return isinstance(declared, TypeVar) or any(map(_is_open, typing.get_args(declared)))
 
 
-def topic_key(name: str, declared: object, windows: Windows | None) -> Serde[Any]:
+def topic_key(name: str, declared: object, windows: Windows | None) -> AnySerde:
     """The serde of a topic's keys.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from streamlog.dsl.aggregations import (
     Windowing,
@@ -32,6 +32,7 @@ from streamlog.nodes.stream_nodes import Aggregation, Aggregator
 from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.nodes.window_nodes import CountedAggregate, RecordWindowsAggregate, WindowedAggregate
 from streamlog.record import Late, Record, Windowed
+from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.definitions import Counted, Sessions, Sliding
 from streamlog.windows.emit import Emit
@@ -159,7 +160,7 @@ class WindowedStream(Generic[K, V]):
         *,
         name: str,
         on_error: ErrorPolicy | None = None,
-        **columns: Aggregator[V, Any],
+        **columns: Aggregator[V, UserValue],
     ) -> Table[Windowed[K], A]:
         """Aggregate into one row of type `into` per key and window; see `Grouped.agg`.
 
@@ -173,7 +174,7 @@ class WindowedStream(Generic[K, V]):
 
     def _table(
         self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
-    ) -> Table[Any, Any]:
+    ) -> Table[UserKey, UserValue]:
         check_name("a table", name)
         place = repartition_if_needed(self._place, name)
         place.builder.add(self._node(name, place, aggregation, on_error))

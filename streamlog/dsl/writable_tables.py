@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.stream_position import AppBuilder, StreamPosition, TableView
@@ -21,7 +21,8 @@ from streamlog.nodes.process_nodes import Process
 from streamlog.nodes.stream_nodes import Entry, Source
 from streamlog.nodes.table_nodes import AgentTables, WritableTable
 from streamlog.nodes.topic_spec import TopicSpec, check_name
-from streamlog.serdes import Serde, serde_for
+from streamlog.serdes import serde_for
+from streamlog.serdes.erased_types import AnySerde, UserKey, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.topology import Topology, TopologyBuilder
 
@@ -71,7 +72,7 @@ def writable_table(
     return Table(TableView(place, name), default=default)
 
 
-def build_topology(builder: AppBuilder, agents: Sequence[Agent[Any, Any]]) -> Topology:
+def build_topology(builder: AppBuilder, agents: Sequence[Agent[UserKey, UserValue]]) -> Topology:
     """The topology, with agents where the rows are that they work on.
 
     Raises:
@@ -95,7 +96,7 @@ def build_topology(builder: AppBuilder, agents: Sequence[Agent[Any, Any]]) -> To
     return whole.build()
 
 
-def _tables_of_agent(agent: Agent[Any, Any], builder: AppBuilder) -> tuple[str, ...]:
+def _tables_of_agent(agent: Agent[UserKey, UserValue], builder: AppBuilder) -> tuple[str, ...]:
     who = f"agent {agent.name!r}"
     return local_tables(who, agent.tables, tables_in_code(agent.fn), builder)
 
@@ -110,7 +111,9 @@ def _source_of(builder: TopologyBuilder, spec: TopicSpec) -> str:
     return node.name
 
 
-def _refuse_sharing(builder: AppBuilder, used: Mapping[Agent[Any, Any], tuple[str, ...]]) -> None:
+def _refuse_sharing(
+    builder: AppBuilder, used: Mapping[Agent[UserKey, UserValue], tuple[str, ...]]
+) -> None:
     owners: dict[str, str] = {}
     for agent, tables in used.items():
         for table in tables:
@@ -148,7 +151,7 @@ def _shared_table_error(table: str, first: str, second: str) -> TopologyError:
     )
 
 
-def _serde(table: str, what: str, declared: object) -> Serde[Any]:
+def _serde(table: str, what: str, declared: object) -> AnySerde:
     try:
         return serde_for(declared)
     except SerdeError as error:

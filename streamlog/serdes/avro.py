@@ -16,15 +16,17 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from importlib import import_module
-from typing import Any, Generic, Self, cast
+from types import ModuleType
+from typing import Generic, Self, cast
 
 import msgspec
 
 from streamlog.errors import ConfigError, SerdeError
+from streamlog.serdes.erased_types import JsonValue, UserObject
 from streamlog.serdes.json_values import is_model
 from streamlog.serdes.serde import T, type_name, unreadable_error
 
-Schema = Mapping[str, Any] | Sequence[Any] | str
+Schema = Mapping[str, JsonValue] | Sequence[JsonValue] | str
 """As data (a union is a list), or as JSON text."""
 
 SINGLE_OBJECT = b"\xc3\x01"
@@ -66,7 +68,7 @@ class AvroSerde(Generic[T]):
             SerdeError: a schema is none.
         """
         library = _fastavro()
-        schemas: dict[bytes, Any] = {}
+        schemas: dict[bytes, JsonValue] = {}
         for each in (schema, *older):
             parsed = _parse_schema(library, each)
             # Schemas that differ in what bytes do not show have one fingerprint.
@@ -127,13 +129,17 @@ class AvroSerde(Generic[T]):
                 self._type_name, data, f"{type(error).__name__}: {error}"
             ) from error
 
-    def _take_over(self, library: Any, schemas: dict[bytes, Any], into: type[T]) -> None:  # noqa: ANN401 - a module
+    def _take_over(
+        self, library: ModuleType, schemas: dict[bytes, JsonValue], into: type[T]
+    ) -> None:
         self._library = library
         self._schemas = schemas
         self._head, self._schema = next(iter(schemas.items()))
         self._type_name = type_name(into)
         self.declared: object = into
-        self._model: Any = import_module("pydantic").TypeAdapter(into) if is_model(into) else None
+        self._model: UserObject = (
+            import_module("pydantic").TypeAdapter(into) if is_model(into) else None
+        )
         # What comes out of somebody's bytes is of many kinds.
         self._errors = (
             TypeError,
@@ -147,7 +153,7 @@ class AvroSerde(Generic[T]):
         )
 
     def _plain(self, obj: T) -> object:
-        if not isinstance(obj, cast("Any", dict if self._is_dict else self.declared)):
+        if not isinstance(obj, cast("type", dict if self._is_dict else self.declared)):
             raise TypeError(f"{self._type_name} expected, got {type(obj).__name__}")
         if self._model is not None:
             return self._model.dump_python(obj)
@@ -165,7 +171,7 @@ class AvroSerde(Generic[T]):
         return self.declared is dict or hasattr(self.declared, "__total__")
 
 
-def _fastavro() -> Any:  # noqa: ANN401 - a module without types
+def _fastavro() -> ModuleType:
     try:
         return import_module("fastavro")
     except ImportError as error:
@@ -174,7 +180,7 @@ def _fastavro() -> Any:  # noqa: ANN401 - a module without types
         ) from error
 
 
-def _parse_schema(library: Any, schema: Schema) -> Any:  # noqa: ANN401 - as above
+def _parse_schema(library: ModuleType, schema: Schema) -> JsonValue:
     plain = _plain_schema(schema)
     try:
         return library.parse_schema(plain)
@@ -222,6 +228,6 @@ def _format_schema(schema: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
-def _fingerprint(library: Any, schema: Any) -> bytes:  # noqa: ANN401 - as above
+def _fingerprint(library: ModuleType, schema: JsonValue) -> bytes:
     canonical = library.schema.to_parsing_canonical_form(schema)
     return SINGLE_OBJECT + bytes.fromhex(library.schema.fingerprint(canonical, "CRC-64-AVRO"))

@@ -9,19 +9,20 @@ from __future__ import annotations
 import types
 import typing
 from functools import lru_cache
-from typing import Any, Union, cast
+from typing import Union, cast
 
 import msgspec
 
 from streamlog.errors import SerdeError
 from streamlog.record import Windowed
+from streamlog.serdes.erased_types import AnySerde, TypeForm, UserValue
 from streamlog.serdes.json_values import JsonSerde, ModelSerde, has_model, resolve_alias
 from streamlog.serdes.migrations import MigratingSerde, migration_to
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
-from streamlog.serdes.serde import Serde, unreadable_json_error
+from streamlog.serdes.serde import unreadable_json_error
 from streamlog.serdes.windowed_keys import WindowedSerde
 
-_PLAIN: dict[object, Serde[Any]] = {
+_PLAIN: dict[object, AnySerde] = {
     str: StrSerde(),
     bytes: BytesSerde(),
     int: IntSerde(),
@@ -30,7 +31,7 @@ _PLAIN: dict[object, Serde[Any]] = {
 
 
 @lru_cache(maxsize=256)
-def serde_for(declared: Any) -> Serde[Any]:  # noqa: ANN401 - any type form may be declared
+def serde_for(declared: TypeForm) -> AnySerde:
     """The serde of a declared type.
 
     `X | None` is the serde of `X`: a missing value has no bytes.
@@ -46,17 +47,17 @@ def serde_for(declared: Any) -> Serde[Any]:  # noqa: ANN401 - any type form may 
     return _PLAIN.get(inner) or _migrating(inner)
 
 
-def _migrating(declared: object) -> Serde[Any]:
+def _migrating(declared: object) -> AnySerde:
     """As JSON, with what was written before the type was what it is."""
-    serde: Serde[Any] = ModelSerde(declared) if has_model(declared) else JsonSerde(declared)
+    serde: AnySerde = ModelSerde(declared) if has_model(declared) else JsonSerde(declared)
     before = migration_to(declared)
     if before is None:
         return serde
     old, migrate = before
-    return MigratingSerde(serde, serde_for(cast("Any", old)), migrate, declared)
+    return MigratingSerde(serde, serde_for(cast("TypeForm", old)), migrate, declared)
 
 
-def from_text(serde: Serde[Any], text: str) -> Any:  # noqa: ANN401 - of the serde's type
+def from_text(serde: AnySerde, text: str) -> UserValue:
     """The value that somebody has typed.
 
     Text stands for itself where the type is text, bytes or a number; otherwise it is JSON.
@@ -77,7 +78,7 @@ def from_text(serde: Serde[Any], text: str) -> Any:  # noqa: ANN401 - of the ser
             return serde.loads(text.encode())
 
 
-def from_json(serde: Serde[Any], data: bytes) -> Any:  # noqa: ANN401 - of the serde's type
+def from_json(serde: AnySerde, data: bytes) -> UserValue:
     """The value in a JSON text; bytes are base64 there. Of a serde of the user's own its bytes.
 
     Raises:

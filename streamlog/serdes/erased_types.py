@@ -13,7 +13,7 @@ Rule: an alias is for a value that user code made or will take. Anything else ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from streamlog.record import Record
 from streamlog.serdes.serde import Serde
@@ -75,3 +75,6 @@ TypeForm: TypeAlias = Any
 Python 3.11 has no type for all of them (PEP 747 proposes one), and they are built at run time from
 what the user has declared.
 """
+
+ANY_TYPE: Final[TypeForm] = Any
+"""The type form for a value of an unknown type, as annotations and decoders write it."""

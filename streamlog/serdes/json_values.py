@@ -18,11 +18,12 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from math import isfinite
-from typing import Annotated, Any, Generic, Literal, Union, cast, is_typeddict
+from typing import Annotated, Generic, Literal, Union, cast, is_typeddict
 
 import msgspec
 
 from streamlog.errors import SerdeError
+from streamlog.serdes.erased_types import ANY_TYPE, UserObject, UserValue
 from streamlog.serdes.serde import T, type_name, unreadable_json_error, wrong_type_error
 
 ADVICE = (
@@ -56,7 +57,7 @@ def refuse_not_finite(name: str, value: object, plain: object = None) -> None:
         raise SerdeError(f"{name} can't be written as JSON: `{path}` is {number}. {ADVICE}")
 
 
-def display_json(value: object, enc_hook: Callable[[Any], Any]) -> bytes:
+def display_json(value: object, enc_hook: Callable[[UserValue], object]) -> bytes:
     """A value as JSON for people, with "nan", "inf" and "-inf" in place of such numbers.
 
     Args:
@@ -218,7 +219,7 @@ def outer_classes(declared: object) -> tuple[type, ...]:
     if declared is float:
         return (float, int)
     named = origin or declared
-    return (named,) if isinstance(named, type) and named is not Any else (object,)
+    return (named,) if isinstance(named, type) and named is not ANY_TYPE else (object,)
 
 
 def _parts_of(declared: object, name: str) -> list[object]:
@@ -280,7 +281,7 @@ class ModelSerde(Generic[T]):
         self.declared = declared
         self._type_name = type_name(declared)
         try:
-            self._adapter: Any = import_module("pydantic").TypeAdapter(declared)
+            self._adapter: UserObject = import_module("pydantic").TypeAdapter(declared)
         except (TypeError, ValueError, NameError, AttributeError) as error:
             # Errors of pydantic are errors of the kind that they are, such as TypeError.
             raise SerdeError(f"{self._type_name} can't be read from JSON: {error}") from error

@@ -12,15 +12,19 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from streamlog.errors import SerdeError, StreamlogError, TopologyError
+from streamlog.serdes.erased_types import AnySerde, JsonValue, UserFunction, UserValue
 from streamlog.serdes.serde import Serde, T, form_of, type_name
 
 O = TypeVar("O")  # noqa: E741 - of what was before
 """The older type."""
 N = TypeVar("N")
 """The newer type."""
+
+Migration: TypeAlias = tuple[type, Callable[[UserValue], UserValue]]
+"""The older class, and the function that makes a value of the newer one from one of it."""
 
 _ATTRIBUTE = "__streamlog_migration__"
 _USED = "__streamlog_used__"
@@ -57,7 +61,9 @@ def migration(fn: Callable[[O], N]) -> Callable[[O], N]:
     return fn
 
 
-def migration_to(declared: object) -> tuple[type[Any], Callable[[Any], Any]] | None:
+def migration_to(
+    declared: object,
+) -> Migration | None:
     """The older type and its migration, if a type has one; from then on it can get none."""
     if not isinstance(declared, type):
         return None
@@ -67,7 +73,8 @@ def migration_to(declared: object) -> tuple[type[Any], Callable[[Any], Any]] | N
             setattr(declared, _USED, True)
         except (TypeError, AttributeError):
             return None  # A class of somebody's that can't be marked has no migrations either.
-    return cast("tuple[type[Any], Callable[[Any], Any]] | None", found)
+    before: Migration | None = found
+    return before
 
 
 class MigratingSerde(Generic[T]):
@@ -76,7 +83,7 @@ class MigratingSerde(Generic[T]):
     __slots__ = ("_migrate", "_new", "_old", "declared")
 
     def __init__(
-        self, new: Serde[T], old: Serde[Any], migrate: Callable[[Any], T], declared: object
+        self, new: Serde[T], old: AnySerde, migrate: Callable[[UserValue], T], declared: object
     ) -> None:
         """`old` reads what was before, which `migrate` turns into the new type.
 
@@ -97,7 +104,10 @@ class MigratingSerde(Generic[T]):
     @property
     def form(self) -> object:
         """See `form_of`: the new type's, and those that are read as well."""
-        return {**cast("Any", form_of(self._new)), "migrates": readable_forms(self._old)}
+        return {
+            **cast("Mapping[str, object]", form_of(self._new)),
+            "migrates": readable_forms(self._old),
+        }
 
     def dumps(self, obj: T) -> bytes:
         """As the new type."""
@@ -124,7 +134,7 @@ class MigratingSerde(Generic[T]):
             ) from error
 
 
-def readable_forms(serde: Serde[Any]) -> list[object]:
+def readable_forms(serde: AnySerde) -> list[object]:
     """The forms that a serde reads: its own first, then those that it migrates from."""
     form = form_of(serde)
     if not isinstance(form, Mapping) or "migrates" not in form:
@@ -139,14 +149,14 @@ def _is_distinguishable(new: object, old: object) -> bool:
     return bool(required - set(_object(old).get("properties", ())))
 
 
-def _object(form: object) -> Mapping[str, Any]:
+def _object(form: object) -> Mapping[str, JsonValue]:
     """The schema of the outermost type."""
     schema = form.get("json") if isinstance(form, Mapping) else None
     if not isinstance(schema, Mapping):
         return {}
     reference = str(schema.get("$ref", "")).rpartition("/")[2]
-    return cast("Mapping[str, Any]", schema["$defs"][reference] if reference else schema)
+    return cast("Mapping[str, JsonValue]", schema["$defs"][reference] if reference else schema)
 
 
-def _name(fn: Callable[..., Any]) -> str:
+def _name(fn: UserFunction) -> str:
     return repr(getattr(fn, "__name__", fn))

@@ -12,11 +12,12 @@ from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 
 from streamlog.errors import SerdeError
+from streamlog.serdes.erased_types import UserObject, UserValue
 
 T = TypeVar("T")
 """What is read."""
@@ -75,12 +76,13 @@ def load_wide(data: bytes, declared: type[T]) -> T:
     return msgspec.convert(_decode_wide(data[len(HEAD) :]), declared)
 
 
-def decoder(declared: object) -> Callable[[bytes], Any]:
+def decoder(declared: object) -> Callable[[bytes], UserValue]:
     """Reads MessagePack as this type, with or without wide numbers."""
-    plain = msgspec.msgpack.Decoder(cast("type[Any]", declared)).decode
+    kind = cast("type[UserObject]", declared)
+    plain = msgspec.msgpack.Decoder(kind).decode
 
-    def loads(data: bytes) -> Any:  # noqa: ANN401 - of the type
-        return load_wide(data, cast("type[Any]", declared)) if data[:1] == HEAD else plain(data)
+    def loads(data: bytes) -> UserValue:
+        return load_wide(data, kind) if data[:1] == HEAD else plain(data)
 
     return loads
 
@@ -155,7 +157,7 @@ class PackedSerde:
     encode = staticmethod(_encode)
 
     @property
-    def decode(self) -> Callable[[bytes], Any]:
+    def decode(self) -> Callable[[bytes], UserValue]:
         """See `loads`."""
         return _decode
 
@@ -173,7 +175,7 @@ class PackedSerde:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise SerdeError(f"a {type(obj).__name__} can't be written: {error}") from error
 
-    def loads(self, data: bytes) -> Any:  # noqa: ANN401 - that is the point
+    def loads(self, data: bytes) -> UserValue:
         """The value, as it was."""
         try:
             return _decode(data)
@@ -235,11 +237,11 @@ def _packable_timedelta(obj: timedelta) -> object:
 
 def _packable_text(obj: object) -> object:
     code, _ = _AS_TEXT[type(obj)]
-    text = str(obj) if isinstance(obj, Decimal) else cast("Any", obj).isoformat()
+    text = str(obj) if isinstance(obj, Decimal) else cast("date", obj).isoformat()
     return msgspec.msgpack.Ext(code, text.encode())
 
 
-_PACKED_BY: dict[type, Callable[[Any], object]] = {
+_PACKED_BY: dict[type, Callable[[UserValue], object]] = {
     tuple: _packable_tuple,
     list: lambda obj: [_packable(item) for item in obj],
     dict: _packable_dict,

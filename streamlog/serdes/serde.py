@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import typing
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from streamlog.errors import SerdeError
 
@@ -38,7 +38,7 @@ class Serde(Protocol[T]):
         """The value that the bytes stand for."""
 
 
-def form_of(serde: Serde[Any]) -> object:
+def form_of(serde: Serde[T]) -> object:
     """What the bytes of a serde look like, as plain data: equal if they are the same.
 
     A serde says so by a `form`; one that has none is known by the name of its class.
@@ -47,7 +47,7 @@ def form_of(serde: Serde[Any]) -> object:
     return type(serde).__qualname__ if form is None else form
 
 
-def declared_by(serde: Serde[Any]) -> object:
+def declared_by(serde: Serde[T]) -> object:
     """The type that a serde was made for; None if it does not say so by a `declared`."""
     return getattr(serde, "declared", None)
 

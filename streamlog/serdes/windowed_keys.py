@@ -12,11 +12,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from streamlog.durations import moment, when_ms
 from streamlog.errors import ConfigError, SerdeError, UsageError
 from streamlog.record import Windowed
+from streamlog.serdes.erased_types import AnySerde
 from streamlog.serdes.serde import Serde, form_of, unreadable_error, wrong_type_error
 
 K = TypeVar("K")
@@ -191,7 +192,7 @@ class WindowedSerde(Generic[K]):
         return self.layout
 
 
-def window_bytes(serde: Serde[Any]) -> int:
+def window_bytes(serde: AnySerde) -> int:
     """How many bytes at the end of a key are those of a window; the others tell the partition."""
     layout = serde.layout if isinstance(serde, WindowedSerde) else None
     return 0 if layout is None else layout.size_bytes

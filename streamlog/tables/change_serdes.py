@@ -9,12 +9,13 @@ hashes instead); values are stored as their own bytes.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from streamlog.errors import SerdeError
-from streamlog.serdes import Serde, form_of
+from streamlog.serdes import form_of
+from streamlog.serdes.erased_types import AnySerde, UserValue
 
 
 class Reference(NamedTuple):
@@ -22,7 +23,7 @@ class Reference(NamedTuple):
 
     row_key: bytes
     version: int
-    value: Any
+    value: UserValue
     """The value of the row that refers; None: it no longer does."""
 
 
@@ -30,7 +31,7 @@ class ReferenceOutcome(NamedTuple):
     """The result of a version of a left row, by the row's key."""
 
     version: int
-    value: Any
+    value: UserValue
     """None: there is no result."""
     is_gone: bool = False
     """Whether the row was deleted; this version has no other outcome then."""
@@ -44,7 +45,7 @@ _outcome = msgspec.msgpack.Decoder(tuple[int, bytes | None, bool]).decode
 class ReferenceSerde:
     """References from rows whose values another serde writes."""
 
-    def __init__(self, value: Serde[Any]) -> None:
+    def __init__(self, value: AnySerde) -> None:
         self.value = value
 
     @property
@@ -73,7 +74,7 @@ class ReferenceSerde:
 class OutcomeSerde:
     """Outcomes whose values another serde writes."""
 
-    def __init__(self, value: Serde[Any]) -> None:
+    def __init__(self, value: AnySerde) -> None:
         self.value = value
 
     @property
@@ -107,14 +108,14 @@ _decode = msgspec.msgpack.Decoder(tuple[bytes | None, bytes | None]).decode
 class Revision(NamedTuple):
     """The value that a change removes from a group, and the value that it adds."""
 
-    old: Any
-    new: Any
+    old: UserValue
+    new: UserValue
 
 
 class RevisionSerde:
     """Revisions of values that another serde writes."""
 
-    def __init__(self, value: Serde[Any]) -> None:
+    def __init__(self, value: AnySerde) -> None:
         self.value = value
 
     @property

@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamlog.errors import UsageError
+from streamlog.serdes.erased_types import UserKey, UserValue
 
 
 class LocalTables(Protocol):
     """Port: rows of tables by name, as the user's objects; UsageError for rows of other tasks."""
 
-    def get(self, table: str, key: object) -> Any:  # noqa: ANN401 - of the user's type
+    def get(self, table: str, key: object) -> UserValue:
         """Return the row of this key; None if there is none."""
 
     def put(self, table: str, key: object, value: object) -> None:
         """Set the row of this key; None deletes it."""
 
-    def range(self, table: str) -> Iterator[tuple[Any, Any]]:
+    def range(self, table: str) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over all rows of the local partition, in the order of their keys' bytes."""
 
 

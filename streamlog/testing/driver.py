@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from streamlog.agents.rows import AgentRows
 from streamlog.blueprints.blueprint import Blueprint
@@ -37,6 +37,7 @@ from streamlog.record import Headers, Record
 from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.records.control_batches import TimeMark
 from streamlog.records.partitioners import DEFAULT, Partitioner
+from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.tables.state.changelog import Restoration
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.tables.stores.store import Change
@@ -75,7 +76,7 @@ class Rehearsal:
     partitioners: Mapping[str, Partitioner] = field(default_factory=dict)
     """Of topics whose producers don't use the default."""
     outlet: AppRuntime
-    agents: Sequence[Agent[Any, Any]] = ()
+    agents: Sequence[Agent[UserKey, UserValue]] = ()
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
     tasks: Sequence[Service] = ()

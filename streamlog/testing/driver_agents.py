@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamlog.agents.asks import Ask
 from streamlog.agents.call import await_call
@@ -26,6 +26,7 @@ from streamlog.errors import ProcessingError, RequestTimedOut, StreamlogError, U
 from streamlog.processing.outbox import CallResult, Drop, SinkBatch, TaskCall
 from streamlog.processing.tables.writable_table import RowWrite
 from streamlog.record import TopicPartition
+from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.testing.driver_topics import MemoryTopic
 
 AGENT_WAIT_S = 10
@@ -105,7 +106,7 @@ class DriverAgents:
 
     def __init__(
         self,
-        agents: Sequence[Agent[Any, Any]],
+        agents: Sequence[Agent[UserKey, UserValue]],
         services: Sequence[Service],
         topics: Mapping[str, MemoryTopic],
         stage: DriverStage,
@@ -163,7 +164,7 @@ class DriverAgents:
             services = [each for _ in range(workers) for each in self._services]
             self._serving = [loop.create_task(self._serve(each)) for each in services]
 
-    def _run_of(self, agent: Agent[Any, Any]) -> AgentRun:
+    def _run_of(self, agent: Agent[UserKey, UserValue]) -> AgentRun:
         return AgentRun(
             agent,
             self._write,
@@ -174,7 +175,7 @@ class DriverAgents:
             rows=self._rows,
         )
 
-    def run(self, work: Coroutine[Any, Any, object]) -> None:
+    def run(self, work: Coroutine[object, None, object]) -> None:
         """Run the user's coroutine to its end."""
         self._was_stirred = True
         self._loop().run(work)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from streamlog.processing.table_rows import KeySpan, TableRows, table_named
 from streamlog.processing.task import Task, TaskId
+from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.testing.driver_topics import MemoryTopic
 
 
@@ -47,7 +47,7 @@ class DriverTables:
     run_tasks: Callable[[], None]
     """Until nothing is left for them to do."""
 
-    async def fetch(self, table: str, key: object, *, stale_ok: bool) -> Any:  # noqa: ANN401, ARG002 - of the user's type; nothing is stale here
+    async def fetch(self, table: str, key: object, *, stale_ok: bool) -> UserValue:  # noqa: ARG002 - of the user's type; nothing is stale here
         """See `TableAccess`."""
         rows = table_named(self.tables, table)
         partition = rows.partition_of(rows.own_key(key), rows.partitions(self.counts))
@@ -70,7 +70,7 @@ class DriverTables:
 
     async def scan(
         self, table: str, *, prefix: object, at_ms: int | None
-    ) -> AsyncIterator[tuple[Any, Any]]:
+    ) -> AsyncIterator[tuple[UserKey, UserValue]]:
         """See `TableAccess`."""
         rows = table_named(self.tables, table)
         wanted = rows.span(prefix=prefix, at_ms=at_ms)

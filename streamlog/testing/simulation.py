@@ -16,15 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 from streamlog.dsl.topic import Topic
 from streamlog.errors import RunsDiffer, StreamlogError, UsageError
 from streamlog.nodes.stream_nodes import Entry
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.outbox import Drop
+from streamlog.record import Headers
 from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.records.partitioners import DEFAULT
+from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.testing.driver import Rehearsal, TestDriver
 from streamlog.testing.driver_agents import DriverAgents
 from streamlog.testing.driver_topics import MemoryTopic, TestTopicIn, TestTopicOut
@@ -47,7 +49,9 @@ HINT = (
     "globals, and values that are changed in place"
 )
 
-Rows: TypeAlias = Counter[tuple[Any, ...]]
+WrittenRow: TypeAlias = tuple[int, bytes | None, bytes | None, int, Headers]
+"""Partition, key, value, timestamp in milliseconds, and headers of a record."""
+Rows: TypeAlias = Counter[WrittenRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +240,13 @@ class Simulation:
             ]
         )
 
-    def _shown(self, name: str, row: tuple[Any, ...]) -> str:
+    def _shown(self, name: str, row: WrittenRow) -> str:
         partition, key, value, timestamp_ms, headers = row
         spec = _written(self._topology).get(name)
         record = RawRecord(-1, timestamp_ms, key, value, headers)
         if spec is None:
             return f"partition {partition}: {record}"
-        shown = Topic[Any, Any](spec, self._rehearsal.outlet).decoded(record, partition)
+        shown = Topic[UserKey, UserValue](spec, self._rehearsal.outlet).decoded(record, partition)
         return f"partition {partition}: {shown.key!r} = {shown.value!r} at {shown.timestamp}"
 
 

@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from decimal import Decimal
 from importlib import import_module
 from math import isfinite
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 import msgspec
 
 from streamlog.errors import SerdeError, TopologyError
 from streamlog.serdes import msgpack
+from streamlog.serdes.erased_types import UserValue
 
 DIGITS_MAX = 1_000
 """The most digits of a sum. It also bounds the cost of adding distant numbers: 1E+999999 and 1."""
@@ -65,7 +67,7 @@ Moments = tuple[int, float, float]
 """The number of values, their mean, and the sum of the squared distances from it."""
 
 
-def refuse_unordered(rank: Any) -> None:  # noqa: ANN401 - the user's
+def refuse_unordered(rank: object) -> None:
     """Raise an error for NaN, which has no order.
 
     Raises:
@@ -150,7 +152,7 @@ class First:
     def initial(self) -> None:
         """Return None, the state of no values."""
 
-    def add(self, state: tuple[Any, ...] | None, found: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the user's
+    def add(self, state: tuple[UserValue, ...] | None, found: UserValue) -> tuple[UserValue, ...]:
         """Return the state with one more value."""
         if not self._ordered:
             return self._one(state, (found,))
@@ -158,16 +160,18 @@ class First:
         return self._one(state, found)
 
     def merge(
-        self, state: tuple[Any, ...] | None, later: tuple[Any, ...] | None
-    ) -> tuple[Any, ...] | None:
+        self, state: tuple[UserValue, ...] | None, later: tuple[UserValue, ...] | None
+    ) -> tuple[UserValue, ...] | None:
         """Return the state of the values of both."""
         return state if later is None else self._one(state, later)
 
-    def result(self, state: tuple[Any, ...] | None) -> Any:  # noqa: ANN401 - the user's
+    def result(self, state: tuple[UserValue, ...] | None) -> UserValue:
         """Return the value; None if there is none."""
         return None if state is None else state[-1]
 
-    def _one(self, state: tuple[Any, ...] | None, found: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _one(
+        self, state: tuple[UserValue, ...] | None, found: tuple[UserValue, ...]
+    ) -> tuple[UserValue, ...]:
         if state is None or (self._ordered and found[0] < state[0]):
             return found
         return state
@@ -178,7 +182,9 @@ class Last(First):
 
     __slots__ = ()
 
-    def _one(self, state: tuple[Any, ...] | None, found: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _one(
+        self, state: tuple[UserValue, ...] | None, found: tuple[UserValue, ...]
+    ) -> tuple[UserValue, ...]:
         if state is not None and self._ordered and found[0] < state[0]:
             return state
         return found
@@ -192,22 +198,22 @@ class Collected:
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
 
-    def initial(self) -> list[Any]:
+    def initial(self) -> list[UserValue]:
         """Return the state of no values."""
         return []
 
-    def add(self, state: list[Any], found: Any) -> list[Any]:  # noqa: ANN401 - the user's
+    def add(self, state: list[UserValue], found: UserValue) -> list[UserValue]:
         """Return the state with one more value."""
         if self._limit is None or len(state) < self._limit:
             state.append(found)
         return state
 
-    def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
+    def merge(self, state: list[UserValue], later: list[UserValue]) -> list[UserValue]:
         """Return the state of the values of both."""
         state.extend(later if self._limit is None else later[: self._limit - len(state)])
         return state
 
-    def result(self, state: list[Any]) -> list[Any]:
+    def result(self, state: list[UserValue]) -> list[UserValue]:
         """Return the values as a new list."""
         return list(state)
 
@@ -222,11 +228,11 @@ class Top:
         self._count = count
         self._ordered = ordered
 
-    def initial(self) -> list[Any]:
+    def initial(self) -> list[UserValue]:
         """Return the state of no values."""
         return []
 
-    def add(self, state: list[Any], found: Any) -> list[Any]:  # noqa: ANN401 - the user's
+    def add(self, state: list[UserValue], found: UserValue) -> list[UserValue]:
         """Return the state with one more value."""
         at = len(state)
         refuse_unordered(found[0] if self._ordered else found)
@@ -241,13 +247,13 @@ class Top:
             del state[self._count :]
         return state
 
-    def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
+    def merge(self, state: list[UserValue], later: list[UserValue]) -> list[UserValue]:
         """Return the state of the values of both."""
         for found in later:
             self.add(state, found)
         return state
 
-    def result(self, state: list[Any]) -> list[Any]:
+    def result(self, state: list[UserValue]) -> list[UserValue]:
         """Return the values as a new list."""
         return [item for _, item in state] if self._ordered else list(state)
 
@@ -270,6 +276,31 @@ _EXPONENT_MAX = 400
 """Of a decimal that may equal a float, or is converted to a whole number."""
 
 
+class _Sketch(Protocol):
+    """A HyperLogLog sketch of the library `datasketches`, as far as it is used."""
+
+    def update(self, value: float | str, /) -> None:
+        """Count a value."""
+
+    def serialize_compact(self) -> bytes:
+        """Return its registers as bytes."""
+
+
+class _DenseStore(Protocol):
+    """The bins of a sketch of the library `ddsketch`, as far as they are used."""
+
+    bins: Sequence[float]
+    """How many numbers each bin has."""
+    offset: int
+    """The key of the first bin."""
+
+    def add(self, key: int, weight: float = 1.0) -> None:
+        """Count a number in the bin of this key."""
+
+    def merge(self, store: _DenseStore) -> None:
+        """Add the counts of another store."""
+
+
 class Distinct:
     """The number of distinct values, by HyperLogLog."""
 
@@ -279,11 +310,12 @@ class Distinct:
         self._library = _library("datasketches", "agg.distinct")
         self._precision = precision
 
-    def initial(self) -> Any:  # noqa: ANN401 - the library's
+    def initial(self) -> _Sketch:
         """Return the state of no values."""
-        return self._library.hll_sketch(self._precision)
+        sketch: _Sketch = self._library.hll_sketch(self._precision)
+        return sketch
 
-    def add(self, state: Any, found: object) -> Any:  # noqa: ANN401 - the library's
+    def add(self, state: _Sketch, found: object) -> _Sketch:
         """Return the state with one more value. 1, 1.0 and True are one value, as in Python.
 
         Raises:
@@ -293,14 +325,15 @@ class Distinct:
         state.update((found or "\0") if type(found) is str else _mark_type(found))
         return state
 
-    def merge(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - the library's
+    def merge(self, state: _Sketch, later: _Sketch) -> _Sketch:
         """Return the state of the values of both."""
         union = self._library.hll_union(self._precision)
         union.update(state)
         union.update(later)
-        return union.get_result()
+        merged: _Sketch = union.get_result()
+        return merged
 
-    def result(self, state: Any) -> int:  # noqa: ANN401 - the library's
+    def result(self, state: _Sketch) -> int:
         """Return the estimate; up to a few hundred values it is exact."""
         union = self._library.hll_union(self._precision)
         union.update(state)
@@ -309,13 +342,14 @@ class Distinct:
         estimate: float = union.get_estimate()
         return round(estimate)
 
-    def dump(self, state: Any) -> bytes:  # noqa: ANN401 - the library's
+    def dump(self, state: _Sketch) -> bytes:
         """Return the state as plain data."""
         return bytes(state.serialize_compact())
 
-    def load(self, data: bytes) -> Any:  # noqa: ANN401 - the library's
+    def load(self, data: bytes) -> _Sketch:
         """Restore a state from the result of `dump`."""
-        return self._library.hll_sketch.deserialize(data)
+        sketch: _Sketch = self._library.hll_sketch.deserialize(data)
+        return sketch
 
 
 class Bins:
@@ -323,7 +357,7 @@ class Bins:
 
     __slots__ = ("negative", "positive", "zeros")
 
-    def __init__(self, positive: Any, negative: Any, zeros: int = 0) -> None:  # noqa: ANN401 - the library's
+    def __init__(self, positive: _DenseStore, negative: _DenseStore, zeros: int = 0) -> None:
         self.positive = positive
         self.negative = negative
         """By the distance below zero."""
@@ -380,7 +414,7 @@ class Quantile:
         """Return the state as plain data."""
         return state.zeros, _counts(state.positive), _counts(state.negative)
 
-    def load(self, data: Sequence[Any]) -> Bins:
+    def load(self, data: tuple[int, dict[int, int], dict[int, int]]) -> Bins:
         """Restore a state from the result of `dump`."""
         state = self.initial()
         state.zeros = data[0]
@@ -390,7 +424,7 @@ class Quantile:
         return state
 
 
-def _counts(store: Any) -> dict[int, int]:  # noqa: ANN401 - the library's
+def _counts(store: _DenseStore) -> dict[int, int]:
     """Return the counts by key, largest first: loading them in this order needs no extra room."""
     first = store.offset
     numbered = reversed(list(enumerate(store.bins, first)))
@@ -435,7 +469,7 @@ def _pack(plain: object) -> bytes:
         return msgpack.dump_wide(plain)  # A whole number beyond 64 bits in it.
 
 
-def _library(name: str, what: str) -> Any:  # noqa: ANN401 - a module without types
+def _library(name: str, what: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from decimal import Decimal
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from streamlog.records import buffer_writes, packing
+from streamlog.serdes.erased_types import UserFunction, UserObject, UserState, UserValue
 from streamlog.tables.folds import column_folds, gc_hints, prefetch
 
 if TYPE_CHECKING:
@@ -46,16 +47,16 @@ class Fold(Protocol):
     `add` and `merge` may change their first argument, and return it or a new state.
     """
 
-    def initial(self) -> Any:  # noqa: ANN401 - a state
+    def initial(self) -> UserState:
         """Return the state of no values."""
 
-    def add(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
+    def add(self, state: UserState, found: UserValue) -> UserState:
         """Return the state with one more value."""
 
-    def merge(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - as above
+    def merge(self, state: UserState, later: UserState) -> UserState:
         """Return the state of both together; neither argument is used afterwards."""
 
-    def result(self, state: Any) -> Any:  # noqa: ANN401 - as above
+    def result(self, state: UserState) -> UserValue:
         """Return the result of the state; it does not change with the state."""
 
 
@@ -80,7 +81,7 @@ class Row:
     )
 
     def __init__(self, state: object, timestamp_ms: int, raw: bytes = b"") -> None:
-        self.kept: Any = state
+        self.kept: UserState = state
         """The state, unless it is in `numbers`."""
         self.numbers = [0, 0, 0, 0]
         """The state, if it consists of `width` whole numbers of 64 bits."""
@@ -102,14 +103,14 @@ class Row:
         gc_hints.leave_out(self)  # A state has no reference to its row.
 
     @property
-    def state(self) -> Any:  # noqa: ANN401 - the aggregation's
+    def state(self) -> UserState:
         """The state; whole numbers come as a new list, which has to be set if it changes."""
         if self.width == 0:
             return self.kept
         return [self.numbers[at] for at in range(self.width)]
 
     @state.setter
-    def state(self, state: Any) -> None:  # noqa: ANN401 - as above
+    def state(self, state: UserState) -> None:
         self.kept = state
         self.width = 0
 
@@ -125,7 +126,7 @@ def _narrow(row: Row) -> None:
     row.kept = None
 
 
-def _are_long(state: list[Any]) -> bool:
+def _are_long(state: list[UserState]) -> bool:
     if len(state) > _WIDTH_MAX:
         return False
     for number in state:  # noqa: SIM110 - compiled, this is C
@@ -134,7 +135,7 @@ def _are_long(state: list[Any]) -> bool:
     return True
 
 
-def written(rows: list[Row], dumps: Callable[[Any], bytes]) -> list[bytes]:
+def written(rows: list[Row], dumps: Callable[[UserState], bytes]) -> list[bytes]:
     """Return the rows as bytes: their timestamps in eight bytes, then their states."""
     found: list[bytes] = []
     for at, row in enumerate(rows):
@@ -144,7 +145,7 @@ def written(rows: list[Row], dumps: Callable[[Any], bytes]) -> list[bytes]:
     return found
 
 
-def let_go(column: list[Any]) -> None:
+def let_go(column: list[UserValue]) -> None:
     """Clear a long list, prefetching entries ahead."""
     for at in range(len(column)):
         if at % _FAR == 0:
@@ -156,7 +157,7 @@ def let_go(column: list[Any]) -> None:
 def write_down(
     rows: list[Row],
     head: bytes,
-    dumps: Callable[[Any], bytes],
+    dumps: Callable[[UserState], bytes],
     keys: list[bytes],
     values: list[bytes | None],
     *,
@@ -177,7 +178,7 @@ def write_down(
 def write_down_dirty(
     rows: dict[bytes, Row],
     head: bytes,
-    dumps: Callable[[Any], bytes],
+    dumps: Callable[[UserState], bytes],
     keys: list[bytes],
     values: list[bytes | None],
     *,
@@ -198,7 +199,7 @@ def write_down_dirty(
 def _write_down(
     row: Row,
     head: bytes,
-    dumps: Callable[[Any], bytes],
+    dumps: Callable[[UserState], bytes],
     keys: list[bytes],
     values: list[bytes | None],
     *,
@@ -228,11 +229,11 @@ class Column:
     def __init__(
         self,
         kind: str,
-        field: Callable[[Any], Any] | str | None,
+        field: Callable[[UserValue], UserValue] | str | None,
         fold: Fold | None = None,
         *,
         classes: tuple[type, ...] | None = None,
-        check: Callable[[Any], None] | None = None,
+        check: Callable[[UserValue], None] | None = None,
     ) -> None:
         """`field` is a function of the value, or the name of an attribute; None for a count.
 
@@ -240,11 +241,11 @@ class Column:
         another type is passed to `check`, which may refuse it.
         """
         self.classes = classes
-        self.check: Any = check
+        self.check: UserObject = check
         self.kind = _FOLD if fold is not None else KINDS.index(kind)
-        self.fold: Any = fold
+        self.fold: UserObject = fold
         self.attribute = field if isinstance(field, str) else None
-        self.get: Any = field
+        self.get: UserObject = field
 
     def initial(self) -> object:
         """Return the state of no values."""
@@ -254,13 +255,13 @@ class Column:
             return 0, 0
         return None if self.kind in (_MIN, _MAX) else 0
 
-    def taken(self, value: Any) -> Any:  # noqa: ANN401 - numbers of the user's
+    def taken(self, value: UserValue) -> UserValue:
         """Return the field of a value that the column folds."""
         if self.kind == _COUNT:
             return None
         return getattr(value, self.attribute) if self.attribute is not None else self.get(value)
 
-    def folded(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
+    def folded(self, state: UserState, found: UserValue) -> UserState:
         """Return the state with one more field that `taken` has returned."""
         if self.kind == _COUNT:
             return state + 1
@@ -274,7 +275,7 @@ class Column:
             return self.fold.add(state, found)
         return self._extreme(state, found)
 
-    def folds(self, row: Row, at: int, found: Any) -> bool:  # noqa: ANN401 - as above
+    def folds(self, row: Row, at: int, found: UserValue) -> bool:
         """Fold a field that `taken` has returned into a number of the row; False if impossible."""
         if self.kind == _COUNT:
             row.numbers[at] += 1
@@ -292,7 +293,7 @@ class Column:
             row.numbers[at] = max(state, more)
         return True
 
-    def merged(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - as above
+    def merged(self, state: UserState, later: UserState) -> UserState:
         """Return the state of both together; neither argument is used afterwards."""
         if self.kind == _FOLD:
             return self.fold.merge(state, later)
@@ -302,7 +303,7 @@ class Column:
             return _sum(state[0], later[0]), state[1] + later[1]
         return state if later is None else self._extreme(state, later)
 
-    def _extreme(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
+    def _extreme(self, state: UserState, found: UserValue) -> UserState:
         if state is None:
             return found
         if type(found) is float and _is_nan(found):
@@ -311,14 +312,14 @@ class Column:
             return min(state, found)
         return max(state, found)
 
-    def result(self, state: Any) -> Any:  # noqa: ANN401 - as above
+    def result(self, state: UserState) -> UserValue:
         """Return the result of the state."""
         if self.kind == _FOLD:
             return self.fold.result(state)
         return _mean(state[0], state[1]) if self.kind == _MEAN else state
 
 
-def _sum(state: Any, found: Any) -> Any:  # noqa: ANN401 - numbers of the user's
+def _sum(state: UserState, found: UserValue) -> UserState:
     if type(found) is not float and (type(found) is Decimal or type(state) is Decimal):
         return column_folds.exact_sum(state, found)
     return state + found
@@ -328,7 +329,7 @@ def _is_nan(number: float) -> bool:
     return number != number  # noqa: PLR0124 - only NaN differs from itself
 
 
-def _mean(total: Any, count: Any) -> Any:  # noqa: ANN401 - numbers of the user's
+def _mean(total: UserValue, count: UserValue) -> UserValue:
     if type(total) is Decimal:
         return float(column_folds.quotient(total, count))
     try:
@@ -343,7 +344,7 @@ class Columns:
     __slots__ = ("_are_numbers", "_are_sums", "_columns", "_into", "_names")
 
     def __init__(
-        self, columns: Sequence[Column], into: Callable[..., Any], names: Sequence[str] | None
+        self, columns: Sequence[Column], into: UserFunction, names: Sequence[str] | None
     ) -> None:
         """`into` takes the results by these names; None: by position."""
         self._columns = tuple(columns)
@@ -363,7 +364,7 @@ class Columns:
         row.width = len(self._columns)
         return row
 
-    def fold(self, row: Row, value: Any) -> None:  # noqa: ANN401 - the stream's values
+    def fold(self, row: Row, value: UserValue) -> None:
         """Fold one value into each column of the row."""
         for at, column in enumerate(self._columns):
             found = column.taken(value)
@@ -375,23 +376,23 @@ class Columns:
         if row.width == 0 and self._are_numbers:
             _narrow(row)
 
-    def initial(self) -> list[Any]:
+    def initial(self) -> list[UserState]:
         """Return the states of no values."""
         return [column.initial() for column in self._columns]
 
-    def add(self, state: list[Any], value: Any) -> list[Any]:  # noqa: ANN401 - the stream's values
+    def add(self, state: list[UserState], value: UserValue) -> list[UserState]:
         """Fold one value into each column; returns the given list."""
         for at, column in enumerate(self._columns):
             state[at] = column.folded(state[at], column.taken(value))
         return state
 
-    def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
+    def merge(self, state: list[UserState], later: list[UserState]) -> list[UserState]:
         """Merge the second list into the first, column by column; the second is used up."""
         for at, column in enumerate(self._columns):
             state[at] = column.merged(state[at], later[at])
         return state
 
-    def result_of(self, row: Row) -> Any:  # noqa: ANN401 - an `into`
+    def result_of(self, row: Row) -> UserValue:
         """Return the result of the row's state."""
         width, numbers = row.width, row.numbers
         if width and self._names is None:
@@ -404,7 +405,7 @@ class Columns:
                 return self._into(numbers[0], numbers[1], numbers[2])
         return self.result(row.state if width else row.kept)
 
-    def result(self, state: list[Any]) -> Any:  # noqa: ANN401 - an `into`
+    def result(self, state: list[UserState]) -> UserValue:
         """Return the result of a state; it shares nothing with the state."""
         columns = self._columns
         if self._names is None:
@@ -420,6 +421,6 @@ class Columns:
             return self._into(*results)
         return self._into(**dict(zip(self._names, results, strict=True)))
 
-    def _of(self, at: int, state: list[Any]) -> Any:  # noqa: ANN401 - as above
+    def _of(self, at: int, state: list[UserState]) -> UserValue:
         column = self._columns[at]
         return column.result(state[at])

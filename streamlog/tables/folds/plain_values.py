@@ -8,9 +8,8 @@ keys that are not text, classes of the user's) is left to its serde.
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamlog.records import packing
+from streamlog.serdes.erased_types import UserState
 
 __all__ = ["OTHER", "copied"]
 
@@ -20,12 +19,12 @@ DEPTH_MAX = 32
 """The largest nesting of containers; a list may also contain itself."""
 
 
-def copied(value: Any) -> Any:  # noqa: ANN401 - a state
+def copied(value: UserState) -> object:
     """Return a copy that shares nothing mutable with the value; OTHER if it is not plain."""
     return _copied(value, DEPTH_MAX)
 
 
-def _copied(value: Any, depth: int) -> Any:  # noqa: ANN401 - a part of a state
+def _copied(value: UserState, depth: int) -> object:
     kind = type(value)
     if kind is dict:
         return _copied_dict(value, depth - 1) if depth else OTHER
@@ -40,8 +39,8 @@ def _copied(value: Any, depth: int) -> Any:  # noqa: ANN401 - a part of a state
     return value if value is None or kind is bool else OTHER
 
 
-def _copied_dict(value: dict[Any, Any], depth: int) -> Any:  # noqa: ANN401 - or OTHER
-    found: dict[str, Any] = {}
+def _copied_dict(value: dict[object, object], depth: int) -> object:
+    found: dict[object, object] = {}
     for key, part in value.items():
         if type(key) is not str or not packing.is_ascii_text(key):
             return OTHER
@@ -52,8 +51,8 @@ def _copied_dict(value: dict[Any, Any], depth: int) -> Any:  # noqa: ANN401 - or
     return found
 
 
-def _copied_list(value: list[Any], depth: int) -> Any:  # noqa: ANN401 - or OTHER
-    found: list[Any] = []
+def _copied_list(value: list[object], depth: int) -> object:
+    found: list[object] = []
     for part in value:
         copy = _copied(part, depth)
         if copy is OTHER:

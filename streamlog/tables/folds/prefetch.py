@@ -10,38 +10,41 @@ independent waits overlap. The rule of the file: nothing changes, and no user co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+R = TypeVar("R")
+"""A row."""
 
 AHEAD = 16
 """The number of records to prefetch at a time."""
 
 
-def warm(rows: dict[bytes, Any], raws: Sequence[bytes], start: int) -> None:
+def warm(rows: Mapping[bytes, object], raws: Sequence[bytes], start: int) -> None:
     """Prefetch the rows of up to `AHEAD` keys, from `start` on."""
 
 
-def warm_objects(objects: Sequence[Any], start: int) -> None:
+def warm_objects(objects: Sequence[object], start: int) -> None:
     """Prefetch up to `AHEAD` objects, from `start` on."""
 
 
-def warm_rows(rows: list[Any], start: int) -> None:
+def warm_rows(rows: Sequence[object], start: int) -> None:
     """Prefetch the contents of up to `AHEAD` rows from `start` on, and the rows after them."""
 
 
-def warm_next(rows: dict[Any, Any], start: int) -> None:
+def warm_next(rows: Mapping[bytes, object], start: int) -> None:
     """Prefetch the rows of a dictionary, and their keys, that come after the one at `start`."""
 
 
-def warm_slots(rows: dict[Any, Any], keys: Sequence[Any], start: int) -> None:
+def warm_slots(rows: Mapping[bytes, object], keys: Sequence[object], start: int) -> None:
     """Prefetch the dictionary's entries of up to `AHEAD` keys, from `start` on."""
 
 
 def warmed(
-    dicts: Sequence[dict[bytes, Any] | None], raws: Sequence[bytes], start: int
-) -> list[Any]:
+    dicts: Sequence[Mapping[bytes, R] | None], raws: Sequence[bytes], start: int
+) -> list[R | None]:
     """Return the rows of the keys from `start` on, each from its own dictionary, or None.
 
     There may be up to `AHEAD` dictionaries, and at least as many keys.

@@ -9,13 +9,16 @@ change both or neither.
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any
+from typing import TypeVar
+
+T = TypeVar("T")
+"""A value that is sorted with its key, or a key that is looked for."""
 
 FEW = 16
 """The number of entries to check."""
 
 
-def sort_by_key(keys: list[bytes], values: list[Any]) -> None:
+def sort_by_key(keys: list[bytes], values: list[T]) -> None:
     """Sort the keys in place, and the values along with them.
 
     The keys are distinct; the order of equal keys is undefined.
@@ -28,7 +31,7 @@ def sort_by_key(keys: list[bytes], values: list[Any]) -> None:
     values[:] = [value for _, value in pairs]
 
 
-def next_place(own: list[Any], start: int, keys: list[Any], at: int) -> int:
+def next_place(own: list[T], start: int, keys: list[T], at: int) -> int:
     """Return the index of the object `keys[at]` among the next few from `start`; -1 if absent."""
     for place in range(start, min(start + FEW, len(own))):
         if own[place] is keys[at]:

@@ -10,7 +10,7 @@ and when changes go to the store (`store_transaction`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from streamlog.records import buffer_writes
 from streamlog.tables.folds import prefetch
@@ -23,6 +23,9 @@ __all__ = ["WriteBuffer"]
 
 _AHEAD = prefetch.AHEAD
 _FAR = buffer_writes.AHEAD
+T = TypeVar("T")
+"""The value that stands for a missing key."""
+
 _Columns: TypeAlias = "tuple[list[bytes], list[bytes | None], dict[bytes, int]]"
 
 
@@ -48,7 +51,7 @@ class WriteBuffer:
         _, values, places = self._columns
         return values[places[key]]
 
-    def get(self, key: bytes, default: Any) -> Any:  # noqa: ANN401 - a value, or whatever it is
+    def get(self, key: bytes, default: T) -> bytes | T | None:
         """Return the value, or `default` for a missing key; for any thread."""
         _, values, places = self._columns
         place = places.get(key)

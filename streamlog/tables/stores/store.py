@@ -17,10 +17,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from streamlog.errors import SerdeError, TopologyError
-from streamlog.serdes import BytesSerde, FloatSerde, IntSerde, Serde, StrSerde, serde_for
+from streamlog.serdes import BytesSerde, FloatSerde, IntSerde, StrSerde, serde_for
+from streamlog.serdes.erased_types import AnySerde
 from streamlog.tables.folds.folding import let_go
 
 _UNSIGNED = struct.Struct(">Q")
@@ -31,7 +32,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def ordered_serde(declared: object) -> tuple[Serde[Any], bool]:
+def ordered_serde(declared: object) -> tuple[AnySerde, bool]:
     """Return the serde for store keys of this type, and whether its bytes sort like the keys.
 
     Raises:
