@@ -1,8 +1,9 @@
-"""Agents at work: what a worker and the test driver have in common.
+"""Agents at work: the parts that a worker and the test driver share.
 
-`run` calls the functions and feeds them; `feed` and `lanes` say whose turn it is, `slices` are
-records decoded ahead, `progress` says what is handled and `offsets` tells a group, `results`
-takes away what was yielded, `asks` are answered on the way; `await_call` awaits a call of
-`amap_values`. Rule of the room: no log and no clock; records are put in, offsets and results
-come out.
+`run` calls the functions and feeds their streams. `feed` chooses the call that gets a record,
+`slices` deserializes records in advance, `call` is one call with the records in its hand (and
+awaits calls of `amap_values`). `offsets` keeps the progress that a group commits, `rows` the rows
+of tables that agents set, `results` writes the yielded values, and `asks` are answered on the way.
+
+Rule: no log and no clock; records come in, and offsets, rows and results go out.
 """

@@ -1,9 +1,11 @@
-"""Asks: records that want an answer, and where it is to go.
+"""Asks: records that request an answer, and the address of the answer.
 
-Who asks says so in two headers: the topic that the answer is written to, and a number by which
-it is recognised. The answer is the first thing that an agent yields for the record; a record
-that is handled without is answered by nothing (None). Rule of the file: pure; an answer is
-given at most once by each agent that reads the record, and not by one that has failed on it.
+An asking program sets two headers: the topic for the answer, and a number that the answer repeats.
+The answer is the first value that an agent yields for the record; if the agent handles the record
+and yields nothing, the answer is None.
+
+Rule: pure. Each agent that reads the record answers at most once, and does not answer a record on
+which it has failed.
 """
 
 from __future__ import annotations
@@ -19,39 +21,39 @@ CORRELATION = "streamlog.correlation"
 
 
 class Ask(NamedTuple):
-    """What a record wants."""
+    """A request for an answer, from the headers of a record."""
 
     reply_to: str
-    """The topic of who asks."""
+    """The topic for the answer."""
     number: bytes
-    """Unique."""
+    """A number that is unique among asks; the answer repeats it."""
 
     @property
     def headers(self) -> Headers:
-        """As headers of the record that asks."""
+        """The headers of the asking record."""
         return (REPLY_TO, self.reply_to.encode()), (CORRELATION, self.number)
 
 
 Answer = Callable[[Ask, bytes | None], None]
-"""Sends an answer, without waiting for anything."""
+"""Sends the serialized answer to an ask, without waiting; None is the answer None."""
 
 
 def no_answer(_ask: Ask, _data: bytes | None) -> None:
-    """For those whom nobody asks."""
+    """Drop an answer, for agents that take no asks."""
 
 
 def asks_of(records: Iterable[LogRecord]) -> dict[int, Ask]:
-    """Those of the records that want an answer, by row."""
-    asked: dict[int, Ask] = {}
+    """Return the asks of these records, by index."""
+    asks: dict[int, Ask] = {}
     for row, record in enumerate(records):
         if record.headers:
             found = dict(record.headers)
             reply_to, number = found.get(REPLY_TO), found.get(CORRELATION)
             if reply_to is not None and number is not None:
-                asked[row] = Ask(reply_to.decode(errors="replace"), number)
-    return asked
+                asks[row] = Ask(reply_to.decode(errors="replace"), number)
+    return asks
 
 
 def number_of(headers: Headers) -> bytes | None:
-    """What an answer is recognised by."""
+    """Return the number of an ask or an answer; None if the headers have none."""
     return dict(headers).get(CORRELATION)

@@ -1,9 +1,13 @@
-"""Call: one call of an agent's function, and what its stream iterates over.
+"""AgentCall: one call of an agent's function, and the records that its stream iterates over.
 
-Asking for the next record or list says that what was given before is handled. Records are
-taken by the slice; a list of `take` may be put together of several. Rule of the file: a call
-that finds records waiting goes on at once, and lets others run every so often (`pace`). Not done
-here: whose turn it is (`feed`), and waking calls up (`run`).
+By asking for the next record or list, the function declares the previous one handled. Records
+arrive in slices; a list of `take` may span several slices.
+
+`await_call` awaits the calls of tasks for `amap_values`. It raises nothing but the cancellation of
+the awaiting task; the task that made the call raises its error, because it knows the record.
+
+Rule: a call that finds waiting records continues without giving up control, except when its
+`Pace` says so. Not done here: the choice of records (`feed`), and waking calls (`run`).
 """
 
 from __future__ import annotations
@@ -26,7 +30,11 @@ from streamlog.serdes.erased_types import AnyRecord, UserKey, UserValue
 
 
 async def await_call(call: TaskCall) -> CallResult:
-    """Await a call; never raises but when it is cancelled from outside."""
+    """Await a call after its delay, and return how it ended; an error is a part of the result.
+
+    Raises:
+        CancelledError: this task was cancelled.
+    """
     try:
         await asyncio.sleep(call.delay_ms / 1000)
         async with asyncio.timeout(
@@ -34,11 +42,13 @@ async def await_call(call: TaskCall) -> CallResult:
         ) as limit:
             return CallResult(call.node, call.number, await call.run())
     except asyncio.CancelledError as error:
+        # The user's code may raise CancelledError too, for a task of its own. Only a cancellation
+        # of this task increments `cancelling()`.
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
         return CallResult(call.node, call.number, error=RuntimeError(f"it was cancelled: {error}"))
-    except Exception as error:  # noqa: BLE001 - the user's code: the task deals with it
+    except Exception as error:  # noqa: BLE001 - user code: its task raises it
         if limit.expired():
             late = RequestTimedOut(f"no result within {call.timeout_ms} ms")
             late.__cause__ = error
@@ -49,33 +59,40 @@ async def await_call(call: TaskCall) -> CallResult:
 
 
 class Dealer(Protocol):
-    """Port: who has the records."""
+    """Port: the owner of the waiting records, who deals them to calls."""
 
     results: Results
 
     @property
     def is_ending(self) -> bool:
-        """Whether no record is to be begun any more."""
+        """Whether calls get no more records, because the agent ends."""
 
     @property
     def now_ms(self) -> int:
-        """The time that `take` goes by."""
+        """The time in milliseconds, for the time limit of `take`."""
 
-    def handed_out(self, limit: int, lanes: Sequence[Hashable | None]) -> Slice | None:
-        """Records for a call that has these lanes, if any are ready."""
+    def deal(self, limit: int, lanes: Sequence[Hashable | None]) -> Slice | None:
+        """Return up to `limit` records for a call with these lanes; None if none are ready."""
 
     def let_go(self, lane: Hashable | None) -> None:
-        """What was handed out with this lane is handled."""
+        """Release a lane: the records that were dealt with it are handled."""
 
     async def read_on(self, slice_: Slice) -> Slice:
-        """What is behind a record that can't be read, if that may be left out; else its error."""
+        """Return the records after one that can't be deserialized, if the error policy skips it.
+
+        Raises:
+            ProcessingError: the policy does not skip it.
+        """
 
     async def news(self, call: AgentCall, due_ms: int | None) -> None:
-        """Wait for records, the end, or until it is time."""
+        """Wait for records, the end of the agent, or the time `due_ms`."""
 
 
 class AgentCall:
-    """One call of the function."""
+    """One call of an agent's function: the records that it holds and those that it gets next.
+
+    A record is in hand from the moment the function gets it until it asks for the next one.
+    """
 
     def __init__(self, dealer: Dealer, agent: Agent[UserKey, UserValue]) -> None:
         self._dealer = dealer
@@ -83,16 +100,16 @@ class AgentCall:
         self._answers = agent.answers
         self._slice: Slice | None = None
         self._held: list[Slice] = []
-        """Those with records of the list in hand, or of the one that is being gathered."""
+        """The slices of the list in hand, or of the list that is being gathered."""
         self._gathered: list[tuple[SlicePart, AnyRecord]] | None = None
-        """The list that is being gathered; nobody has seen it yet."""
+        """The list that is being gathered, which the function has not seen yet."""
         self._again: deque[Slice] = deque()
-        """To be given again, before any others."""
+        """Slices to repeat before any others."""
         self._pace = Pace()
 
     @property
     def in_hand(self) -> str:
-        """Where the record in hand lies; empty if there is none."""
+        """The coordinates of the record in hand, as text; "" if there is none."""
         slice_ = self._slice
         if slice_ is None or slice_.in_hand is None:
             return ""
@@ -100,7 +117,7 @@ class AgentCall:
         return f"{part.topic.name}-{part.partition} offset {slice_.in_hand.offset}"
 
     async def ahead(self) -> Slice | None:
-        """Records that have not been given yet, at least one; None at the end of the stream."""
+        """Return a slice with at least one record to give next; None at the end of the stream."""
         self.finish()
         while True:
             slice_ = self._slice
@@ -113,7 +130,11 @@ class AgentCall:
                 return slice_
 
     async def gather(self, n: int, within_ms: int) -> list[AnyRecord] | None:
-        """The next records as a list; None at the end of the stream."""
+        """Return the next records as a list; None at the end of the stream.
+
+        The list ends after `n` records, `within_ms` milliseconds after its first record, or before
+        a record that can't be deserialized.
+        """
         self.finish()
         gathered = self._gathered = []
         due_ms = None
@@ -129,13 +150,14 @@ class AgentCall:
                 if self._dealer.is_ending:
                     return None
                 break
-            # What had been gathered may have been taken away meanwhile.
+            # The time limit starts with the first record. A rebalance during the wait may have
+            # emptied the list, and then it starts anew.
             due_ms = (due_ms or self._dealer.now_ms + within_ms) if gathered else None
         self._gathered = None
         return [record for _, record in gathered]
 
     def finish(self) -> None:
-        """Everything that has been given is handled."""
+        """Declare everything handled that the function has got."""
         for slice_ in self._held:
             slice_.settle(slice_.given)
             if slice_ is not self._slice:
@@ -149,7 +171,7 @@ class AgentCall:
                 self._dealer.let_go(current.lane)
 
     def hand(self, error: Exception) -> list[tuple[SlicePart, RawRecord]]:
-        """What the function had in hand when it raised."""
+        """Return the records that the function had in hand when it raised this error."""
         self.settle()
         slice_ = self._slice
         if self._held:
@@ -158,13 +180,15 @@ class AgentCall:
             return []
         following = None if slice_.is_used_up else slice_.raws[slice_.given].offset
         if isinstance(error, ProcessingError) and error.offset == following:
-            # It was raised while the next one was being read, so the last one is handled.
+            # 1. The function asked for the record after 5, so 5 is handled.
+            # 2. Record 6 could not be deserialized, and that error ended the function.
+            # So 6 is in hand, not 5.
             slice_.settle(slice_.given)
             slice_.given += 1
         return slice_.hand()
 
     def give_again(self) -> None:
-        """What is in hand has not been given; nor has it yielded anything."""
+        """Take back the records in hand and what was yielded for them, to give them once more."""
         slices = [*self._held]
         if self._slice is not None and self._slice not in slices:
             slices.append(self._slice)
@@ -175,8 +199,8 @@ class AgentCall:
         self._slice = slices[0] if slices else None
         self._again.extendleft(reversed(slices[1:]))
 
-    def leave_out(self) -> None:
-        """What is in hand counts as handled, though it has yielded nothing."""
+    def skip(self) -> None:
+        """Declare the records in hand handled, and drop what was yielded for them."""
         given = [(slice_, slice_.given) for slice_ in (*self._held, self._slice) if slice_]
         for slice_, until in given:
             slice_.take_back()
@@ -185,12 +209,12 @@ class AgentCall:
         self.finish()
 
     def settle(self) -> None:
-        """Everything before the record in hand is handled; of a list all are in hand."""
+        """Declare everything before the record in hand handled; a list is in hand as a whole."""
         if self._slice is not None and not self._held:
             self._slice.settle(self._slice.given - 1)
 
     def holds(self) -> list[Slice]:
-        """See `Holding`."""
+        """See `RowsHeld`."""
         if self._held:
             return self._held
         slice_ = self._slice
@@ -200,7 +224,7 @@ class AgentCall:
         return [slice_]
 
     def keep(self, wanted: Callable[[SlicePart], bool]) -> None:
-        """Drop what the function has not seen yet of other partitions."""
+        """Drop the records of other partitions that the function has not seen."""
         gathered = self._gathered
         if gathered is not None:
             gathered[:] = [each for each in gathered if wanted(each[0])]
@@ -212,26 +236,26 @@ class AgentCall:
                 slice_.cut()
 
     def yielded(self, value: object) -> None:
-        """Take what the function has yielded.
+        """Take a value that the function has yielded.
 
         Raises:
-            ProcessingError: it has not asked for a record before, or it is an answer that can't
-                be written.
+            ProcessingError: the function had no record in hand, or the value is an answer that
+                can't be serialized.
         """
         slice_ = self._held[-1] if self._held else self._slice
         if slice_ is None or not slice_.given:
             raise ProcessingError(
-                f"agent {self._name!r} yielded before it asked for a record: what it yields is "
+                f"agent {self._name!r} yielded before it asked for a record: a yielded value is "
                 "the result of the record in hand",
                 node=self._name,
             )
-        for asked in self._held or (slice_,):
-            if asked.is_asked:
-                self._answer(asked, value)
+        for each in self._held or (slice_,):
+            if each.is_asked:
+                self._answer(each, value)
         self._dealer.results.add(slice_, value, of_list=bool(self._held))
 
     def failed(self, error: Exception) -> ProcessingError:
-        """What has ended the call, with the coordinates of the record in hand."""
+        """Return the error that has ended the call, with the coordinates of the record in hand."""
         name = self._name
         slice_ = self._slice
         if isinstance(error, ProcessingError):
@@ -268,7 +292,7 @@ class AgentCall:
         self.finish()
 
     async def _more(self, limit: int | None, due_ms: int | None) -> bool:
-        """Get the next slice, as large as the pace has it; not at the end, nor when it is time."""
+        """Get the next slice, as large as the pace allows; False at the end or at `due_ms`."""
         dealer = self._dealer
         if self._again:
             self._slice = self._again.popleft()
@@ -280,7 +304,7 @@ class AgentCall:
             pace.rested(dealer.now_ms)
         while not dealer.is_ending:
             lanes = [slice_.lane for slice_ in self._held]
-            slice_ = dealer.handed_out(limit or pace.left, lanes)
+            slice_ = dealer.deal(limit or pace.left, lanes)
             if slice_ is not None:
                 self._slice = slice_
                 pace.left -= len(slice_.raws)
@@ -290,5 +314,5 @@ class AgentCall:
             await dealer.news(self, due_ms)
             pace.rested(dealer.now_ms)
             if due_ms is not None and not self._gathered:
-                return True  # What it was waited for has been taken away.
+                return True  # A rebalance has emptied the list, so its time limit is void.
         return False

@@ -1,8 +1,9 @@
-"""Feed: the records that wait for an agent, and who gets which.
+"""Feed: the records that wait for an agent, and the choice of the call that gets them.
 
-One call of the function reads everything in order, by the slice. Several share the records:
-each gets one at a time, and those of one key (or partition) go one after the other. Rule of
-the file: pure; what is waiting is counted, its bound is the runner's to keep.
+A single call reads everything in order, in slices. Several calls share the records: each gets one
+record at a time, and records of one key (or partition) are handled one after the other.
+
+Rule: pure. A feed counts its waiting records; `run` bounds them.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ from streamlog.nodes.stream_nodes import Order
 from streamlog.records.batch import LogRecord
 
 T = TypeVar("T")
-"""What goes."""
+"""An item."""
 
 
 class Lanes(Generic[T]):
-    """Items that wait for their turn."""
+    """Items in lanes, of which each has at most one item out; items without a lane are free."""
 
     def __init__(self) -> None:
         self._ready: deque[tuple[Hashable | None, T]] = deque()
         self._behind: dict[Hashable, deque[T]] = {}
-        """Per lane that has an item ready or out: those that wait for it."""
+        """The items that wait, by lane; a lane is a key while one of its items is ready or out."""
         self._waiting = 0
 
     @property
     def ready(self) -> int:
-        """How many may go now."""
+        """The number of items that can be taken now."""
         return len(self._ready)
 
     @property
     def waiting(self) -> int:
-        """How many have not gone yet, ready or not."""
+        """The number of items that were not taken yet, ready or not."""
         return self._waiting
 
     def put(self, lane: Hashable | None, item: T) -> None:
-        """One more item."""
+        """Add an item."""
         self._waiting += 1
         if lane is not None:
             behind = self._behind.get(lane)
@@ -50,12 +51,12 @@ class Lanes(Generic[T]):
         self._ready.append((lane, item))
 
     def take(self) -> tuple[Hashable | None, T]:
-        """One that is ready; its lane waits for `done`."""
+        """Take an item that is ready; the others of its lane wait until `done`."""
         self._waiting -= 1
         return self._ready.popleft()
 
     def follow(self, lane: Hashable) -> T | None:
-        """The next item of a lane that is out, for the same one who has that."""
+        """Take the next item of a lane, for the call that holds the lane; None if none waits."""
         behind = self._behind.get(lane)
         if not behind:
             return None
@@ -63,7 +64,7 @@ class Lanes(Generic[T]):
         return behind.popleft()
 
     def done(self, lane: Hashable | None) -> None:
-        """The item of this lane that was out is done."""
+        """Release a lane: its next item becomes ready."""
         if lane is None:
             return
         behind = self._behind[lane]
@@ -73,7 +74,7 @@ class Lanes(Generic[T]):
             del self._behind[lane]
 
     def keep(self, wanted: Callable[[T], bool]) -> None:
-        """Forget all that wait and are not wanted any more."""
+        """Drop the waiting items that are not wanted."""
         for lane, behind in self._behind.items():
             self._behind[lane] = deque(item for item in behind if wanted(item))
         ready, self._ready = self._ready, deque()
@@ -86,41 +87,42 @@ class Lanes(Generic[T]):
 
 
 SLICE_RECORDS_MAX = 100
-"""Decoded at once; so much work is done twice if a rebalance takes the partition away."""
+"""The records that are decoded at once. A rebalance that revokes the partition wastes the work on
+them."""
 
 Turn = tuple[SlicePart, Sequence[LogRecord], Hashable | None]
-"""Records that are handed out, and the lane that waits for them."""
+"""Records of one partition for a call, and the lane that they occupy."""
 
 
 class WaitingRecords(Protocol):
-    """Records that wait."""
+    """Port: the records that wait for an agent's calls."""
 
     @property
     def ready(self) -> int:
-        """How many could be handed out now."""
+        """The number of records that can be taken now."""
 
     @property
     def waiting(self) -> int:
-        """How many there are."""
+        """The number of records that were not taken yet."""
 
     def put(self, part: SlicePart, records: Sequence[LogRecord]) -> None:
-        """More of them."""
+        """Add records of a partition, which follow those added before."""
 
     def take(self, limit: int) -> Turn:
-        """Some that are ready; there are any."""
+        """Take up to `limit` records; call it only if some are ready."""
 
     def follow(self, lanes: Iterable[Hashable | None]) -> Turn | None:
-        """Something that waits for nobody but the one who has these lanes."""
+        """Take a record that waits for one of these lanes, which the caller holds; None if none."""
 
     def done(self, lane: Hashable | None) -> None:
-        """What was handed out with this lane is handled."""
+        """Release a lane, because the records that were taken with it are handled."""
 
     def keep(self, wanted: Callable[[SlicePart], bool]) -> None:
-        """Forget those of other partitions."""
+        """Drop the records of partitions that are not wanted."""
 
 
 class InOrder:
-    """All for one: runs of records as they have come."""
+    """The records for a single call: runs in the order in which they arrived."""
 
     def __init__(self) -> None:
         self._runs: deque[tuple[SlicePart, Sequence[LogRecord]]] = deque()
@@ -128,22 +130,22 @@ class InOrder:
 
     @property
     def ready(self) -> int:
-        """All of them."""
+        """All waiting records."""
         return self._waiting
 
     @property
     def waiting(self) -> int:
-        """How many there are."""
+        """The number of records that were not taken yet."""
         return self._waiting
 
     def put(self, part: SlicePart, records: Sequence[LogRecord]) -> None:
-        """More of them."""
+        """Add records, in runs of at most `SLICE_RECORDS_MAX`."""
         for first in range(0, len(records), SLICE_RECORDS_MAX):
             self._runs.append((part, records[first : first + SLICE_RECORDS_MAX]))
         self._waiting += len(records)
 
     def take(self, limit: int) -> Turn:
-        """The next of one partition."""
+        """Take the first records of the oldest run."""
         part, records = self._runs.popleft()
         if len(records) > limit:
             self._runs.appendleft((part, records[limit:]))
@@ -152,20 +154,20 @@ class InOrder:
         return part, records, None
 
     def follow(self, lanes: Iterable[Hashable | None]) -> Turn | None:  # noqa: ARG002 - no lanes
-        """All that waits is ready."""
+        """Return None: no record waits for a lane."""
         return None
 
     def done(self, lane: Hashable | None) -> None:
-        """Nobody waits."""
+        """Do nothing: there are no lanes."""
 
     def keep(self, wanted: Callable[[SlicePart], bool]) -> None:
-        """Forget those of other partitions."""
+        """Drop the runs of partitions that are not wanted."""
         self._runs = deque(run for run in self._runs if wanted(run[0]))
         self._waiting = sum(len(records) for _, records in self._runs)
 
 
 class Shared:
-    """One by one for several, each lane in order."""
+    """The records for several calls, one by one; each lane in order."""
 
     def __init__(self, ordered: Order) -> None:
         self._ordered = ordered
@@ -173,26 +175,29 @@ class Shared:
 
     @property
     def ready(self) -> int:
-        """How many could be handed out now."""
+        """The number of records whose lanes are free."""
         return self._lanes.ready
 
     @property
     def waiting(self) -> int:
-        """How many there are."""
+        """The number of records that were not taken yet."""
         return self._lanes.waiting
 
     def put(self, part: SlicePart, records: Sequence[LogRecord]) -> None:
-        """More of them."""
+        """Add records, each to the lane of its key or partition."""
         for record in records:
             self._lanes.put(self._lane(part, record), (part, record))
 
     def take(self, limit: int) -> Turn:  # noqa: ARG002 - one is never too many
-        """The next one."""
+        """Take one record that is ready."""
         lane, (part, record) = self._lanes.take()
         return part, [record], lane
 
     def follow(self, lanes: Iterable[Hashable | None]) -> Turn | None:
-        """The next one of these lanes; it has no lane of its own, as that is waited for already."""
+        """Take the next record of one of these lanes; the result has no lane.
+
+        The caller releases the lane once, with the record for which it got it.
+        """
         for lane in lanes:
             found = None if lane is None else self._lanes.follow(lane)
             if found is not None:
@@ -200,11 +205,11 @@ class Shared:
         return None
 
     def done(self, lane: Hashable | None) -> None:
-        """The next one of the lane may go."""
+        """Release a lane, whose next record becomes ready."""
         self._lanes.done(lane)
 
     def keep(self, wanted: Callable[[SlicePart], bool]) -> None:
-        """Forget those of other partitions."""
+        """Drop the records of partitions that are not wanted."""
         self._lanes.keep(lambda item: wanted(item[0]))
 
     def _lane(self, part: SlicePart, record: LogRecord) -> Hashable | None:
@@ -218,27 +223,35 @@ class Shared:
 
 
 HOLD_MS: Final = 10
-"""A call that has held the loop for so long lets others run."""
+"""The milliseconds after which a call lets other tasks of the event loop run."""
 TURNS: Final = 5
-"""So many times around: a request that is answered in this process takes that many."""
+"""The rounds of the event loop that it then waits: a request to a broker in this process takes
+this many."""
 YIELD_RECORDS: Final = 100
-"""A loop that awaits nothing itself lets the others (heartbeats!) run after so many, however
-quick it is."""
+"""The records after which a call that awaits nothing lets others, such as heartbeats, run, however
+fast it is."""
 
 
 class Pace:
-    """The pace of one call. Who gives records counts them down from `left`."""
+    """How many records one call gets before it lets others run.
+
+    The batch doubles while it takes less than half of `HOLD_MS`, and shrinks if it takes longer
+    than `HOLD_MS`. Code that gives records subtracts them from `left`.
+    """
 
     __slots__ = ("_limit", "_looked_ms", "_since_ms", "_since_records", "left")
 
     def __init__(self) -> None:
         self.left = 1
-        """So many more may be given before somebody asks for `turns`."""
+        """The records that can still be given before the next call of `turns`."""
         self._limit = 1
         self._looked_ms = self._since_ms = self._since_records = 0
 
     def turns(self, now_ms: int) -> int:
-        """How many turns of the loop are due. Nothing is left, and what was given is handled."""
+        """Return how many rounds of the event loop to wait, and refill `left`.
+
+        Call it when `left` is used up and all given records are handled.
+        """
         took_ms = now_ms - self._looked_ms
         self._since_records += self._limit
         if took_ms > HOLD_MS:
@@ -251,6 +264,6 @@ class Pace:
         return 1 if self._since_records >= YIELD_RECORDS else 0
 
     def rested(self, now_ms: int) -> None:
-        """Others have run."""
+        """Note that other tasks have run, so that the count starts anew."""
         self.left, self._looked_ms = self._limit, now_ms
         self._since_records, self._since_ms = 0, now_ms

@@ -1,18 +1,20 @@
-"""Offsets: what several readers have handled of one partition, in one commit of the group.
+"""Offsets: what several readers of one partition have handled, in one commit of the group.
 
-A group has one offset per partition: the lowest that anybody has not handled. Who is ahead of
-it (another agent, a task, calls that were faster than others) is told in the offset's metadata,
-so that a restart does not repeat it. Rule of the file: pure; what is told is true, but may be
-less than all: it is bounded, and whoever sets the group's offsets by other means leaves no
-metadata, so that everything behind them is read again. The text, for offset 100:
+A group has one offset per partition, the lowest one that some reader has not handled. Readers that
+are ahead of it (another agent, a task, faster calls) write their positions into the offset's
+metadata, so that a restart does not repeat their work.
+
+Rule: pure. The metadata is true but may be incomplete, because its size is bounded. A tool that
+sets the group's offsets writes no metadata, so everything after its offset is read again. The text,
+for offset 100:
 
     streamlog:2:6f1c0a52b1f84f1c9d0f8f6a5f0f3b11:0;charge:0,3,7,1,2;:0@1700000000000
 
-The offset belongs to the topic with this id, whose log was truncated 0 times below what was read:
-OffsetCommit carries the name of the topic alone, and a topic that is deleted and created again has
-the same name. The agent `charge` has handled 0 records from there on, not the next 3, then 7, not
-1, then 2. The task has handled none, and event time has come to 1,700,000,000,000 ms before the
-offset: a task without state has no other place to keep it.
+The offset belongs to the topic with this id, whose log was truncated 0 times below the position:
+OffsetCommit carries only the topic's name, which a topic that is deleted and created again keeps.
+From the offset on, the agent `charge` has handled 0 records, not the next 3, then 7, not 1, then 2.
+The reader without a name is the task, which has handled none; the largest event time before the
+offset is 1,700,000,000,000 ms. A task without state has nowhere else to keep that time.
 """
 
 from __future__ import annotations
@@ -26,39 +28,41 @@ from streamlog.records.batch import LogRecord
 from streamlog.tables.state.changelog import SourceLog
 
 Range = tuple[int, int]
-"""Offsets from the first on, up to but not including the second."""
+"""A half-open range of offsets: the first one, and the one after the last."""
 
 
 class AgentProgress:
-    """One partition, as one agent sees it."""
+    """What one agent has received and handled of one partition."""
 
     def __init__(self, start: int, handled: Iterable[Range] = ()) -> None:
-        """Read from `start` on; of what follows, the ranges `handled` need not be repeated."""
+        """Start at offset `start`, except for the ranges `handled`, which were handled before."""
         self._received = start
         self._handled_before = merge_ranges(handled)
         self._open: deque[int] = deque()
-        """Arrived, by offset; the first one is not done."""
+        """Offsets that were received, ascending; the first one is not handled."""
         self._done: set[int] = set()
-        """Those of them that are done."""
+        """The offsets among them that are handled."""
 
     @property
     def received(self) -> int:
-        """The offset behind the last record that has arrived."""
+        """The offset after the last record that was received."""
         return self._received
 
     @property
     def position(self) -> int:
-        """Everything before this offset is handled."""
+        """The lowest offset that is not handled."""
         return self._open[0] if self._open else self._received
 
     @property
     def ranges(self) -> list[Range]:
-        """What is handled behind the position, ascending, with gaps between them."""
+        """The handled ranges after the position, ascending, with gaps between them."""
         position = self.position
         self._handled_before = [each for each in self._handled_before if each[1] > position]
         runs: list[Range] = []
         first: int | None = None
         last = position
+        # Offsets may have gaps that no record fills (compaction, transaction markers), so a run
+        # goes from one received record to the next, not from one number to the next.
         for offset in self._open if self._done else ():
             if offset in self._done:
                 first, last = offset if first is None else first, offset
@@ -70,7 +74,7 @@ class AgentProgress:
         return merge_ranges([*self._handled_before, *runs])
 
     def fresh(self, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
-        """Those of the records that are to be handled; the others came or were handled before."""
+        """Return the records that are to be handled; the others were received or handled before."""
         if records and records[0].offset < self._received:
             records = [each for each in records if each.offset >= self._received]
         if not records:
@@ -82,7 +86,7 @@ class AgentProgress:
         return records
 
     def done(self, records: Sequence[LogRecord]) -> None:
-        """These are handled. All of them have arrived, in this order."""
+        """Mark records as handled; all of them were received, in this order."""
         waiting, done = self._open, self._done
         for record in records:
             offset = record.offset
@@ -98,7 +102,7 @@ class AgentProgress:
 
 
 def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """The same offsets in as few ranges as possible, ascending."""
+    """Return the union of these ranges as few ranges, ascending."""
     result: list[Range] = []
     for start, end in sorted(ranges):
         if result and start <= result[-1][1]:
@@ -109,19 +113,20 @@ def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
 
 
 METADATA_BYTES_MAX = 4_096
-"""Kafka's own default bound (`offset.metadata.max.bytes`)."""
+"""The limit of the metadata in bytes: Kafka's default of `offset.metadata.max.bytes`."""
 _MAGIC = "streamlog:2"
 _MAGIC_BYTES_MAX = len(_MAGIC) + 48
-"""With a topic id and a count."""
+"""The most bytes of the head: the magic text, a topic id and a count."""
 TASK = ""
-"""The reader that is no agent: no agent has this name."""
+"""The name of the task as a reader; no agent has this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPosition:
-    """What a reader has handled of a partition: everything before `position`, and the ranges.
+    """What a reader has handled of a partition: all offsets before `position`, and the ranges.
 
-    `time_ms` is the largest event time of what was handled before `position`, if that matters.
+    `time_ms` is the largest event time, in milliseconds, of the records before `position`; only a
+    task has it.
     """
 
     position: int
@@ -130,38 +135,45 @@ class AgentPosition:
 
 
 def offset_of(places: Mapping[str, AgentPosition]) -> int:
-    """The lowest offset that one of the readers has not handled; there is one at least."""
+    """Return the lowest offset that one of the readers, at least one, has not handled."""
     return min(place.position for place in places.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """What the metadata of a committed offset says."""
+class OffsetNote:
+    """The content of a committed offset's metadata."""
 
     log: SourceLog = SourceLog()  # noqa: RUF009 - a named tuple is immutable
-    """Which log the offset belongs to; its leader epoch is not in the metadata."""
+    """The log that the offset belongs to; the metadata has no leader epoch."""
     places: Mapping[str, AgentPosition] = field(default_factory=dict)
-    """The readers that have handled something behind the offset, by name."""
+    """The readers that have handled something after the offset, by name."""
 
 
 def metadata_of(
     offset: int, places: Mapping[str, AgentPosition], log: SourceLog | None = None
 ) -> str:
-    """What of it was handled behind this offset by each of the readers, by name.
+    """Return the metadata of an offset: what each reader has handled after it.
 
-    `log` is the one that the offset belongs to.
+    Args:
+        offset: the offset that is committed.
+        places: the position of each reader, by name.
+        log: the log that the offset belongs to.
+
+    Returns:
+        The text, at most `METADATA_BYTES_MAX` long; "" if there is nothing to note.
     """
     log = log or SourceLog()
-    told = {
+    ahead = {
         name: place
         for name, place in places.items()
         if place.position > offset or place.ranges or place.time_ms is not None
     }
-    if not told and not log.topic_id and not log.cuts:
+    if not ahead and not log.topic_id and not log.cuts:
         return ""
     text = f"{_MAGIC}:{log.topic_id.hex()}:{log.cuts}"
-    budget = (METADATA_BYTES_MAX - _MAGIC_BYTES_MAX) // max(len(told), 1)
-    for name, place in told.items():
+    # Equal shares: a reader with many ranges loses some of them, not those of the other readers.
+    budget = (METADATA_BYTES_MAX - _MAGIC_BYTES_MAX) // max(len(ahead), 1)
+    for name, place in ahead.items():
         time = "" if place.time_ms is None else f"@{place.time_ms}"
         left = budget - len(name) - len(time) - 2
         if left > 0:
@@ -170,24 +182,24 @@ def metadata_of(
 
 
 def positions_of(offset: int, metadata: str) -> Mapping[str, AgentPosition]:
-    """The readers that have handled something behind this offset, by name; see `noted_of`."""
+    """Return the readers that have handled something after this offset, by name."""
     return noted_of(offset, metadata).places
 
 
-def noted_of(offset: int, metadata: str) -> Noted:
-    """What the metadata of an offset says. What is not written as here tells nothing."""
+def noted_of(offset: int, metadata: str) -> OffsetNote:
+    """Parse the metadata of an offset; text of another program is an empty note."""
     head, *entries = metadata.split(";")
     magic, colon, log = head.partition(f"{_MAGIC}:")
     if magic or not colon:
-        return Noted()
+        return OffsetNote()
     topic_id, _, cuts = log.partition(":")
     try:
-        return Noted(
+        return OffsetNote(
             SourceLog(bytes.fromhex(topic_id), cuts=int(cuts)),
             {name: _position(offset, steps) for name, _, steps in map(_parted, entries)},
         )
     except ValueError:
-        return Noted()
+        return OffsetNote()
 
 
 def _parted(entry: str) -> tuple[str, str, str]:
@@ -195,13 +207,16 @@ def _parted(entry: str) -> tuple[str, str, str]:
 
 
 def _steps(offset: int, place: AgentPosition) -> list[int]:
-    """How many are handled, how many are not, and so on."""
+    """Return how many offsets are handled, then how many are not, and so on, from `offset` on."""
     edges = [offset, place.position, *(edge for each in place.ranges for edge in each)]
     return [after - before for before, after in pairwise(edges)]
 
 
 def _within(steps: Sequence[int], length_max: int) -> str:
-    """The steps as text, as many as fit; an odd number of them, as the last is handled."""
+    """Return as many steps as fit into `length_max` characters.
+
+    Their number is odd, because the last step counts handled offsets.
+    """
     text = str(steps[0])
     for at in range(1, len(steps) - 1, 2):
         longer = f"{text},{steps[at]},{steps[at + 1]}"

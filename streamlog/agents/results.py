@@ -1,10 +1,11 @@
-"""Results: what agents yield, on its way to their sinks.
+"""Results: the values that an agent yields, on their way to its sink.
 
-A value is written with the key and the event time of the record in hand; of a list (`take`)
-with the time of its last record and without a key. A `Record` is written as it says. Results
-are collected and written by the batch: at once if no more records wait, else when there are many
-or soon, and at the latest before their records are committed. Rule of the file: in the order of
-the records; an error names the record in hand.
+A value gets the key and the event time of the record in hand; a value for a list (`take`) gets the
+time of the list's last record, and no key. A yielded `Record` has its own key, time and headers.
+Results are written in batches: at once if no records wait, otherwise when there are `RESULTS_MAX`
+of them or after `GATHER_MS`, and always before their records are committed.
+
+Rule: results are written in the order of their records, and an error names the record in hand.
 """
 
 from __future__ import annotations
@@ -22,48 +23,48 @@ from streamlog.record import Record
 from streamlog.serdes.erased_types import UserKey, UserValue
 
 RESULTS_MAX = 1_000
-"""Results that wait to be written; the calls that yield more wait too."""
+"""The most results that wait to be written; calls that yield more wait until they are."""
 GATHER_MS = 5
-"""While records wait for their turn, results wait so long for others to be written with them: a
-request for each slice costs more than all its records."""
+"""While records wait, results wait up to this many milliseconds for others, because a request per
+slice costs more than the records of the slice."""
 
 Write = Callable[[Sequence[SinkBatch]], Awaitable[None]]
-"""Hands records over to the log; they are acknowledged some time later."""
+"""Passes records to the log, which acknowledges them later."""
 
 
 class Results:
-    """What the calls of one agent have yielded."""
+    """The values that the calls of one agent have yielded and that are not written yet."""
 
     def __init__(
         self,
         agent: Agent[UserKey, UserValue],
         write: Write,
         *,
-        is_more_to_come: Callable[[], bool] = lambda: False,
+        has_waiting: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_more_to_come` tells whether records wait for their turn."""
+        """`has_waiting` returns whether records wait for calls."""
         self._agent = agent
         self._write = write
-        self._is_more_to_come = is_more_to_come
+        self._has_waiting = has_waiting
         self._slices: list[Slice] = []
         self._count = 0
         self._news = asyncio.Event()
         self._enough = asyncio.Event()
-        """There is nothing to wait for before what has been yielded is written."""
+        """Set when waiting for more results has no use."""
         self._room = asyncio.Event()
         self._writing = asyncio.Lock()
         self._ended = False
         self._letters: list[SinkBatch] = []
         self._failure: Exception | None = None
-        """Something is lost: nothing behind it may be committed."""
+        """The error of results that are lost; no record after them may be committed."""
 
     @property
     def is_crowded(self) -> bool:
-        """Whether to wait for `room` before yielding more."""
+        """Whether a call must wait for `room` before it yields more."""
         return self._count >= RESULTS_MAX
 
     def add(self, slice_: Slice, value: object, *, of_list: bool) -> None:
-        """Yielded for the record in hand, or for the list that ends with it."""
+        """Add a value that was yielded for the record in hand, or for the list ending with it."""
         if self._agent.sink is None:
             return
         if not slice_.results:
@@ -75,40 +76,40 @@ class Results:
             self._enough.set()
 
     def write_letter(self, letter: SinkBatch) -> None:
-        """A dead letter, to be written with what is yielded."""
+        """Add a dead letter, which is written with the next results."""
         self._letters.append(letter)
         self._news.set()
 
     async def room(self) -> None:
-        """Wait until what has been yielded is written."""
+        """Wait until there is room for more results."""
         while self.is_crowded:
             self._room.clear()
             await self._room.wait()
 
     async def run(self) -> None:
-        """Write what comes, until `end`.
+        """Write results as they come, until `end`.
 
         Raises:
             ProcessingError: a result is not of the sink's types.
         """
         while not self._ended:
             await self._news.wait()
-            if self._is_more_to_come():
+            if self._has_waiting():
                 await self._gather()
             self._news.clear()
             await self.drain()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Let `run` write what is left, and return."""
         self._ended = True
         self._news.set()
         self._enough.set()
 
     async def drain(self) -> None:
-        """Write everything that has been yielded until now.
+        """Write everything that was yielded before this call.
 
         Raises:
-            ProcessingError: a result is not of the sink's types; every time from then on.
+            ProcessingError: a result, now or in an earlier call, is not of the sink's types.
         """
         async with self._writing:
             if self._failure is not None:
@@ -124,7 +125,7 @@ class Results:
                 raise
 
     async def _gather(self) -> None:
-        """Let the calls go on until there is much to write, but not for long."""
+        """Wait for more results, until there are `RESULTS_MAX` or `GATHER_MS` have passed."""
         try:
             async with asyncio.timeout(GATHER_MS / 1000):
                 await self._enough.wait()
@@ -135,7 +136,7 @@ class Results:
         batches, self._letters = self._letters, []
         for slice_ in slices:
             results, slice_.results = slice_.results, []
-            if results:  # Not if what it was yielded for is to come again.
+            if results:  # `take_back` empties them if their records are to be repeated.
                 batches += self._batches(slice_, results)
         if batches:
             await self._write(batches)
@@ -154,7 +155,7 @@ class Results:
             return [self._one(sink, slice_, each) for each in results]
         try:
             raw_values = serialize_column(sink.spec.value, values)
-        except Exception:  # noqa: BLE001 - a serde of the user: found and raised by `_one`
+        except Exception:  # noqa: BLE001 - user code: `_one` finds the result and raises
             return [self._one(sink, slice_, each) for each in results]
         keys = [slice_.raws[row].key for row in rows]
         if source.spec.timestamp is None:

@@ -1,11 +1,13 @@
-"""AgentRows: rows of tables in the hands of agents, and what they have set that is not committed.
+"""AgentRows: the rows that agents read and set, and those among them that are not committed.
 
-An agent reads what is committed and what agents here have set since; what it sets counts when the
-record in hand is handled, and goes to the table's task with the commit that covers the record: both
-count, or neither. What a record has set that fails, or that is taken away, is forgotten. Rule of
-the file: between two rows that are set at the same time nobody could decide, so calls that run side
-by side set only the row of the key that they have in hand. Not done here: which agent works on
-which tables (`dsl/writable_tables`), and committing (`worker`, `testing`).
+An agent reads the committed rows and those that agents of this worker have set since. A row that it
+sets takes effect when the record in hand is handled, and reaches the table's task with the commit
+that covers the record, so both count or neither. If the record fails or its partition is revoked,
+its rows are dropped.
+
+Rule: concurrent calls set only rows of the keys that they have in hand, because two values that are
+set at the same time have no order. Not done here: the choice of an agent's tables
+(`dsl/writable_tables`), and committing (`worker`, `testing`).
 """
 
 from __future__ import annotations
@@ -26,17 +28,17 @@ TablePart: TypeAlias = tuple[str, int]
 
 
 class CommittedRowReader(Protocol):
-    """Port: the rows of the tasks that run here, as bytes."""
+    """Port: the committed rows of the tasks of this worker, as bytes."""
 
     def row(self, table: TableRows, partition: int, key: bytes) -> bytes | None:
-        """One row; None if there is none."""
+        """Return a row; None if there is none."""
 
     def rows(self, table: TableRows, partition: int) -> Iterator[tuple[bytes, bytes]]:
-        """All rows of a partition, in the order of their keys."""
+        """Yield all rows of a partition, in the order of their keys."""
 
 
 class AgentRows:
-    """What the agents of a worker have at hand, all together."""
+    """The rows that all agents of a worker have set, and the tables that each may use."""
 
     def __init__(
         self,
@@ -45,23 +47,30 @@ class AgentRows:
         worked_on: Mapping[str, Collection[str]],
         committed: CommittedRowReader,
     ) -> None:
-        """`worked_on` has, by the names of agents, the nodes that keep their tables' rows."""
+        """Hold no uncommitted rows yet.
+
+        Args:
+            tables: the tables of the app, by name.
+            counts: the number of partitions of each topic.
+            worked_on: the nodes that keep the tables of each agent, by the name of the agent.
+            committed: reads committed rows.
+        """
         self._tables = tables
         self._counts = counts
         self._worked_on = worked_on
         self.committed = committed
         self._set: dict[TablePart, dict[bytes, Written]] = {}
-        """By records that are handled, and not committed yet."""
+        """The rows that were set for handled records and are not committed yet."""
 
     def worked_on(self, agent: str) -> Collection[str]:
-        """The nodes that keep the tables that an agent works on."""
+        """Return the nodes that keep the tables of an agent."""
         return self._worked_on.get(agent, ())
 
     def table(self, agent: str, name: str) -> TableRows:
-        """A table that an agent has at hand.
+        """Return a table of an agent.
 
         Raises:
-            UsageError: it does not.
+            UsageError: the agent does not use this table.
         """
         rows = self._tables.get(name)
         if rows is None or rows.owner.name not in self.worked_on(agent):
@@ -69,28 +78,28 @@ class AgentRows:
         return rows
 
     def partitions(self, rows: TableRows) -> int:
-        """How many a table has."""
+        """Return the number of partitions of a table."""
         return rows.partitions(self._counts)
 
     def partition_of(self, rows: TableRows, key: bytes) -> int:
-        """Where the row of a key is."""
+        """Return the partition of a key's row."""
         return rows.partition_of(key, self.partitions(rows))
 
     def keep(self, written: Mapping[RowAt, Written]) -> None:
-        """The record that has set these rows is handled."""
+        """Keep the rows of a handled record until they are committed."""
         for (table, partition, key), row in written.items():
             self._set.setdefault((table, partition), {})[key] = row
 
     def get(self, part: TablePart, key: bytes) -> Written | None:
-        """What was set and is not committed; None: nothing."""
+        """Return the uncommitted row of this key; None if there is none."""
         return self._set.get(part, {}).get(key)
 
     def part(self, part: TablePart) -> Mapping[bytes, Written]:
-        """All of it of one partition."""
+        """Return the uncommitted rows of a partition, by key."""
         return self._set.get(part, {})
 
     def uncommitted(self) -> dict[TablePart, list[RowWrite]]:
-        """What a commit has to bring to the tasks, of each key the last."""
+        """Return the newest uncommitted row of each key, for the tasks of the next commit."""
         return {
             part: [RowWrite(key, row.data, row.timestamp_ms) for key, row in rows.items()]
             for part, rows in self._set.items()
@@ -98,46 +107,48 @@ class AgentRows:
         }
 
     def committed_until(self, written: Mapping[TablePart, Sequence[RowWrite]]) -> None:
-        """A commit has brought these to the tasks; what was set since then is still to come."""
+        """Drop rows that a commit has passed to the tasks, unless they were set anew since."""
         for part, rows in written.items():
             waiting = self._set.get(part, {})
             for row in rows:
                 found = waiting.get(row.key)
+                # Identity, not equality: an equal value that was set after the commit began has to
+                # be written again, with its own timestamp.
                 if found is not None and found.data is row.data:
                     del waiting[row.key]
 
     def forget(self, partitions: Collection[int], tables: Collection[str]) -> None:
-        """What was set in these partitions is for others to do again."""
+        """Drop the rows of revoked partitions; their new owner sets them again."""
         for part in [*self._set]:
             if part[0] in tables and part[1] in partitions:
                 del self._set[part]
 
     def clear(self) -> None:
-        """Whoever set something that is not with the tasks will set it again."""
+        """Drop all uncommitted rows; their records will be read again."""
         self._set.clear()
 
 
 class _Hand(NamedTuple):
-    """What a call has in hand."""
+    """The records that a call has in hand."""
 
     slice: Slice
-    """Of the last record."""
+    """The slice of the last record."""
     partitions: frozenset[int]
     keys: frozenset[bytes | None]
 
 
 class RowsHeld(Protocol):
-    """Port: a call of an agent's function."""
+    """Port: a call of an agent's function, by the records that it has in hand."""
 
     def holds(self) -> list[Slice]:
-        """Whose records are in hand: several of a list, the last one last; none at first.
+        """Return the slices of the records in hand, in order; before the first record, none.
 
-        All records before are handled.
+        A list may span several slices. All records before those in hand are handled.
         """
 
 
 class CallRows:
-    """The rows that one call has at hand."""
+    """The rows of an agent's tables, as one call reads and sets them."""
 
     def __init__(self, agent: Agent[UserKey, UserValue], shared: AgentRows, call: RowsHeld) -> None:
         self._agent = agent
@@ -182,8 +193,8 @@ class CallRows:
         if agent.concurrency > 1 and agent.ordered != "partition" and raw not in hand.keys:
             raise UsageError(
                 f"{who} runs {agent.concurrency} calls side by side (ordered={agent.ordered!r}), "
-                f"so the row of {key!r} in table {table!r} may be in the hands of another one: "
-                "work on the row of the record's own key, or say concurrency=1 or "
+                f"so another call may use the row of {key!r} in table {table!r}: "
+                "use the row of the record's own key, or pass concurrency=1 or "
                 "ordered='partition'"
             )
         partition = next(iter(hand.partitions)) if len(hand.partitions) == 1 else -1
@@ -201,7 +212,7 @@ class CallRows:
         if self._agent.concurrency > 1 and self._agent.ordered == "none":
             raise UsageError(
                 f"agent {self._agent.name} handles records of one key side by side "
-                f"(ordered='none'), so nobody could say what comes of the rows of {table!r}: say "
+                f"(ordered='none'), so the rows of {table!r} would depend on the timing: pass "
                 "ordered='key' or ordered='partition'"
             )
         keys = {raw.key for slice_ in held for raw in slice_.in_hands}

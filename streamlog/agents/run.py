@@ -1,12 +1,13 @@
-"""AgentRun: the calls of one agent's function, and what they are fed with.
+"""AgentRun: the calls of one agent's function, and the records that they get.
 
-`concurrency` calls share the records of all partitions that are assigned. A record counts as
-handled when its call asks for the next one; `places` says what of each partition is. Rule of
-the file: an exception that the agent's policy does not settle (`failures`) ends `run`, with the
-record's coordinates, and the record does not count as handled, so nothing is skipped in
-silence. No task per record: a call that finds records waiting goes on at once, and lets others
-run every so often. Time comes from an `Alarm`, for `take` only. Not done here: reading and
-committing (`worker`, `testing`).
+`concurrency` calls share the records of all assigned partitions. A record is handled when its call
+asks for the next one; `places` has the progress of each partition. No asyncio task per record: a
+call that finds waiting records continues at once, and lets others run at the `Pace` of `feed`. Only
+`take` needs time, which comes from an `AgentAlarm`.
+
+Rule: an exception that the agent's error policy does not settle ends `run` with the record's
+coordinates, and the record does not count as handled. So no record is skipped silently. Not done
+here: reading and committing (`worker`, `testing`).
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.tables.local_rows import LOCAL_TABLES
 
 Hand: TypeAlias = Sequence[tuple[SlicePart, RawRecord]]
-"""Records that the function has been given and has not gone beyond."""
+"""The records that the function has in hand, with their partitions."""
 
 
 class AgentFailures:
-    """What becomes of records on which one agent fails."""
+    """Applies the error policy of an agent to the records on which it fails."""
 
     def __init__(
         self,
@@ -52,25 +53,25 @@ class AgentFailures:
         send: Callable[[SinkBatch], None],
         drop: Callable[[Drop], None],
     ) -> None:
-        """`send` is for dead letters, `drop` counts what is left out."""
+        """`send` takes dead letters, `drop` counts the records that are skipped."""
         self._agent = agent
         self._send = send
         self._drop = drop
         self._failures = NodeFailures(agent, policy, "", self)
         self.waits_ms = [each.backoff_ms for each in policy.chain for _ in range(each.times)]
-        """Before each attempt after the first."""
+        """The pause before each attempt after the first, in milliseconds."""
         self._attempts: dict[tuple[str, int, int], int] = {}
 
     def send(self, batch: SinkBatch) -> None:
-        """Of `NodeFailures`: to be written."""
+        """Write dead letters, for `NodeFailures`."""
         self._send(batch)
 
     def drop(self, node: str, reason: Reason, count: int = 1, *, told: str = "") -> None:
-        """Of `NodeFailures`: left out."""
+        """Count skipped records, for `NodeFailures`."""
         self._drop(Drop(node, reason, count, told=told))
 
     def wait_ms(self, hand: Hand) -> int | None:
-        """How long to wait before the next attempt at these records; None: there is none."""
+        """Return the pause before the next attempt, in milliseconds; None if there is none."""
         place = _failure_position(hand)
         attempt = self._attempts[place] = self._attempts.get(place, 0) + 1
         if attempt <= len(self.waits_ms):
@@ -78,10 +79,10 @@ class AgentFailures:
         return None
 
     def give_up(self, hand: Hand, error: Exception) -> None:
-        """These go no further.
+        """Skip these records or write them as dead letters, as the policy says.
 
         Raises:
-            ProcessingError: the policy is `FAIL` in the end.
+            ProcessingError: the policy ends with `fail`.
         """
         attempt = self._attempts.pop(_failure_position(hand), 1)
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
@@ -111,22 +112,22 @@ logger = logging.getLogger(__name__)
 
 
 class AgentAlarm(Protocol):
-    """Port: what time it is, and when it is time. A worker's, or a test's."""
+    """Port: clocks and timers of a worker or of a test driver."""
 
     @property
     def now_ms(self) -> int:
-        """Any clock that does not go back."""
+        """A time in milliseconds that never decreases."""
 
     @property
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
 
     def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
-        """Call it then, unless what is returned has been called before."""
+        """Call `call` at `due_ms` of `now_ms`; the returned function cancels that."""
 
 
 class AgentRun:
-    """The calls of one agent's function."""
+    """Runs the calls of one agent's function."""
 
     def __init__(
         self,
@@ -139,22 +140,22 @@ class AgentRun:
         answer: Answer = no_answer,
         rows: AgentRows | None = None,
     ) -> None:
-        """A run that waits for `run`.
+        """Prepare the calls; `run` begins them.
 
         Args:
-            agent: whose function is called.
-            write: hands what is yielded over to the log.
-            alarm: the time that `take` goes by.
-            pause: waits before another attempt.
-            drop: counts records that are left out.
-            answer: sends an answer to who has asked for it.
-            rows: those of tables that the agents have at hand.
+            agent: the agent.
+            write: passes yielded values to the log.
+            alarm: clocks and timers.
+            pause: waits before another attempt, in seconds.
+            drop: counts records that are skipped.
+            answer: sends answers to asks.
+            rows: the rows of tables that agents set; None if no agent uses tables.
         """
         self.agent = agent
-        self.results = Results(agent, write, is_more_to_come=lambda: self._feed.ready > 0)
+        self.results = Results(agent, write, has_waiting=lambda: self._feed.ready > 0)
         self.is_ending = False
         self.on_taken: Callable[[], None] = lambda: None
-        """Told whenever records have been handed out: there may be room for others."""
+        """Called whenever a call gets records, so that there may be room for more."""
         self._alarm = alarm
         self._pause = pause
         self._failures: AgentFailures | None = None
@@ -170,29 +171,29 @@ class AgentRun:
         self._calls = [AgentCall(self, agent) for _ in range(agent.concurrency)]
         self._waiters: deque[_Waiter] = deque()
         self._gatherers: deque[_Waiter] = deque()
-        """Those that have a part of a list."""
+        """The calls that wait with a part of a list."""
         self._busy: set[AgentCall] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def now_ms(self) -> int:
-        """The time that `take` goes by."""
+        """The alarm's time, in milliseconds."""
         return self._alarm.now_ms
 
     @property
     def waiting(self) -> int:
-        """How many records wait for their turn."""
+        """The number of records that no call has got yet."""
         return self._feed.waiting
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """What it reads."""
+        """The assigned partitions."""
         return list(self._parts)
 
     @property
     def places(self) -> dict[TopicPartition, AgentPosition]:
-        """What is handled of every partition."""
+        """The progress of each assigned partition."""
         for call in self._calls:
             call.settle()
         return {
@@ -202,12 +203,12 @@ class AgentRun:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call has a record in hand and none is waiting."""
+        """Whether no call has a record in hand and no record waits."""
         return self._idle.is_set()
 
     @property
     def in_hand(self) -> str:
-        """Where the records in hand lie, for messages."""
+        """The coordinates of the records in hand, for messages."""
         places = filter(None, (call.in_hand for call in self._busy))
         return ", ".join(places) or "nothing in hand"
 
@@ -215,7 +216,7 @@ class AgentRun:
         """Call the function until its streams have ended.
 
         Raises:
-            ProcessingError: the agent raised, or returned though its stream goes on.
+            ProcessingError: the function raised, or returned before its stream ended.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -225,18 +226,18 @@ class AgentRun:
                 self.results.end()
                 await writing
         except ExceptionGroup as failures:
-            # Several may have failed at once; the worker ends with the first, and its cause.
+            # Several calls may have failed; the worker ends with the first error and its cause.
             first, *others = _leaves(failures)
             for other in others:
-                logger.warning("agent %s failed elsewhere, too: %s", self.agent.name, other)
+                logger.warning("agent %s failed in another call too: %s", self.agent.name, other)
             raise first from first.__cause__
         finally:
             self._idle.set()
 
     def assign(self, places: Mapping[TopicPartition, AgentPosition]) -> None:
-        """Read exactly these partitions, as far as they are of the agent's topic, from there on.
+        """Read exactly those of these partitions that are of the agent's topic, from there on.
 
-        Those that it reads already go on undisturbed, unless it was suspended.
+        Partitions that it reads already continue, unless it was suspended.
         """
         topic, live = self.agent.topic, {} if self._suspended else self._parts
         former = self._parts
@@ -247,18 +248,18 @@ class AgentRun:
             if at.topic == topic.name
         }
         for at, part in former.items():
-            part.is_over = self._parts.get(at) is not part
+            part.is_revoked = self._parts.get(at) is not part
         self._suspended = False
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """What was handled of these is for others to tell from now on."""
+        """Stop reporting progress of these partitions, which another worker reads now."""
         for at in partitions:
             if at in self._parts:
-                self._parts[at].is_over = True
+                self._parts[at].is_revoked = True
         self._parts = {at: part for at, part in self._parts.items() if at not in partitions}
 
     def take(self, partition: TopicPartition, records: Sequence[RawRecord]) -> None:
-        """Records that follow on those before; those that are handled already are left out."""
+        """Add records of a partition, in order; those that are handled already are dropped."""
         part = self._parts.get(partition)
         if part is None or self._suspended or self.is_ending:
             return
@@ -269,7 +270,7 @@ class AgentRun:
             self._wake()
 
     async def suspend(self) -> None:
-        """Drop what waits, take no more until `assign`, and wait for what is in hand."""
+        """Drop waiting records, take no more until `assign`, and wait until none is in hand."""
         self._suspended = True
         self._feed.keep(_nothing)
         for call in self._calls:
@@ -278,19 +279,19 @@ class AgentRun:
         await self._idle.wait()
 
     async def until_idle(self) -> None:
-        """Wait until no call has a record in hand and none is waiting."""
+        """Wait until no call has a record in hand and no record waits."""
         await self._idle.wait()
 
     def end(self) -> None:
-        """The streams end after what is in hand."""
+        """End the streams after the records in hand."""
         self.is_ending = True
         self._feed.keep(_nothing)
         for call in self._calls:
             call.keep(_nothing)
         self._wake()
 
-    def handed_out(self, limit: int, lanes: Sequence[Hashable | None]) -> Slice | None:
-        """Records for a call that has these lanes, if any are ready."""
+    def deal(self, limit: int, lanes: Sequence[Hashable | None]) -> Slice | None:
+        """See `Dealer`."""
         turn = self._feed.follow(lanes)
         if turn is None:
             if not self._feed.ready:
@@ -301,13 +302,13 @@ class AgentRun:
         return self._slice(part, records, lane)
 
     def let_go(self, lane: Hashable | None) -> None:
-        """What was handed out with this lane is handled."""
+        """See `Dealer`."""
         if lane is not None:
             self._feed.done(lane)
             self._wake()
 
     async def news(self, call: AgentCall, due_ms: int | None) -> None:
-        """Wait for records, the end, or until it is time."""
+        """See `Dealer`."""
         waiter = _Waiter(call, asyncio.get_running_loop().create_future())
         queue = self._waiters if due_ms is None else self._gatherers
         queue.append(waiter)
@@ -326,8 +327,8 @@ class AgentRun:
                 queue.remove(waiter)
 
     def _wake(self) -> None:
-        """Wake as many calls as have something to do."""
-        # A list that is being gathered may take what waits for the call itself.
+        """Wake as many calls as there are records for."""
+        # A call that gathers a list holds lanes, so records may be ready for it alone: `follow`.
         while self._gatherers:
             self._wake_up(self._gatherers.popleft())
         ready = len(self._waiters) if self.is_ending else self._feed.ready
@@ -338,7 +339,7 @@ class AgentRun:
     def _wake_up(self, waiter: _Waiter) -> None:
         if not waiter.woken.done():
             waiter.woken.set_result(None)
-            # From now on: who waits for all to be idle must not miss it.
+            # Busy at once, not when the task runs: otherwise `until_idle` could return in between.
             self._busy.add(waiter.call)
             self._idle.clear()
 
@@ -356,7 +357,7 @@ class AgentRun:
         self._busy.add(call)
         self._idle.clear()
         if self._rows is not None:
-            # Of this task alone, and of those that the function begins.
+            # A context variable: it holds in this task, and in tasks that the function starts.
             LOCAL_TABLES.set(CallRows(self.agent, self._rows, call))
         is_called = False
         while not is_called:
@@ -364,12 +365,12 @@ class AgentRun:
                 await self._call(call)
                 is_called = True
             except Exception as error:
-                # It stays busy, so that nobody takes this for rest before `run` has ended.
-                if not await self._goes_on(call, error):
+                # The call stays busy, so that `until_idle` does not return before `run` has failed.
+                if not await self._settle_failure(call, error):
                     raise call.failed(error) from error
             except (SystemExit, KeyboardInterrupt) as stop:
                 failure = exit_failure(stop)
-                if not await self._goes_on(call, failure):
+                if not await self._settle_failure(call, failure):
                     raise call.failed(failure) from failure
         if not self.is_ending:
             raise ProcessingError(
@@ -381,24 +382,24 @@ class AgentRun:
         self._busy.discard(call)
         self._rest()
 
-    async def _goes_on(self, call: AgentCall, error: Exception) -> bool:
-        """By the policy, after the function has raised: whether it is to be called anew."""
+    async def _settle_failure(self, call: AgentCall, error: Exception) -> bool:
+        """Apply the policy after the function has raised; return whether to call it again."""
         if self._failures is None or not (hand := call.hand(error)):
             return False
         wait_ms = self._failures.wait_ms(hand)
         if wait_ms is None:
             self._failures.give_up(hand, error)
-            call.leave_out()
+            call.skip()
         else:
             call.give_again()
             await self._pause(wait_ms / 1000)
         return True
 
     async def read_on(self, slice_: Slice) -> Slice:
-        """What is behind a record that can't be read, by the policy.
+        """See `Dealer`.
 
         Raises:
-            ProcessingError: it may not be left out.
+            ProcessingError: the policy does not skip the record.
         """
         failure, bad = slice_.failure, slice_.bad
         if failure is None or bad is None:
@@ -409,7 +410,7 @@ class AgentRun:
         while (wait_ms := self._failures.wait_ms(hand)) is not None:
             await self._pause(wait_ms / 1000)
             if slice_.bad is None:
-                return slice_  # Taken away meanwhile.
+                return slice_  # A rebalance has revoked the partition.
             again = self._slice(slice_.part, [bad, *slice_.rest], slice_.lane)
             if again.values:
                 return again
@@ -428,7 +429,7 @@ class AgentRun:
         )
 
     async def _call(self, call: AgentCall) -> None:
-        made = self.agent.called(call)
+        made = self.agent.call(call)
         if not self.agent.yields:
             await made
             return
@@ -442,7 +443,7 @@ class AgentRun:
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """A call that waits."""
+    """A call that waits, and the future that wakes it."""
 
     call: AgentCall
     woken: asyncio.Future[None]

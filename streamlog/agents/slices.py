@@ -1,8 +1,10 @@
-"""Slice: records of one partition, decoded ahead for an agent's loop.
+"""Slice: records of one partition, deserialized in advance for an agent's loop.
 
-Values are read at once, as most loops want nothing else; keys and records when they are asked
-for. Rule of the file: what can't be read ends the slice before it, and is raised when its turn
-comes, so that everything before it is handled.
+Values are deserialized at once, because most loops need nothing else; keys and records are made on
+demand.
+
+Rule: a slice ends before a record that can't be deserialized. Its error is raised when it would be
+the next record, so that all records before it are handled.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class SlicePart:
-    """A partition that an agent reads."""
+    """A partition that an agent reads, and the agent's progress in it."""
 
     def __init__(
         self, topic: Topic[UserKey, UserValue], partition: int, progress: AgentProgress
@@ -35,19 +37,19 @@ class SlicePart:
         self.topic = topic
         self.partition = partition
         self.progress = progress
-        self.is_over = False
-        """It was given up, or is read anew: what is still in hand of it comes again elsewhere."""
-        self._has_told_seconds = False
+        self.is_revoked = False
+        """Whether its records in hand will be read again, here or by another worker."""
+        self._has_warned = False
 
     def look_for_seconds(self, offset: int, timestamp_ms: int) -> None:
-        """Log, once, that event time looks like seconds."""
+        """Log a warning, once, if an event time looks like seconds instead of milliseconds."""
         where = f"{self.topic.name}-{self.partition}, offset {offset}"
-        if not self._has_told_seconds and (hint := seconds_hint(where, timestamp_ms)) is not None:
-            self._has_told_seconds = True
+        if not self._has_warned and (hint := seconds_hint(where, timestamp_ms)) is not None:
+            self._has_warned = True
             logger.warning("%s", hint)
 
     def failed(self, node: str, record: RawRecord, error: Exception) -> ProcessingError:
-        """An error at one of its records, with coordinates."""
+        """Return an error of a node with the coordinates of the record."""
         return processing_error(node, self.topic.name, self.partition, record.offset, error)
 
 
@@ -56,22 +58,26 @@ RowAt = tuple[str, int, bytes]
 
 
 class Written(NamedTuple):
-    """A row that a record has set."""
+    """A row that an agent has set while it handled a record."""
 
     data: bytes | None
-    """The value; None: it is deleted."""
+    """The serialized value; None deletes the row."""
     stored: bytes | None
-    """As the table's task keeps it."""
+    """The value as the table's store keeps it."""
     timestamp_ms: int
     """The record's event time."""
 
 
 Keep = Callable[[Mapping[RowAt, Written]], None]
-"""Takes what a record has set that is handled."""
+"""Takes the rows that were set for records that are handled now."""
 
 
 class Slice:
-    """Records of one partition."""
+    """Consecutive records of one partition, for one call.
+
+    `settled <= given`: rows before the first index are handled, the rows between them are in hand,
+    and those after are to be given.
+    """
 
     def __init__(
         self,
@@ -83,33 +89,33 @@ class Slice:
         answer: Answer = no_answer,
         now_ms: int = FAR_MS,
     ) -> None:
-        """Reads the values and the event times.
+        """Deserialize the values and determine the event times.
 
         Args:
-            part: where the records are from.
+            part: the partition of the records.
             raws: the records.
-            node: the agent, for messages.
-            lane: others wait in it until these records are handled.
-            answer: sends answers.
-            now_ms: the clock, for `timestamp_ahead_max`.
+            node: the agent's name, for messages.
+            lane: the lane that these records occupy until they are handled.
+            answer: sends answers to asks.
+            now_ms: the wall clock, for `timestamp_ahead_max`.
         """
         self.part = part
         self.lane = lane
-        """Others wait in it until these records are handled."""
+        """The lane that these records occupy until they are handled."""
         self.given = 0
-        """How many have been handed out; the last of them is in hand."""
+        """The number of records that the call has got; the last of them is in hand."""
         self.raws = list(raws)
         self.values: list[UserValue] = []
         self.results: list[tuple[int, bool, UserValue]] = []
-        """What was yielded: for which row, whether for it alone, and what."""
+        """Yielded values, each with the index of its record and whether it is for that alone."""
         self.failure: ProcessingError | None = None
-        """Of the record behind the last one."""
+        """The error of the record that can't be deserialized, which would follow the last one."""
         self.bad: RawRecord | None = None
-        """That record."""
+        """The record that can't be deserialized."""
         self.rest: list[RawRecord] = []
-        """Those behind it."""
+        """The records after it."""
         self.written: dict[RowAt, Written] = {}
-        """Rows that the record in hand has set, or all of a list."""
+        """The rows that were set for the record in hand, or for the list in hand."""
         self._written_by = -1
         self._keep: Keep = _keep_nothing
         self._asks = asks_of(raws)
@@ -122,32 +128,35 @@ class Slice:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether all have been handed out."""
+        """Whether all records were given."""
         return self.given >= len(self.values)
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody waits for an answer to one of them."""
+        """Whether one of the records awaits an answer."""
         return bool(self._asks)
 
     @property
     def in_hand(self) -> RawRecord | None:
-        """The record that was handed out last."""
+        """The record that was given last; None before the first."""
         return self.raws[self.given - 1] if self.given else None
 
     @property
     def in_hands(self) -> list[RawRecord]:
-        """The records that have been handed out and are not handled."""
+        """The records that were given and are not handled."""
         return self.raws[self._settled : self.given]
 
     def write(self, at: RowAt, row: Written, *, keep: Keep) -> None:
-        """The record in hand sets a row, which counts when it is handled: `keep` is told then."""
+        """Set a row for the record in hand; `keep` gets it once the record is handled."""
         self.written[at] = row
         self._written_by = self.given - 1
         self._keep = keep
 
     def keys(self) -> Sequence[UserKey]:
-        """The keys of those not handed out yet (and None before); may end the slice earlier."""
+        """Return the keys of the records that were not given yet, with None for those before.
+
+        A key that can't be deserialized ends the slice before its record.
+        """
         if self._keys is None:
             column = [raw.key for raw in self.raws[self.given :]]
             self._keys = [None] * self.given
@@ -155,46 +164,47 @@ class Slice:
         return self._keys
 
     def timestamp_ms(self, row: int) -> int:
-        """The event time of one of them."""
+        """Return the event time of a record, by its index."""
         return self._times[row]
 
     def record(self, row: int) -> AnyRecord:
-        """One of them with its coordinates."""
+        """Return a record with its key and coordinates, by its index."""
         part, raw, key = self.part, self.raws[row], self.keys()[row]
         timestamp = moment(self.timestamp_ms(row))
         at = (part.topic.name, part.partition, raw.offset)
         return Record(key, self.values[row], timestamp, raw.headers, *at)
 
     def answer(self, data: bytes | None, *, of_list: bool) -> None:
-        """This was yielded for the record in hand, or for all that were given and are not done."""
+        """Answer the ask of the record in hand, or those of all records in hand if it is a list."""
         if self._asks:
             first = self._settled if of_list else self.given - 1
             self._answer_rows(range(first, self.given), data)
 
     def settle(self, until: int) -> None:
-        """The rows before this one are handled."""
+        """Declare the records before this index handled."""
         if until > self._settled:
             if self._asks:
                 self._answer_rows(range(self._settled, until), None)
             self.part.progress.done(self.raws[self._settled : until])
             self._settled = until
+            # Rows of the record in hand stay until it is handled too.
             if self.written and self._written_by < until:
                 written, self.written = self.written, {}
-                if not self.part.is_over:
+                if not self.part.is_revoked:
                     self._keep(written)
 
     def hand(self) -> list[tuple[SlicePart, RawRecord]]:
-        """What has been handed out and is not handled."""
+        """Return the records in hand, with their partition."""
         return [(self.part, raw) for raw in self.raws[self._settled : self.given]]
 
     def take_back(self) -> None:
-        """What has been handed out but is not handled has not been seen by anybody."""
+        """Make the records in hand the next to give; drop the values and rows made for them."""
         self.given = self._settled
         self.written = {}
         self.results = [each for each in self.results if each[0] < self.given]
 
     def cut(self) -> None:
-        """What has not been handed out is not to be any more."""
+        """Drop the records that were not given."""
         del self.values[self.given :]
         del self.raws[self.given :]
         self.failure = self.bad = None
@@ -207,11 +217,11 @@ class Slice:
                 self._answer(ask, data)
 
     def _read(self, serde: AnySerde, column: list[bytes | None]) -> list[UserValue]:
-        """A column from the next row on."""
+        """Deserialize a column whose first item belongs to the next record to give."""
         try:
             return deserialize_column(serde, column)
-        except Exception:  # noqa: BLE001 - a serde of the user: found and raised below
-            # Which one was it, and why? Again one by one.
+        except Exception:  # noqa: BLE001 - user code: the error is kept below
+            # The whole column failed: read item by item to find the one that fails.
             loads = serde.loads
             read, error = map_until_error(
                 lambda data: None if data is None else loads(data), column
@@ -221,7 +231,7 @@ class Slice:
         return read
 
     def _read_times(self, accepted: EventTimes) -> list[int]:
-        """The event times; the slice ends before a record that has none."""
+        """Return the event times; a record without a valid one ends the slice before it."""
         extract = self.part.topic.spec.timestamp
 
         def time_of(raw: RawRecord, value: UserValue) -> int:
@@ -239,8 +249,10 @@ class Slice:
         return times
 
     def _end_before(self, end: int, error: Exception) -> None:
-        """The record at this place can't be read: what is behind it is for another slice."""
+        """End the slice before a record that can't be deserialized; keep the rest for another."""
         rest = self.raws[end + 1 :]
+        # 1. The value of record 7 can't be deserialized: `bad` is 7, `rest` is 8 and 9.
+        # 2. Later, the key of record 5 can't be deserialized: `bad` is 5, `rest` is 6 to 9.
         if self.bad is not None:
             rest += [self.bad, *self.rest]
         self.failure = self.part.failed(self._node, self.raws[end], error)
@@ -251,4 +263,4 @@ class Slice:
 
 
 def _keep_nothing(_: Mapping[RowAt, Written]) -> None:
-    """Nothing has been set."""
+    """Do nothing: no row was set."""

@@ -172,7 +172,7 @@ class Agent(Generic[K, V]):
         self.answers: AnySerde = _yield_shape(fn).serde if sink is None else sink.spec.value
         """The serde of yielded values in answers to `ask`."""
 
-    def called(self, feed: AgentFeed) -> UserObject:
+    def call(self, feed: AgentFeed) -> UserObject:
         """Call the function with a stream over this feed."""
         return self.fn(AgentStream(feed))
 

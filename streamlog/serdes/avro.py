@@ -1,10 +1,11 @@
-"""Avro by fastavro, the extra `avro`: values in the bytes of a schema, with which one in front.
+"""Avro by fastavro, the extra `avro`: a head that names the schema, then the value.
 
-By default that is the schema's fingerprint (Avro's single-object encoding), so that nothing else is
-needed to read it; or the id that a schema registry has given it (Confluent's wire format), for
-topics that others write. Rule of the file: bytes are read with the schema that they were written
-with, and resolved to the newest by Avro's rules (fields with defaults, promoted numbers, aliases);
-of a schema that is not given nothing is guessed. Not done here: asking a registry.
+The head is the schema's fingerprint (Avro's single-object encoding), or the id that a schema
+registry has given it (Confluent's wire format), for topics that other programs write.
+
+Rule: bytes are read with the schema that they were written with, and resolved to the newest schema
+by Avro's rules (fields with defaults, promoted numbers, aliases). Bytes of a schema that was not
+passed are refused. Not done here: requests to a registry.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from streamlog.serdes.json_values import is_model
 from streamlog.serdes.serde import T, type_name, unreadable_error
 
 Schema = Mapping[str, JsonValue] | Sequence[JsonValue] | str
-"""As data (a union is a list), or as JSON text."""
+"""A schema as data (a union is a list), or as JSON text."""
 
 SINGLE_OBJECT = b"\xc3\x01"
-"""In front of a fingerprint: Avro 1.8.2, single-object encoding."""
+"""The marker before a fingerprint (Avro 1.8.2, single-object encoding)."""
 REGISTERED = b"\x00"
-"""In front of an id of a registry."""
+"""The marker before the id of a registry (Confluent's wire format)."""
 FINGERPRINT_BYTES = 8
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
-"""Schemas that are a name alone."""
+"""Names that are schemas by themselves."""
 SHOWN_CHARACTERS = 120
-"""How much of a schema an error shows."""
+"""The most characters of a schema that an error shows."""
 _NAME = re.compile(r"[\w./\\:-]+")
 _ID = struct.Struct(">cI")
 _KEPT = (bytes, bytearray, datetime, date, time, timedelta, Decimal)
-"""What fastavro writes by itself, by logical types."""
+"""Types that fastavro writes itself, by logical types."""
 
 
 class AvroSerde(Generic[T]):
@@ -56,32 +57,38 @@ class AvroSerde(Generic[T]):
     """
 
     def __init__(self, schema: Schema, into: type[T], *, older: Sequence[Schema] = ()) -> None:
-        """Values of a schema, told by its fingerprint.
+        """Make a serde whose bytes begin with the fingerprint of their schema.
 
         Args:
-            schema: what is written.
-            into: the type of the values: dict, a dataclass, Struct, TypedDict or a model.
-            older: schemas that it had before, whose bytes are to be read too.
+            schema: the schema to write with.
+            into: the type of the values: dict, a dataclass, Struct, TypedDict or a model of
+                pydantic.
+            older: earlier schemas, whose bytes can be read too.
 
         Raises:
             ConfigError: fastavro is not installed.
-            SerdeError: a schema is none.
+            SerdeError: one of the schemas is not an Avro schema.
         """
         library = _fastavro()
         schemas: dict[bytes, JsonValue] = {}
         for each in (schema, *older):
             parsed = _parse_schema(library, each)
-            # Schemas that differ in what bytes do not show have one fingerprint.
+            # Schemas that differ only in names or defaults have equal bytes and one fingerprint:
+            # the newest one, which comes first, counts.
             schemas.setdefault(_fingerprint(library, parsed), parsed)
         self._take_over(library, schemas, into)
 
     @classmethod
     def registered(cls, schemas: Mapping[int, Schema], into: type[T]) -> Self:
-        """Values of schemas with ids of a registry, the newest first, which is what is written.
+        """Make a serde whose bytes begin with the id of their schema in a registry.
+
+        Args:
+            schemas: the schemas by id, the newest first; values are written with that one.
+            into: as for `AvroSerde`.
 
         Raises:
-            ConfigError: there are none, or fastavro is not installed.
-            SerdeError: a schema is none.
+            ConfigError: `schemas` is empty, or fastavro is not installed.
+            SerdeError: one of the schemas is not an Avro schema.
         """
         if not schemas:
             raise ConfigError("AvroSerde.registered needs a schema with its id")
@@ -93,11 +100,11 @@ class AvroSerde(Generic[T]):
 
     @property
     def form(self) -> object:
-        """See `form_of`: the schema's head, then those of the older ones."""
+        """The head of the schema in hexadecimal digits, then those of the older ones."""
         return {"avro": [head.hex() for head in self._schemas]}
 
     def dumps(self, obj: T) -> bytes:
-        """The value in the bytes of the schema; one that does not fit it is refused."""
+        """Serialize a value with the newest schema; a value of another schema is refused."""
         written = io.BytesIO()
         written.write(self._head)
         try:
@@ -107,14 +114,14 @@ class AvroSerde(Generic[T]):
         return written.getvalue()
 
     def loads(self, data: bytes) -> T:
-        """The value in the bytes, whichever of the schemas they were written with."""
+        """Deserialize a value that was written with any of the schemas."""
         head = data[: len(self._head)]
         schema = self._schemas.get(head)
         if schema is None:
             raise unreadable_error(
                 self._type_name,
                 data,
-                "it was written with no schema that is known here: give it in `older`, or by id",
+                "it was written with a schema that is not known here: pass it in `older`, or by id",
             )
         read = io.BytesIO(data)
         read.seek(len(head))
@@ -140,7 +147,7 @@ class AvroSerde(Generic[T]):
         self._model: UserObject = (
             import_module("pydantic").TypeAdapter(into) if is_model(into) else None
         )
-        # What comes out of somebody's bytes is of many kinds.
+        # Damaged bytes make fastavro raise errors of many kinds.
         self._errors = (
             TypeError,
             ValueError,
@@ -197,10 +204,10 @@ def _parse_schema(library: ModuleType, schema: Schema) -> JsonValue:
 
 
 def _plain_schema(schema: Schema) -> object:
-    """The schema as dicts, lists and names.
+    """Return a schema as dicts, lists and names.
 
     Raises:
-        SerdeError: it is neither data nor JSON text.
+        SerdeError: the schema is neither data nor JSON text.
     """
     if isinstance(schema, Mapping):
         return dict(schema)

@@ -1,7 +1,7 @@
-"""Which serde a declared type has, and values that people have typed.
+"""Chooses the serde of a declared type, and reads values that people type.
 
-`str`, `bytes`, `int`, `float` and `Windowed[K]` have their own; everything else is JSON: by
-pydantic if a model of it is in the type, else by msgspec.
+`str`, `bytes`, `int`, `float` and `Windowed[K]` have their own serdes; all other types are JSON. A
+type that contains a model of pydantic is read and written by pydantic, any other by msgspec.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _PLAIN: dict[object, AnySerde] = {
 
 @lru_cache(maxsize=256)
 def serde_for(declared: TypeForm) -> AnySerde:
-    """The serde of a declared type.
+    """Return the serde of a declared type; that of `X | None` is that of `X`.
 
-    `X | None` is the serde of `X`: a missing value has no bytes.
+    A missing value is a tombstone, so no serde ever writes it.
 
     Raises:
-        SerdeError: the type can't be read from JSON, or `Windowed` stands without its key.
+        SerdeError: the type can't be read from JSON, or `Windowed` lacks the type of its key.
     """
     inner = _without_none(resolve_alias(declared))
     if inner is Windowed:
@@ -48,7 +48,7 @@ def serde_for(declared: TypeForm) -> AnySerde:
 
 
 def _migrating(declared: object) -> AnySerde:
-    """As JSON, with what was written before the type was what it is."""
+    """Return the JSON serde of a type, which also reads the types that migrations lead from."""
     serde: AnySerde = ModelSerde(declared) if has_model(declared) else JsonSerde(declared)
     before = migration_to(declared)
     if before is None:
@@ -58,12 +58,12 @@ def _migrating(declared: object) -> AnySerde:
 
 
 def from_text(serde: AnySerde, text: str) -> UserValue:
-    """The value that somebody has typed.
+    """Return the value that a person has typed on a command line.
 
-    Text stands for itself where the type is text, bytes or a number; otherwise it is JSON.
+    For text, bytes and numbers, the text is the value itself; for any other type, it is JSON.
 
     Raises:
-        SerdeError: it does not fit the type.
+        SerdeError: the text is not a value of the type.
     """
     match serde:
         case StrSerde():
@@ -79,10 +79,12 @@ def from_text(serde: AnySerde, text: str) -> UserValue:
 
 
 def from_json(serde: AnySerde, data: bytes) -> UserValue:
-    """The value in a JSON text; bytes are base64 there. Of a serde of the user's own its bytes.
+    """Return the value that a JSON text holds; in JSON, bytes are base64.
+
+    A serde of the user's own gets the text as its bytes.
 
     Raises:
-        SerdeError: it does not fit the type.
+        SerdeError: the text is not a value of the type.
     """
     kinds: dict[type, type] = {StrSerde: str, BytesSerde: bytes, IntSerde: int, FloatSerde: float}
     kind = kinds.get(type(serde))

@@ -37,15 +37,15 @@ _PACKED_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 
 
 def refuse_not_finite(name: str, value: object, plain: object = None) -> None:
-    """Refuse a value with NaN or an infinity in it, and name the field.
+    """Refuse a value that contains NaN or an infinity; the message names the field.
 
     Args:
         name: the type of the value, for the message.
-        value: what is to be written.
-        plain: the same as dicts and lists; by default msgspec makes them.
+        value: the value to write.
+        plain: the value as dicts and lists; by default msgspec converts it.
 
     Raises:
-        SerdeError: a number in it is not finite.
+        SerdeError: the value contains a number that is not finite.
     """
     if plain is None:
         if not _may_have(value):
@@ -58,11 +58,11 @@ def refuse_not_finite(name: str, value: object, plain: object = None) -> None:
 
 
 def display_json(value: object, enc_hook: Callable[[UserValue], object]) -> bytes:
-    """A value as JSON for people, with "nan", "inf" and "-inf" in place of such numbers.
+    """Return a value as JSON for people: NaN and infinities are the text "nan", "inf", "-inf".
 
     Args:
-        value: what is shown.
-        enc_hook: makes something plain of what msgspec does not know.
+        value: the value to show.
+        enc_hook: converts objects that msgspec does not know.
     """
     data = msgspec.json.encode(value, enc_hook=enc_hook)
     if b"null" not in data:
@@ -103,11 +103,11 @@ def _not_finite(path: str, plain: object) -> Iterator[tuple[str, float]]:
 
 NULL = b"null"
 _FLOATS = (msgspec.inspect.FloatType, msgspec.inspect.AnyType)
-"""What NaN may be a value of."""
+"""Types among whose values NaN may be."""
 
 
 def is_model(declared: object) -> bool:
-    """Whether it is a model of pydantic."""
+    """Return whether a type is a model of pydantic, without importing pydantic."""
     return isinstance(declared, type) and hasattr(declared, "__pydantic_validator__")
 
 
@@ -131,18 +131,20 @@ class JsonSerde(Generic[T]):
 
     def __init__(self, declared: object) -> None:
         self.declared = declared
-        """The type, for who wants to know what is in a value (`declared_by`)."""
+        """The type of the values (`declared_by`)."""
         self._type_name = type_name(declared)
         parts = _parts_of(declared, self._type_name)
         self.has_floats = any(isinstance(part, _FLOATS) for part in parts)
-        """Whether a value may have NaN or an infinity in it."""
+        """Whether a value may contain NaN or an infinity."""
         self._float_keys = any(
             isinstance(part, msgspec.inspect.DictType) and isinstance(part.key_type, _FLOATS)
             for part in parts
         )
         try:
             self.decode = msgspec.json.Decoder(cast("type[T]", declared)).decode
-        except RuntimeError as error:  # What msgspec has not got yet, such as wide enumerations.
+        except (
+            RuntimeError
+        ) as error:  # msgspec does not have every type, such as wide enumerations.
             raise SerdeError(f"{self._type_name} can't be read from JSON: {error}") from error
         self.encode = msgspec.json.Encoder().encode
         self._expected = outer_classes(declared)
@@ -150,32 +152,34 @@ class JsonSerde(Generic[T]):
 
     @property
     def form(self) -> object:
-        """See `form_of`."""
+        """The JSON Schema of the type."""
         return {"json": schema_of(self.declared)}
 
     def dumps(self, obj: T) -> bytes:
-        """The value as JSON; a value of another type than declared is refused."""
+        """Serialize a value; a value of another class than declared is refused."""
         if not isinstance(obj, self._expected):
             raise wrong_type_error(self._type_name, obj)
         try:
             data = self.encode(obj)
         except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             raise SerdeError(f"{self._type_name} can't be written as JSON: {error}") from error
+        # msgspec writes NaN and infinities as null, but as text where they are keys: those show
+        # only in the value itself.
         if self.has_floats and (self._float_keys or NULL in data):
             refuse_not_finite(self._type_name, obj)
         return data
 
     def is_exact(self, column: Sequence[bytes | None]) -> bool:
-        """Whether what `encode` gave for these values is certain to be what `dumps` gives.
+        """Return whether `dumps` would certainly return these results of `encode`.
 
-        `encode` writes NaN and infinities as null.
+        `encode` writes NaN and infinities, which `dumps` refuses, as null.
         """
         if not self.has_floats:
             return True
         return not self._float_keys and not any(data and NULL in data for data in column)
 
     def loads(self, data: bytes) -> T:
-        """The value in the JSON text; the error names the path of the field that is wrong."""
+        """Deserialize a value; an error names the path of the wrong field."""
         try:
             return self.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -183,7 +187,7 @@ class JsonSerde(Generic[T]):
 
 
 def schema_of(declared: object) -> object:
-    """A type as a JSON Schema; its name if there is none."""
+    """Return the JSON Schema of a type, or the type's name if it has no schema."""
     try:
         return msgspec.json.schema(declared)
     except TypeError:
@@ -191,7 +195,7 @@ def schema_of(declared: object) -> object:
 
 
 def resolve_alias(declared: object) -> object:
-    """What stands behind a NewType or Annotated."""
+    """Return the type behind a NewType, and behind an Annotated without constraints."""
     while isinstance(declared, typing.NewType):
         declared = declared.__supertype__
     if typing.get_origin(declared) is Annotated and not _is_constrained(declared):
@@ -200,12 +204,12 @@ def resolve_alias(declared: object) -> object:
 
 
 def _is_constrained(declared: object) -> bool:
-    """Annotated with limits for msgspec, which only its decoder knows how to check."""
+    """Return whether an Annotated has limits, which only msgspec's decoder can check."""
     return any(isinstance(note, msgspec.Meta) for note in typing.get_args(declared)[1:])
 
 
 def outer_classes(declared: object) -> tuple[type, ...]:
-    """The classes whose instances `dumps` takes; `object` where a class says nothing."""
+    """Return the classes whose instances `dumps` accepts; `object` if it accepts any class."""
     declared = resolve_alias(declared)
     origin = typing.get_origin(declared)
     if origin in (Union, types.UnionType):
@@ -223,10 +227,10 @@ def outer_classes(declared: object) -> tuple[type, ...]:
 
 
 def _parts_of(declared: object, name: str) -> list[object]:
-    """The type and all types in it.
+    """Return msgspec's descriptions of a type and of all types inside it.
 
     Raises:
-        SerdeError: JSON can't give one of them back.
+        SerdeError: values of one of these types can't be read back from JSON.
     """
     try:
         pending: list[object] = [msgspec.inspect.type_info(declared)]
@@ -268,12 +272,12 @@ def _parts(info: object) -> list[object]:
 
 
 def has_model(declared: object) -> bool:
-    """Whether there is a model in a type, as far as its arguments show it."""
+    """Return whether a type is a model of pydantic, or has one among its arguments."""
     return is_model(declared) or any(map(has_model, typing.get_args(declared)))
 
 
 class ModelSerde(Generic[T]):
-    """A type with models of pydantic in it, as JSON."""
+    """A type that contains models of pydantic, as JSON by pydantic."""
 
     __slots__ = ("_adapter", "_expected", "_type_name", "declared")
 
@@ -283,17 +287,17 @@ class ModelSerde(Generic[T]):
         try:
             self._adapter: UserObject = import_module("pydantic").TypeAdapter(declared)
         except (TypeError, ValueError, NameError, AttributeError) as error:
-            # Errors of pydantic are errors of the kind that they are, such as TypeError.
+            # Errors of pydantic derive from built-in ones such as TypeError.
             raise SerdeError(f"{self._type_name} can't be read from JSON: {error}") from error
         self._expected = outer_classes(declared)
 
     @property
     def form(self) -> object:
-        """See `form_of`; the schema of what is written."""
+        """Pydantic's JSON Schema of the written values."""
         return {"json": self._adapter.json_schema(mode="validation", by_alias=True)}
 
     def dumps(self, obj: T) -> bytes:
-        """The value as JSON, fields by their aliases."""
+        """Serialize a value, with the fields' aliases as names."""
         if not isinstance(obj, self._expected):
             raise wrong_type_error(self._type_name, obj)
         try:
@@ -305,7 +309,7 @@ class ModelSerde(Generic[T]):
         return data
 
     def loads(self, data: bytes) -> T:
-        """The value in the JSON text, validated; the error names the field that is wrong."""
+        """Deserialize and validate a value; an error names the wrong field."""
         try:
             return cast("T", self._adapter.validate_json(data))
         except (ValueError, RecursionError) as error:
@@ -314,7 +318,8 @@ class ModelSerde(Generic[T]):
     def _refuse_not_finite(self, obj: T, data: bytes) -> None:
         """Refuse NaN and infinities that pydantic has written as null.
 
-        A model that says so writes them as text or constants (`ser_json_inf_nan`): those stay.
+        A model with the setting `ser_json_inf_nan` writes them as text or constants, which are
+        accepted. So a number was lost if the JSON has more nulls than the value has Nones.
         """
         plain = self._adapter.dump_python(obj, by_alias=True, warnings="none")
         if _nones(json.loads(data)) > _nones(plain):
@@ -322,7 +327,7 @@ class ModelSerde(Generic[T]):
 
 
 def _nones(plain: object) -> int:
-    """How many Nones there are in dicts, lists and the like."""
+    """Return how many Nones a value of dicts, lists and sets contains."""
     if isinstance(plain, dict):
         return sum(map(_nones, plain.values()))
     if isinstance(plain, list | tuple | set | frozenset):

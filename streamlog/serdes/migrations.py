@@ -1,10 +1,12 @@
-"""Migrations: types whose older forms can still be read, each by a function to the next one.
+"""Migrations: types whose older versions can still be read, each by a function to the next one.
 
-`@migration` on `def to_v2(old: TotalV1) -> TotalV2` says that wherever a TotalV2 is read (in state,
-in a topic) what was written as a TotalV1 is read too, and turned into one; migrations follow on
-each other. Rules of the file: what is written is the new type, so rows change as they are written;
-bytes carry no version, so a type must have a field that the one before it did not have, and that is
-required: by that the two are told apart, and without it the migration is refused. Only JSON.
+With `@migration` on `def to_v2(old: TotalV1) -> TotalV2`, every place that reads a TotalV2, in
+state or in a topic, also reads a TotalV1 and converts it. Migrations form chains: a TotalV3 with a
+migration from TotalV2 reads all three.
+
+Rules: writing always uses the new type, so a row changes its form when it is next written. Bytes
+carry no version, so a migration is refused unless the new type requires a field that the older one
+lacks, which tells the two apart. Not done here: types that are not JSON.
 """
 
 from __future__ import annotations
@@ -24,26 +26,32 @@ N = TypeVar("N")
 """The newer type."""
 
 Migration: TypeAlias = tuple[type, Callable[[UserValue], UserValue]]
-"""The older class, and the function that makes a value of the newer one from one of it."""
+"""The older class, and the function from its values to values of the newer class."""
 
 _ATTRIBUTE = "__streamlog_migration__"
 _USED = "__streamlog_used__"
 
 
 def migration(fn: Callable[[O], N]) -> Callable[[O], N]:
-    """Read what was written as the type that the function takes as the one that it returns.
+    """Declare that data of the parameter's type can be read as the type that `fn` returns.
 
-    To be declared before topics, tables and operators that use the newer type.
+    Declare a migration before the topics, tables and operators that use the newer type.
+
+    Args:
+        fn: a function of one parameter, annotated with the older and the newer class.
+
+    Returns:
+        The function itself.
 
     Raises:
-        TopologyError: the function is not annotated with two classes, the newer one has a
-            migration already, or it is in use already.
+        TopologyError: the annotations are not two different classes, the newer class has a
+            migration, or a serde of it was made before.
     """
     try:
         hints = typing.get_type_hints(fn)
         (parameter,) = inspect.signature(fn).parameters
     except (NameError, ValueError, TypeError) as error:
-        raise TopologyError(f"the migration {_name(fn)} can't be understood: {error}") from error
+        raise TopologyError(f"the migration {_name(fn)} can't be read: {error}") from error
     old, new = hints.get(parameter), hints.get("return")
     if not isinstance(old, type) or not isinstance(new, type) or old is new:
         raise TopologyError(
@@ -64,7 +72,10 @@ def migration(fn: Callable[[O], N]) -> Callable[[O], N]:
 def migration_to(
     declared: object,
 ) -> Migration | None:
-    """The older type and its migration, if a type has one; from then on it can get none."""
+    """Return the older class and the migration of a type; None if it has no migration.
+
+    After this call, `migration` refuses the type, because its serde would not know of it.
+    """
     if not isinstance(declared, type):
         return None
     found = vars(declared).get(_ATTRIBUTE)
@@ -72,23 +83,24 @@ def migration_to(
         try:
             setattr(declared, _USED, True)
         except (TypeError, AttributeError):
-            return None  # A class of somebody's that can't be marked has no migrations either.
+            # A class without room for the mark has no room for a migration either.
+            return None
     before: Migration | None = found
     return before
 
 
 class MigratingSerde(Generic[T]):
-    """A type, and the types before it."""
+    """A type that is also read from its older versions."""
 
     __slots__ = ("_migrate", "_new", "_old", "declared")
 
     def __init__(
         self, new: Serde[T], old: AnySerde, migrate: Callable[[UserValue], T], declared: object
     ) -> None:
-        """`old` reads what was before, which `migrate` turns into the new type.
+        """`old` reads the older version, whose values `migrate` converts to the new type.
 
         Raises:
-            TopologyError: nothing tells the bytes of one from those of the other.
+            TopologyError: the new type requires no field that the older version lacks.
         """
         self._new = new
         self._old = old
@@ -96,25 +108,28 @@ class MigratingSerde(Generic[T]):
         self.declared = declared
         if not any(_is_distinguishable(form_of(new), form) for form in readable_forms(old)[:1]):
             raise TopologyError(
-                f"what was written before could be taken for a {type_name(declared)}: for its "
-                f"migration {_name(migrate)} it needs a field without a default that the older "
-                "type does not have, such as `version: Literal[2]`"
+                f"older data could be taken for a {type_name(declared)}: for its migration "
+                f"{_name(migrate)} it needs a field without a default that the older type lacks, "
+                "such as `version: Literal[2]`"
             )
 
     @property
     def form(self) -> object:
-        """See `form_of`: the new type's, and those that are read as well."""
+        """The form of the new type, and under `migrates` those of the older versions."""
         return {
             **cast("Mapping[str, object]", form_of(self._new)),
             "migrates": readable_forms(self._old),
         }
 
     def dumps(self, obj: T) -> bytes:
-        """As the new type."""
+        """Serialize a value of the new type."""
         return self._new.dumps(obj)
 
     def loads(self, data: bytes) -> T:
-        """As the new type, or as an older one, by its migration."""
+        """Deserialize a value of the new type, or one of an older version, and migrate it.
+
+        Data that no version can read raises the error of the new type.
+        """
         try:
             return self._new.loads(data)
         except SerdeError:
@@ -135,7 +150,7 @@ class MigratingSerde(Generic[T]):
 
 
 def readable_forms(serde: AnySerde) -> list[object]:
-    """The forms that a serde reads: its own first, then those that it migrates from."""
+    """Return the forms that a serde reads: its own, then those of its older versions."""
     form = form_of(serde)
     if not isinstance(form, Mapping) or "migrates" not in form:
         return [form]
@@ -144,13 +159,13 @@ def readable_forms(serde: AnySerde) -> list[object]:
 
 
 def _is_distinguishable(new: object, old: object) -> bool:
-    """Whether the new type requires a field that the old one never had."""
+    """Return whether the new type requires a field that the old type lacks."""
     required = set(_object(new).get("required", ()))
     return bool(required - set(_object(old).get("properties", ())))
 
 
 def _object(form: object) -> Mapping[str, JsonValue]:
-    """The schema of the outermost type."""
+    """Return the JSON Schema of the outermost type; an empty one if the form is not JSON."""
     schema = form.get("json") if isinstance(form, Mapping) else None
     if not isinstance(schema, Mapping):
         return {}

@@ -1,8 +1,11 @@
-"""Plain values as MessagePack, for what is serialized without a declared type.
+"""Plain values as MessagePack, for values that are serialized without a declared type.
 
-Whole numbers beyond 64 bits, which MessagePack lacks, are an extension: such a value begins with a
-byte that begins no MessagePack. Rule: values are read back exactly as they were, number by number;
-a value that cannot be is refused with advice, never guessed.
+MessagePack lacks whole numbers beyond 64 bits, which are an extension here. A value of a declared
+type that contains one begins with a byte that no MessagePack begins with. Tuples, sets and times
+are extensions too.
+
+Rule: a value is read back with its exact types and numbers; a value for which that is impossible is
+refused with advice. Extension codes are on disk and never change.
 """
 
 from __future__ import annotations
@@ -20,37 +23,37 @@ from streamlog.errors import SerdeError
 from streamlog.serdes.erased_types import UserObject, UserValue
 
 T = TypeVar("T")
-"""What is read."""
+"""The type of a value that is read."""
 
 WIDE = 2
-"""The code of the extension: a signed integer, big-endian."""
+"""The extension for a whole number beyond 64 bits: a signed integer, big-endian."""
 PAIRS = 3
-"""A dict with such a number for a key, as a list of pairs."""
+"""The extension for a dict with an extension among its keys: a list of pairs."""
 HEAD = b"\xc1"
-"""MessagePack never uses this byte."""
+"""The first byte of a value with wide numbers; MessagePack never uses it."""
 _BITS = 64
 _KEPT = (bytes, bytearray, datetime)
-"""What MessagePack writes by itself."""
+"""Types that MessagePack has, in addition to those of JSON."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def wide_number(number: int) -> msgspec.msgpack.Ext:
-    """A number of any size."""
+    """Return the extension that holds a number of any size."""
     size_bytes = number.bit_length() // 8 + 1
     return msgspec.msgpack.Ext(WIDE, number.to_bytes(size_bytes, "big", signed=True))
 
 
 def is_wide(number: int) -> bool:
-    """Whether MessagePack does not have it."""
+    """Return whether a number is beyond the 64 bits of MessagePack."""
     return not -(1 << (_BITS - 1)) <= number < 1 << _BITS
 
 
 def read_extension(code: int, data: memoryview) -> object:
-    """The number, or the dict with such numbers for keys; for msgspec's `ext_hook`.
+    """Return the number, or the dict, that an extension holds; for msgspec's `ext_hook`.
 
     Raises:
-        SerdeError: it is an extension of somebody else.
+        SerdeError: the code is of an extension that is not ours.
     """
     if code == WIDE:
         return int.from_bytes(data, "big", signed=True)
@@ -63,21 +66,21 @@ _decode_wide = msgspec.msgpack.Decoder(ext_hook=read_extension).decode
 
 
 def dump_wide(value: object) -> bytes:
-    """A value with whole numbers of any size in it; `encode` of MessagePack has refused it."""
+    """Serialize a value that MessagePack has refused because of a whole number beyond 64 bits."""
     return HEAD + _encode(_mark_wide(msgspec.to_builtins(value, builtin_types=_KEPT)))
 
 
 def load_wide(data: bytes, declared: type[T]) -> T:
-    """What `dump_wide` wrote, as this type.
+    """Deserialize a value that `dump_wide` has written, as this type.
 
     Raises:
-        MsgspecError: it is not of the type.
+        MsgspecError: the value is not of the type.
     """
     return msgspec.convert(_decode_wide(data[len(HEAD) :]), declared)
 
 
 def decoder(declared: object) -> Callable[[bytes], UserValue]:
-    """Reads MessagePack as this type, with or without wide numbers."""
+    """Return a function that reads MessagePack as this type, with or without wide numbers."""
     kind = cast("type[UserObject]", declared)
     plain = msgspec.msgpack.Decoder(kind).decode
 
@@ -102,7 +105,7 @@ def _mark_wide(plain: object) -> object:
 
 
 _TUPLE = 1
-"""MessagePack has no tuples: they are an extension, so that they come back as tuples."""
+"""The extension for a tuple, which MessagePack would read back as a list."""
 _SET, _FROZENSET = 4, 5
 _AS_TEXT: dict[type, tuple[int, Callable[[str], object]]] = {
     Decimal: (6, Decimal),
@@ -110,7 +113,7 @@ _AS_TEXT: dict[type, tuple[int, Callable[[str], object]]] = {
     date: (8, date.fromisoformat),
     time: (9, time.fromisoformat),
 }
-"""Types that are an extension with their text in it; a datetime only if it has no zone."""
+"""Extensions that hold the text of a value, by type; a datetime with a zone is none of them."""
 _TIMEDELTA = 10
 _READ_TEXT = dict(_AS_TEXT.values())
 PACKABLE: tuple[type, ...] = (
@@ -128,24 +131,24 @@ PACKABLE: tuple[type, ...] = (
     timedelta,
     *_AS_TEXT,
 )
-"""What comes back as it was without a declared type."""
+"""Types whose values are read back without a declared type."""
 
 _PLAIN = frozenset({str, bytes, float, bool, type(None)})
-"""Types of which MessagePack has every value."""
+"""Types of which MessagePack has every value, so that nothing needs a mark."""
 
 
 class PackedSerde:
     """Plain values of any kind: text, bytes, numbers, times, tuples, lists, sets, dicts.
 
-    `encode` is `dumps` for values of the `exact` types, and `decode` is `loads`; both tell less
-    when they fail.
+    `encode` is `dumps` for values of the `exact` types, and `decode` is `loads`, for whole columns;
+    their errors name neither type nor data.
     """
 
     exact = frozenset({str, bytes, int, float, bool, type(None)})
     form = "PackedSerde"
 
     def __init__(self, maker: str = "") -> None:
-        """`maker` tells which function the values come from, for messages."""
+        """`maker` names the function that returns the values, for messages."""
         self._maker = maker
 
     def __eq__(self, other: object) -> bool:
@@ -158,17 +161,17 @@ class PackedSerde:
 
     @property
     def decode(self) -> Callable[[bytes], UserValue]:
-        """See `loads`."""
+        """Like `loads`, with the errors of msgspec."""
         return _decode
 
     def dumps(self, obj: object) -> bytes:
-        """The value as MessagePack."""
+        """Serialize a value, with marks for the types that MessagePack lacks."""
         try:
             return _encode(obj if type(obj) in _PLAIN else _packable(obj))
         except _UndeclaredError as error:
             maker = self._maker or "the function before"
             raise SerdeError(
-                f"a {error} has to be written down here, but its type is not known: annotate what "
+                f"a {error} has to be serialized here, but its type is not known: annotate what "
                 f"{maker} returns, as in `def to_sale(...) -> Sale` (a lambda can't be "
                 "annotated), or send it through a topic with declared types"
             ) from None
@@ -176,7 +179,7 @@ class PackedSerde:
             raise SerdeError(f"a {type(obj).__name__} can't be written: {error}") from error
 
     def loads(self, data: bytes) -> UserValue:
-        """The value, as it was."""
+        """Deserialize a value, with its exact types."""
         try:
             return _decode(data)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -188,16 +191,20 @@ PACKED = PackedSerde()
 
 @lru_cache(maxsize=256)
 def msgpack_serde_of(maker: str) -> PackedSerde:
-    """The serde of values that come from a function whose type is not known."""
+    """Return the serde for results of a function without a known return type."""
     return PackedSerde(maker)
 
 
 class _UndeclaredError(Exception):
-    """A value would not come back as it was; the name of its class."""
+    """A value could not be read back with its type; the message is the name of its class."""
 
 
 def _packable(obj: object) -> object:
-    """The value with its tuples marked; refused if it would come back as something else."""
+    """Return a value for MessagePack, with marks for types that it lacks.
+
+    Raises:
+        _UndeclaredError: the class of a part would be lost.
+    """
     kind = type(obj)
     if kind in _PLAIN:
         return obj
@@ -225,7 +232,10 @@ def _packable_tuple(obj: tuple[object, ...]) -> object:
 
 
 def _packable_set(obj: AbstractSet[object]) -> object:
-    """In the order of the bytes: equal sets are the same key."""
+    """Return a set with its items in the order of their bytes, so that equal sets have equal bytes.
+
+    A set may be a part of a key.
+    """
     items = sorted(_encode(_packable(item)) for item in obj)
     code = _FROZENSET if isinstance(obj, frozenset) else _SET
     return msgspec.msgpack.Ext(code, _encode(items))

@@ -20,8 +20,9 @@ _DOUBLE = struct.Struct(">d")
 class StrSerde:
     """Text as UTF-8.
 
-    `encode` and `decode` are the same for whole columns (`processing/column_batch`): right for what
-    `exact` names, and no more than an error for anything else.
+    `encode` and `decode` are `dumps` and `loads` without their checks, for whole columns
+    (`processing/column_batch`). They are correct for values of the types in `exact`; for any other
+    value they raise an error that names neither type nor data.
     """
 
     encode = staticmethod(str.encode)
@@ -30,7 +31,7 @@ class StrSerde:
     declared = str
 
     def dumps(self, obj: str) -> bytes:
-        """The text as UTF-8."""
+        """Encode text; lone surrogates, which UTF-8 lacks, are refused."""
         if not isinstance(obj, str):
             raise wrong_type_error("str", obj)
         try:
@@ -39,7 +40,7 @@ class StrSerde:
             raise SerdeError(f"text can't be written as UTF-8: {error}") from error
 
     def loads(self, data: bytes) -> str:
-        """The text; bytes that are not UTF-8 are refused."""
+        """Decode text; bytes that are not UTF-8 are refused."""
         try:
             return data.decode()
         except UnicodeDecodeError as error:
@@ -52,13 +53,13 @@ class BytesSerde:
     declared = bytes
 
     def dumps(self, obj: bytes) -> bytes:
-        """The same bytes."""
+        """Return the object itself; anything but `bytes`, such as a bytearray, is refused."""
         if not isinstance(obj, bytes):
             raise wrong_type_error("bytes", obj)
         return obj
 
     def loads(self, data: bytes) -> bytes:
-        """The same bytes."""
+        """Return the data itself."""
         return data
 
 
@@ -70,7 +71,7 @@ class IntSerde:
     declared = int
 
     def dumps(self, obj: int) -> bytes:
-        """Eight bytes; `bool` is refused, and so is what needs more than 64 bits."""
+        """Return eight bytes; a `bool` and an integer beyond 64 bits are refused."""
         if not isinstance(obj, int) or isinstance(obj, bool):
             raise wrong_type_error("int", obj)
         try:
@@ -81,29 +82,31 @@ class IntSerde:
             ) from error
 
     def loads(self, data: bytes) -> int:
-        """The integer in exactly eight bytes."""
+        """Return the integer that exactly eight bytes hold."""
         if len(data) != _LONG.size:
             raise unreadable_error("int", data, f"{_LONG.size} bytes expected, got {len(data)}")
         return cast("int", _LONG.unpack(data)[0])
 
 
 class WideIntSerde(IntSerde):
-    """The state of an aggregation that is an int: of any size, as sums grow.
+    """An integer of any size: the state of an aggregation, because sums grow.
 
-    In 64 bits it is what `IntSerde` writes; beyond, as many bytes more as it takes.
+    An integer within 64 bits has the bytes of `IntSerde`; a larger one has nine or more, so the
+    length tells them apart.
     """
 
     form = "IntSerde"
-    """What is stored already can be read."""
+    """Equal to that of `IntSerde`, because it reads all that `IntSerde` has written."""
 
     def dumps(self, obj: int) -> bytes:
-        """Eight bytes or more; `bool` is refused."""
+        """Return eight bytes or more; a `bool` is refused."""
         if type(obj) is int and not LONG_MIN <= obj <= LONG_MAX:
+            # One bit more than the number has, for the sign: 2**63 takes nine bytes.
             return obj.to_bytes(obj.bit_length() // 8 + 1, "big", signed=True)
         return super().dumps(obj)
 
     def loads(self, data: bytes) -> int:
-        """The integer in eight bytes or more."""
+        """Return the integer that eight or more bytes hold."""
         if len(data) > _LONG.size:
             return int.from_bytes(data, "big", signed=True)
         return super().loads(data)
@@ -115,7 +118,7 @@ class FloatSerde:
     declared = float
 
     def dumps(self, obj: float) -> bytes:
-        """Eight bytes; an `int` counts as the float it equals."""
+        """Return eight bytes; an `int` is written as the nearest float."""
         if not isinstance(obj, float | int) or isinstance(obj, bool):
             raise wrong_type_error("float", obj)
         try:
@@ -124,7 +127,7 @@ class FloatSerde:
             raise SerdeError("an int this large does not fit into a float") from error
 
     def loads(self, data: bytes) -> float:
-        """The double in exactly eight bytes."""
+        """Return the float that exactly eight bytes hold."""
         if len(data) != _DOUBLE.size:
             raise unreadable_error("float", data, f"{_DOUBLE.size} bytes expected, got {len(data)}")
         return cast("float", _DOUBLE.unpack(data)[0])

@@ -1,8 +1,10 @@
-"""The port: what a serde is, and what is asked of one beside reading and writing.
+"""Serde: the port between values and bytes, and the errors that all serdes raise.
 
-Rule of the file: whatever does not fit is a SerdeError that names the type and shows the first
-bytes. A serde may say more of itself: its `form` (what its bytes look like, as plain data) and the
-type it was `declared` for.
+A serde may have two attributes in addition to its methods: `form` describes its bytes as plain
+data, and `declared` is the type that it was made for.
+
+Rule: a value or bytes of another type raise a SerdeError that names the type and shows the first
+bytes.
 """
 
 from __future__ import annotations
@@ -17,55 +19,58 @@ T = TypeVar("T")
 """What is serialized."""
 
 SHOWN_BYTES = 48
-"""How much of the data an error shows: enough to recognise it, little enough for a log line."""
+"""The most bytes that an error shows: enough to recognise the data in one line of a log."""
 
 _BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "UTF-8", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-"""What some editors and shells on Windows write in front of a text."""
+"""Bytes that some editors and shells on Windows write in front of a text."""
 
 _MODULE = re.compile(r"(?:[\w<>]+\.)+")
 
 
 class Serde(Protocol[T]):
-    """Port: values of one type to bytes and back; `loads(dumps(x)) == x`.
+    """Port: serializes values of one type and deserializes them; `loads(dumps(x)) == x`.
 
-    Both raise SerdeError, and nothing else, for what does not fit.
+    Both methods raise SerdeError for a value or bytes of another type, and no other exception.
     """
 
     def dumps(self, obj: T) -> bytes:
-        """The value as bytes."""
+        """Serialize a value; None never gets here, because a tombstone has no bytes."""
 
     def loads(self, data: bytes) -> T:
-        """The value that the bytes stand for."""
+        """Deserialize a value."""
 
 
 def form_of(serde: Serde[T]) -> object:
-    """What the bytes of a serde look like, as plain data: equal if they are the same.
+    """Return a description of a serde's bytes as plain data; equal forms mean equal bytes.
 
-    A serde says so by a `form`; one that has none is known by the name of its class.
+    It is the serde's attribute `form`, or the name of its class if it has no such attribute.
     """
     form: object = getattr(serde, "form", None)
     return type(serde).__qualname__ if form is None else form
 
 
 def declared_by(serde: Serde[T]) -> object:
-    """The type that a serde was made for; None if it does not say so by a `declared`."""
+    """Return the type that a serde was made for; None if it has no attribute `declared`."""
     return getattr(serde, "declared", None)
 
 
 def type_name(declared: object) -> str:
-    """The type as its author wrote it, for error messages."""
+    """Return a type as its author wrote it, without modules, for error messages."""
     if isinstance(declared, type) and not typing.get_args(declared):
         return declared.__name__
     return _MODULE.sub("", str(declared))
 
 
 def wrong_type_error(expected: str, obj: object) -> SerdeError:
-    """A value of another type than declared."""
+    """Return the error for a value of another type than the declared one."""
     return SerdeError(f"{expected} expected, got {type(obj).__name__}")
 
 
 def unreadable_json_error(expected: str, data: bytes, reason: str) -> SerdeError:
-    """JSON that is not of the type; a byte order mark, which parsers do not name, is named."""
+    """Return the error for JSON of another type.
+
+    Parsers report a byte order mark as an unexpected character, so the message names it here.
+    """
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if data.startswith(mark):
             reason = (
@@ -77,6 +82,6 @@ def unreadable_json_error(expected: str, data: bytes, reason: str) -> SerdeError
 
 
 def unreadable_error(expected: str, data: bytes, reason: str) -> SerdeError:
-    """Bytes that are not of the type, with the first of them."""
+    """Return the error for bytes of another type, which shows the first `SHOWN_BYTES` of them."""
     more = f" and {len(data) - SHOWN_BYTES} bytes more" if len(data) > SHOWN_BYTES else ""
     return SerdeError(f"not {expected}: {reason}; the data is {data[:SHOWN_BYTES]!r}{more}")

@@ -1,10 +1,12 @@
-"""Keys with a window, in the layouts that Kafka Streams has for them.
+"""Serdes of keys with a window, in Kafka Streams' layouts.
 
-The bytes of the key come first. Behind them stands the window's start, if its end follows from
-that (`StartOnly`: windows of time), or its end and then its start (`EndAndStart`: windows that end
-where records do), so that tools made for Kafka Streams can read them. Where nobody can tell what
-kind of windows there are, both stand there in our own order (`StartAndEnd`). Rule of the file: all
-numbers are signed, big-endian, 8 bytes, in milliseconds.
+The bytes of the key come first and the window follows. If the end of a window follows from its
+start, only the start is written (`StartOnly`: windows of time). Windows that end at a record have
+their end and then their start (`EndAndStart`: sessions and the like). Tools for Kafka Streams can
+read both. If the kind of the windows is not known, start and end are written in an order of our
+own (`StartAndEnd`).
+
+Rule: each time is a signed, big-endian number of 8 bytes, in milliseconds.
 """
 
 from __future__ import annotations
@@ -29,83 +31,86 @@ _START = itemgetter(slice(_TIME.size))
 
 
 class Layout(Protocol):
-    """What stands behind the key."""
+    """Port: how a window is written after its key."""
 
     @property
     def form(self) -> object:
-        """As plain data: equal if the bytes are the same; None for `StartAndEnd`."""
+        """The layout as plain data, equal if the bytes are equal; None for `StartAndEnd`."""
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes that are."""
+        """The number of bytes after the key."""
 
     def of(self, span: bytes) -> bytes:
-        """Made of start and end, as `windowed_bytes` writes them."""
+        """Return the bytes of this layout for start and end in the layout of `StartAndEnd`."""
 
     def dumps(self, start_ms: int, end_ms: int) -> bytes:
-        """Of a window.
+        """Serialize a window.
 
         Raises:
-            SerdeError: it is no window of this kind.
+            SerdeError: the declared windows do not include it.
         """
 
     def loads(self, data: bytes) -> tuple[int, int]:
-        """The window's start and end.
+        """Return the start and the end of a window, in milliseconds.
 
         Raises:
-            SerdeError: there is no such window.
+            SerdeError: none of the declared windows has these bytes.
         """
 
 
 class StartAndEnd:
-    """Both: the window can be read by who knows nothing of its definition. Ours."""
+    """Start and end, so that a reader needs no definition of the windows. A layout of our own."""
 
     form = None
     size_bytes = _SPAN.size
 
     def of(self, span: bytes) -> bytes:
-        """As it is."""
+        """Return the argument: it is in this layout."""
         return span
 
     def dumps(self, start_ms: int, end_ms: int) -> bytes:
-        """Start and end."""
+        """Serialize the start, then the end."""
         return _SPAN.pack(start_ms, end_ms)
 
     def loads(self, data: bytes) -> tuple[int, int]:
-        """Start and end."""
+        """Return the start and the end, in milliseconds."""
         start_ms, end_ms = _SPAN.unpack(data)
         return start_ms, end_ms
 
 
 class EndAndStart:
-    """The end, then the start, as Kafka Streams has sessions."""
+    """The end, then the start: Kafka Streams' layout of sessions."""
 
     form = "end, start"
     size_bytes = _SPAN.size
 
     def of(self, span: bytes) -> bytes:
-        """The other way round."""
+        """Swap the two times."""
         return span[_TIME.size :] + span[: _TIME.size]
 
     def dumps(self, start_ms: int, end_ms: int) -> bytes:
-        """End and start."""
+        """Serialize the end, then the start."""
         return _SPAN.pack(end_ms, start_ms)
 
     def loads(self, data: bytes) -> tuple[int, int]:
-        """Start and end."""
+        """Return the start and the end, in milliseconds."""
         end_ms, start_ms = _SPAN.unpack(data)
         return start_ms, end_ms
 
 
 class StartOnly:
-    """The start alone, as Kafka Streams has windows of time: the definition tells the end."""
+    """The start alone: Kafka Streams' layout of windows of time, whose definition has the end."""
 
     form = "start"
     size_bytes = _TIME.size
     of = staticmethod(_START)
 
     def __init__(self, described: str, end_of: Callable[[int], int]) -> None:
-        """`end_of` gives the end of the window that begins at a time; `described` names them."""
+        """`end_of` returns the end of the window that begins at a time, both in milliseconds.
+
+        `described` describes the windows, for messages; equal descriptions mean equal layouts.
+        """
         self._described = described
         self._end_of = end_of
 
@@ -116,17 +121,17 @@ class StartOnly:
         return hash(self._described)
 
     def dumps(self, start_ms: int, end_ms: int) -> bytes:
-        """The start."""
+        """Serialize the start; a window of another definition would be read with a wrong end."""
         if self._end(start_ms) != end_ms:
             raise SerdeError(
                 f"[{start_ms} ms, {end_ms} ms) is none of the {self._described} that are declared "
-                f"here: only the start is written, and the one from there on ends at "
+                f"here: only the start is written, and the window with this start ends at "
                 f"{self._end(start_ms)} ms"
             )
         return _TIME.pack(start_ms)
 
     def loads(self, data: bytes) -> tuple[int, int]:
-        """The start, and the end that belongs to it."""
+        """Return the start and, from the definition, the end, in milliseconds."""
         (start_ms,) = _TIME.unpack(data)
         return start_ms, self._end(start_ms)
 
@@ -142,9 +147,10 @@ END_AND_START = EndAndStart()
 
 
 class WindowedSerde(Generic[K]):
-    """`Windowed[K]`: the key's bytes, and behind them the window.
+    """`Windowed[K]`: the bytes of the key, then the window in a layout.
 
-    `layout` says how; None: nobody has said so yet, and till then nothing can be read or written.
+    While `layout` is None, because no operator has determined it yet, reading and writing raise
+    SerdeError.
     """
 
     __slots__ = ("key_serde", "layout")
@@ -155,13 +161,13 @@ class WindowedSerde(Generic[K]):
 
     @property
     def form(self) -> object:
-        """See `form_of`."""
+        """The form of the key, and that of the layout if Kafka Streams has it."""
         inner = {"windowed": form_of(self.key_serde)}
         kind = None if self.layout is None else self.layout.form
         return inner if kind is None else inner | {"window": kind}
 
     def dumps(self, obj: Windowed[K]) -> bytes:
-        """The key's bytes and the window."""
+        """Serialize the key, then the window."""
         if not isinstance(obj, Windowed):
             raise wrong_type_error("Windowed", obj)
         try:
@@ -171,7 +177,7 @@ class WindowedSerde(Generic[K]):
         return self.key_serde.dumps(obj.key) + self._known().dumps(start_ms, end_ms)
 
     def loads(self, data: bytes) -> Windowed[K]:
-        """The key with its window."""
+        """Return the key with its window."""
         layout = self._known()
         key_bytes = len(data) - layout.size_bytes
         if key_bytes < 0:
@@ -193,17 +199,17 @@ class WindowedSerde(Generic[K]):
 
 
 def window_bytes(serde: AnySerde) -> int:
-    """How many bytes at the end of a key are those of a window; the others tell the partition."""
+    """Return how many bytes at the end of a key are a window; partitioners hash the others."""
     layout = serde.layout if isinstance(serde, WindowedSerde) else None
     return 0 if layout is None else layout.size_bytes
 
 
 def span_of(data: bytes) -> tuple[int, int]:
-    """Start and end, of the bytes that `windowed_bytes` puts behind the key."""
+    """Return start and end, in milliseconds, from the bytes that `windowed_bytes` appends."""
     start_ms, end_ms = _SPAN.unpack(data)
     return start_ms, end_ms
 
 
 def windowed_bytes(key: bytes, start_ms: int, end_ms: int) -> bytes:
-    """The key, start and end: `StartAndEnd`, for a key that is bytes already."""
+    """Append start and end, in milliseconds, to the bytes of a key, as `StartAndEnd` does."""
     return key + _SPAN.pack(start_ms, end_ms)
