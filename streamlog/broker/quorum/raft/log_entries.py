@@ -1,8 +1,8 @@
-"""Entries of the metadata log as record batches of Kafka, and back.
+"""Encoding of the metadata log's entries and snapshots as Kafka's record batches.
 
-An entry's payload is a whole batch with its place written in, so that what is on disk, what goes
-over the wire and what a tool for logs reads are the same bytes. A leader's first entry of its
-epoch is a control batch (KIP-595), and so are the ends of a snapshot (KIP-630).
+An entry's payload is a whole batch that contains its base offset and epoch, so that the same bytes
+are on disk, on the wire and in tools that read logs. A leader's first entry of its epoch is a
+control batch (KIP-595), and so are the header and the footer of a snapshot (KIP-630).
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from streamlog.records.control_batches import (
 )
 
 SNAPSHOT_BATCH_RECORDS = 500
-"""Records of one batch of a snapshot."""
+"""Records in one batch of a snapshot."""
 
 
 def encode_entry(values: Sequence[bytes], *, base_offset: int, epoch: int, wall_ms: int) -> Entry:
-    """One atomic batch of records, each of which is a value without a key.
+    """Return an entry with one record per value, without keys, at the time `wall_ms`.
 
     Raises:
-        MessageTooLarge: they do not fit into one batch.
+        MessageTooLarge: the values do not fit into one batch.
     """
     batch = encode_batch([(wall_ms, None, value, ()) for value in values])
     return Entry(
         base_offset=base_offset,
         count=len(values),
         epoch=epoch,
-        payload=_placed(batch, base_offset, epoch),
+        payload=_place_at(batch, base_offset, epoch),
     )
 
 
 def encode_leader_change(
     entry: Entry, *, leader_id: int, voters: Iterable[int], wall_ms: int
 ) -> Entry:
-    """A leader's own entry, with its bytes."""
+    """Return a control entry of the leader with its payload, a LeaderChangeMessage."""
     members = [QuorumVoter(voter_id=each) for each in voters]
     message = LeaderChangeMessage(leader_id=leader_id, voters=members)
     batch = encode_control(LEADER_CHANGE, encode(message, 0), timestamp_ms=wall_ms)
-    return replace(entry, payload=_placed(batch, entry.base_offset, entry.epoch))
+    return replace(entry, payload=_place_at(batch, entry.base_offset, entry.epoch))
 
 
 def entry_of(batch: RecordBatch) -> Entry:
-    """The entry that a batch is.
+    """Return the entry whose payload is this batch.
 
     Raises:
-        CorruptData: its bytes are not what was written.
+        CorruptData: the batch's CRC is wrong.
     """
     batch.check_crc()
     return Entry(
@@ -75,16 +75,16 @@ def entry_of(batch: RecordBatch) -> Entry:
 
 
 def entries_of(data: bytes | bytearray | memoryview) -> list[Entry]:
-    """The entries in bytes that have come over the wire.
+    """Return the entries in the record batches of a fetch response.
 
     Raises:
-        CorruptData: their bytes are not what was sent.
+        CorruptData: a batch is damaged or cut off.
     """
     return [entry_of(batch) for batch in split_batches(data)]
 
 
 def records_of(entry: Entry) -> Iterator[tuple[int, bytes]]:
-    """Offset and value of each record that is not the quorum's own.
+    """Iterate over offset and value of an entry's records; a control entry has none.
 
     Raises:
         CorruptData: a record is malformed, or has no value.
@@ -98,10 +98,13 @@ def records_of(entry: Entry) -> Iterator[tuple[int, bytes]]:
 
 
 def encode_snapshot(values: Iterable[bytes], *, epoch: int, wall_ms: int) -> Iterator[bytes]:
-    """A snapshot, batch by batch: a header, the records, a footer."""
+    """Iterate over the batches of a snapshot: the header, the records, the footer.
+
+    `epoch` is that of the last record that the snapshot covers; `wall_ms` its time.
+    """
     header = SnapshotHeaderRecord(last_contained_log_timestamp=wall_ms)
     batch = encode_control(SNAPSHOT_HEADER, encode(header, 0), timestamp_ms=wall_ms)
-    yield _placed(batch, 0, epoch)
+    yield _place_at(batch, 0, epoch)
     offset = 1
     pending: list[bytes] = []
     for value in values:
@@ -114,14 +117,14 @@ def encode_snapshot(values: Iterable[bytes], *, epoch: int, wall_ms: int) -> Ite
         yield encode_entry(pending, base_offset=offset, epoch=epoch, wall_ms=wall_ms).payload
         offset += len(pending)
     footer = encode(SnapshotFooterRecord(), 0)
-    yield _placed(encode_control(SNAPSHOT_FOOTER, footer, timestamp_ms=wall_ms), offset, epoch)
+    yield _place_at(encode_control(SNAPSHOT_FOOTER, footer, timestamp_ms=wall_ms), offset, epoch)
 
 
 def decode_snapshot(data: bytes | bytearray | memoryview) -> Iterator[bytes]:
-    """The values in a snapshot.
+    """Iterate over the values in a snapshot.
 
     Raises:
-        CorruptData: it is not whole, or its bytes are not what was written.
+        CorruptData: a batch is damaged, or the header or the footer is missing.
     """
     kinds: list[int | None] = []
     size_bytes = 0
@@ -129,17 +132,23 @@ def decode_snapshot(data: bytes | bytearray | memoryview) -> Iterator[bytes]:
     for batch in split_batches(data):
         entry = entry_of(batch)
         if entry.base_offset != next_offset:
-            raise CorruptData(f"a snapshot goes from {next_offset} to {entry.base_offset}")
+            raise CorruptData(
+                f"a snapshot continues at offset {entry.base_offset} instead of {next_offset}"
+            )
         next_offset = entry.next_offset
         size_bytes += batch.size_bytes
         kinds.append(control_kind(batch) if batch.is_control else None)
         yield from (value for _, value in records_of(entry))
+    # A snapshot without its footer was cut off between two batches: each of them is sound.
     ends = kinds[:1] + kinds[-1:]
     if ends != [SNAPSHOT_HEADER, SNAPSHOT_FOOTER] or size_bytes != len(data):
-        raise CorruptData(f"a snapshot of {len(data)} bytes is not whole: it ends at {size_bytes}")
+        raise CorruptData(
+            f"a snapshot of {len(data)} bytes is incomplete: only the first {size_bytes} bytes are"
+            " whole batches, or its header or footer is missing"
+        )
 
 
-def _placed(batch: bytes, base_offset: int, epoch: int) -> bytes:
+def _place_at(batch: bytes, base_offset: int, epoch: int) -> bytes:
     placed = bytearray(batch)
     place_batch(placed, base_offset, epoch)
     return bytes(placed)

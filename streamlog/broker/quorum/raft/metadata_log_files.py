@@ -1,10 +1,11 @@
-"""MetadataLog: the entries of the metadata log in files, found again by their offsets.
+"""MetadataLog: the entries of the metadata log in segment files.
 
-One segment at a time is written; a new one begins with every snapshot, so that what a snapshot
-stands for can be removed by whole files. All that is in the log is on the heap by place, not by
-content: since the last snapshot there is little. Opening walks every batch with its CRC. What
-is unsound behind the flushed end is a write that was never finished; before it, it is damage.
-Errors are the system's `OSError`.
+A new segment begins with every snapshot, so that the entries that a snapshot covers can be
+removed as whole files. The positions of all entries are in memory, not their bytes: few entries
+follow the last snapshot. Opening reads every batch and checks its CRC.
+
+Rules of this module: an unsound batch after the flushed end is a write that never finished and
+was never confirmed; before the flushed end it is damage. Errors are the system's `OSError`.
 """
 
 from __future__ import annotations
@@ -24,21 +25,23 @@ from streamlog.records.batch import RecordBatch
 LOG_SUFFIX = ".log"
 
 
-class _Place(NamedTuple):
-    """Where an entry stands."""
+class _EntryPosition(NamedTuple):
+    """The position of one entry in its segment."""
 
     base_offset: int
     next_offset: int
     epoch: int
     segment: int
+    """The base offset of the segment."""
     position: int
+    """The first byte in the segment."""
     size_bytes: int
     is_control: bool
 
 
 @dataclass(slots=True)
 class _Segment:
-    """An open file."""
+    """An open segment file; its first `size_bytes` bytes are sound."""
 
     base_offset: int
     path: str
@@ -47,78 +50,88 @@ class _Segment:
 
 
 class MetadataLog:
-    """The log in `directory`, which begins behind `start`.
+    """The log in `directory`, which begins after the snapshot `start`.
 
-    `flushed_end` is how far it was on disk when that was last known, None if that is not known.
-    Files may hold what is before `start`; that is left out. Nothing is changed by opening: before
-    the log is used `discard_damaged` is called, by whoever has judged the damage.
+    Opening changes nothing, so that the caller can examine `damage`; the caller then calls
+    `discard_damaged` before it uses the log.
+
+    Args:
+        files: the file system.
+        directory: the directory of the segments.
+        start: the snapshot; earlier entries in the files are ignored.
+        flushed_end: the offset up to which the log was synced; None if not known.
     """
 
     def __init__(
         self, files: Files, directory: str, *, start: RaftSnapshotId, flushed_end: int | None
     ) -> None:
         self.unsound: str | None = None
-        """Where the first bytes are that are no entry; None if there are none."""
+        """The position of the first unsound bytes, and why; None if all are sound."""
         self.damage: str | None = None
-        """What is missing before the flushed end; None if nothing is."""
+        """What is missing before the flushed end; None if nothing is missing."""
         self._files = files
         self._directory = directory
         self._start = start
         self._flushed_end = flushed_end
-        """At opening."""
-        self._places: list[_Place] = []
+        """As of opening."""
+        self._entries: list[_EntryPosition] = []
         self._size_bytes = 0
-        """Of all places."""
+        """The bytes of all entries."""
         self._segments: list[_Segment] = []
-        self._useless: list[_Segment] = []
-        """What stands before the start, or behind something unsound."""
+        self._unused_segments: list[_Segment] = []
+        """Segments before the start, or after unsound bytes; `discard_damaged` removes them."""
         self._dirty: list[_Segment] = []
+        """Segments with bytes that are not synced."""
         self._has_new_names = False
+        """Whether files were created or removed since the directory was synced."""
         self._open(flushed_end)
 
     @property
     def start_offset(self) -> int:
-        """Where it begins."""
+        """The offset after the snapshot that the log begins with."""
         return self._start.end_offset
 
     @property
     def end_offset(self) -> int:
-        """Where it ends."""
-        return self._places[-1].next_offset if self._places else self._start.end_offset
+        """The offset after the last entry."""
+        return self._entries[-1].next_offset if self._entries else self._start.end_offset
 
     @property
     def size_bytes(self) -> int:
-        """Of what is in it."""
+        """The bytes of all entries since the snapshot."""
         return self._size_bytes
 
     def chain(self) -> Iterator[Entry]:
-        """Its entries without their bytes: which epochs it is made of."""
-        for place in self._places:
+        """Iterate over the entries without their payloads, for their epochs."""
+        for each in self._entries:
             yield Entry(
-                base_offset=place.base_offset,
-                count=place.next_offset - place.base_offset,
-                epoch=place.epoch,
+                base_offset=each.base_offset,
+                count=each.next_offset - each.base_offset,
+                epoch=each.epoch,
                 payload=b"",
-                is_control=place.is_control,
+                is_control=each.is_control,
             )
 
     def read(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> list[Entry]:
-        """Whole entries from the one at `offset` on: at least one, if there is one."""
+        """Return whole entries from the one at `offset` on, and before `end_offset`.
+
+        They have at most `max_bytes` bytes together; a first entry that is larger is included.
+        """
         found: list[Entry] = []
         size_bytes = 0
-        first = bisect_left(self._places, offset, key=lambda place: place.base_offset)
-        for place in self._places[first:]:
-            size_bytes += place.size_bytes
-            is_over = end_offset is not None and place.next_offset > end_offset
-            if is_over or (found and size_bytes > max_bytes):
+        first = bisect_left(self._entries, offset, key=lambda each: each.base_offset)
+        for each in self._entries[first:]:
+            size_bytes += each.size_bytes
+            is_past_end = end_offset is not None and each.next_offset > end_offset
+            if is_past_end or (found and size_bytes > max_bytes):
                 break
-            found.append(self._entry(place))
+            found.append(self._entry(each))
         return found
 
     # ---- changes ----
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Write entries at the end; they are on disk once `sync` has returned."""
+        """Write entries at the end of the log; they are on disk once `sync` has returned."""
         if not self._segments:
             self._begin_segment(self.end_offset)
         segment = self._segments[-1]
@@ -127,11 +140,13 @@ class MetadataLog:
         for entry in entries:
             write = partial(write_whole, segment.file, entry.payload, segment.size_bytes)
             with_reserve(self._files, write)
-            self._take_in(entry, segment)
+            # Only a write that succeeded is recorded: the next one overwrites a torn one.
+            self._record_entry(entry, segment)
             segment.size_bytes += len(entry.payload)
 
     def sync(self) -> None:
-        """Return when all that was written before the call is on disk; for any thread."""
+        """Return when everything that was written before the call is on disk; for any thread."""
+        # Taken before the sync: an append during it marks its segment dirty again.
         dirty, self._dirty = self._dirty, []
         if self._has_new_names:
             self._has_new_names = False
@@ -140,13 +155,13 @@ class MetadataLog:
             segment.file.sync()
 
     def truncate(self, end_offset: int) -> None:
-        """Cut off what is behind `end_offset`, durably."""
-        while self._places and self._places[-1].next_offset > end_offset:
-            place = self._places.pop()
-            self._size_bytes -= place.size_bytes
-            while self._segments[-1].base_offset > place.segment:
+        """Cut off the entries after `end_offset`, and sync."""
+        while self._entries and self._entries[-1].next_offset > end_offset:
+            last = self._entries.pop()
+            self._size_bytes -= last.size_bytes
+            while self._segments[-1].base_offset > last.segment:
                 self._remove(self._segments.pop())
-            self._segments[-1].size_bytes = place.position
+            self._segments[-1].size_bytes = last.position
         if self._segments:
             segment = self._segments[-1]
             segment.file.truncate(segment.size_bytes)
@@ -154,22 +169,22 @@ class MetadataLog:
         self.sync()
 
     def roll(self) -> None:
-        """Go on in a new file, unless there is nothing in the last one."""
+        """Begin a new segment, unless the last one is empty."""
         if self._segments and self._segments[-1].size_bytes:
             self._begin_segment(self.end_offset)
 
     def trim(self, start: RaftSnapshotId) -> None:
-        """Begin behind a snapshot that is on disk: remove the files that have nothing else."""
-        first = bisect_right(self._places, start.end_offset, key=lambda place: place.next_offset)
-        self._size_bytes -= sum(place.size_bytes for place in self._places[:first])
-        del self._places[:first]
+        """Let the log begin after a snapshot, and remove segments that it covers entirely."""
+        first = bisect_right(self._entries, start.end_offset, key=lambda each: each.next_offset)
+        self._size_bytes -= sum(each.size_bytes for each in self._entries[:first])
+        del self._entries[:first]
         self._start = start
         while len(self._segments) > 1 and self._segments[1].base_offset <= start.end_offset:
             self._remove(self._segments.pop(0))
 
     def restart(self, start: RaftSnapshotId) -> None:
-        """Begin anew behind a snapshot that is on disk."""
-        self._places.clear()
+        """Remove all entries; the log begins empty after a snapshot that is on disk."""
+        self._entries.clear()
         self._size_bytes = 0
         self._start = start
         while self._segments:
@@ -178,32 +193,32 @@ class MetadataLog:
         self.sync()
 
     def discard_damaged(self) -> None:
-        """Cut off what is unsound, and all behind it, durably; the rest is on disk, too.
+        """Cut off unsound bytes and everything after them, and sync the rest.
 
-        What was not known to be on disk is written once more: after a sync that has failed, a
-        system may take pages for clean that never got there, and a later sync says nothing.
+        Entries after the flushed end are written once more. After a sync that failed, Linux may
+        mark pages clean that never reached the disk, and a later sync of them reports success.
         """
-        while self._useless:
-            self._remove(self._useless.pop())
+        while self._unused_segments:
+            self._remove(self._unused_segments.pop())
         for segment in self._segments:
             segment.file.truncate(segment.size_bytes)
-            unsure = [each for each in self._places if self._may_be_torn(each, segment)]
+            unsure = [each for each in self._entries if self._may_be_torn(each, segment)]
             if unsure:
                 position = unsure[0].position
                 data = segment.file.read(segment.size_bytes - position, position)
                 write_whole(segment.file, data, position)
             segment.file.sync()
-        if not self._places:
+        if not self._entries:
             self.restart(self._start)
         self.sync()
 
-    def _may_be_torn(self, place: _Place, segment: _Segment) -> bool:
-        is_known = self._flushed_end is not None and place.next_offset <= self._flushed_end
-        return place.segment == segment.base_offset and not is_known
+    def _may_be_torn(self, entry: _EntryPosition, segment: _Segment) -> bool:
+        is_known = self._flushed_end is not None and entry.next_offset <= self._flushed_end
+        return entry.segment == segment.base_offset and not is_known
 
     def close(self) -> None:
-        """Give the files back."""
-        for segment in (*self._segments, *self._useless):
+        """Close the files."""
+        for segment in (*self._segments, *self._unused_segments):
             segment.file.close()
 
     # ---- opening ----
@@ -214,29 +229,29 @@ class MetadataLog:
             for name in self._files.list(self._directory)
             if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
         )
-        found = [self._opened(base_offset) for base_offset in bases]
+        found = [self._open_segment(base_offset) for base_offset in bases]
         while len(found) > 1 and found[1].base_offset <= self._start.end_offset:
-            self._useless.append(found.pop(0))
+            self._unused_segments.append(found.pop(0))
         expected = min([*(each.base_offset for each in found[:1]), self._start.end_offset])
         for segment in found:
             if segment.base_offset != expected or self.unsound is not None:
                 self.unsound = self.unsound or f"{segment.path} does not follow offset {expected}"
-                self._useless.append(segment)
+                self._unused_segments.append(segment)
             else:
                 self._segments.append(segment)
                 expected = self._walk(segment)
         if flushed_end is not None and self.end_offset < flushed_end:
             self.damage = (
                 f"the metadata log in {self._directory} was on disk up to offset {flushed_end}, and"
-                f" ends at {self.end_offset}: {self.unsound or 'its last bytes are missing'}"
+                f" ends at {self.end_offset} now: {self.unsound or 'its last bytes are missing'}"
             )
 
-    def _opened(self, base_offset: int) -> _Segment:
+    def _open_segment(self, base_offset: int) -> _Segment:
         path = self._path(base_offset)
         return _Segment(base_offset, path, self._files.open(path, writable=True), 0)
 
     def _walk(self, segment: _Segment) -> int:
-        """Take note of the sound batches of a segment; the offset behind them."""
+        """Record the sound batches of a segment; return the offset after the last one."""
         data = segment.file.read(segment.file.size(), 0)
         next_offset = segment.base_offset
         while segment.size_bytes < len(data):
@@ -246,18 +261,21 @@ class MetadataLog:
                 self.unsound = f"{segment.path} at byte {segment.size_bytes}: {error}"
                 break
             if entry.base_offset != next_offset:
-                self.unsound = f"{segment.path} goes from {next_offset} to {entry.base_offset}"
+                self.unsound = (
+                    f"{segment.path} continues at offset {entry.base_offset} instead of"
+                    f" {next_offset}"
+                )
                 break
             if entry.next_offset > self._start.end_offset:
-                self._take_in(entry, segment)
+                self._record_entry(entry, segment)
             segment.size_bytes += len(entry.payload)
             next_offset = entry.next_offset
         return next_offset
 
-    def _take_in(self, entry: Entry, segment: _Segment) -> None:
-        """Take note of an entry that stands at the end of a segment."""
-        self._places.append(
-            _Place(
+    def _record_entry(self, entry: Entry, segment: _Segment) -> None:
+        """Record the position of an entry that is at the sound end of a segment."""
+        self._entries.append(
+            _EntryPosition(
                 entry.base_offset,
                 entry.next_offset,
                 entry.epoch,
@@ -281,14 +299,14 @@ class MetadataLog:
         self._files.remove(segment.path)
         self._has_new_names = True
 
-    def _entry(self, place: _Place) -> Entry:
-        segment = next(each for each in self._segments if each.base_offset == place.segment)
+    def _entry(self, entry: _EntryPosition) -> Entry:
+        segment = next(each for each in self._segments if each.base_offset == entry.segment)
         return Entry(
-            base_offset=place.base_offset,
-            count=place.next_offset - place.base_offset,
-            epoch=place.epoch,
-            payload=segment.file.read(place.size_bytes, place.position),
-            is_control=place.is_control,
+            base_offset=entry.base_offset,
+            count=entry.next_offset - entry.base_offset,
+            epoch=entry.epoch,
+            payload=segment.file.read(entry.size_bytes, entry.position),
+            is_control=entry.is_control,
         )
 
     def _path(self, base_offset: int) -> str:

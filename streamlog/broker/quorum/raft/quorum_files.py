@@ -1,14 +1,16 @@
-"""QuorumFiles: everything that a member has on disk, in `__cluster_metadata-0/`.
+"""QuorumFiles: the files of one member of the quorum, in `__cluster_metadata-0/`.
 
-    quorum-state                        epoch, vote, whether the member is rejoining, the voters
-    flushed-end                         how far the log was on disk
+    quorum-state                        epoch, vote, rejoin id, voters
+    flushed-end                         the offset up to which the log was synced
     00000000000000000000.log            entries of the log, from that offset on
-    00000000000000000120-0000000003.checkpoint   what all records before 120 amount to
+    00000000000000000120-0000000003.checkpoint   a snapshot of all records before offset 120
 
-Rule: what counts is on disk, and so is the fact that it is. `sync` writes the flushed end after
-the log, and `truncate` before it. A member whose log ends before its flushed end, or that has lost
-its state, may have forgotten what it confirmed or whom it voted for: it has to rejoin. Methods
+Rules of this module: the flushed end never exceeds what is on disk. So `sync` writes it after the
+log, and `truncate` before the cut. A member whose log ends before its flushed end, or that has
+lost its `quorum-state`, may have forgotten what it confirmed or voted: it has to rejoin. Methods
 raise LogDirectoryError if the disk refuses.
+
+Not done here: the layout of the log's segments (`metadata_log_files`), of entries (`log_entries`).
 """
 
 from __future__ import annotations
@@ -41,13 +43,15 @@ from streamlog.broker.storage.disk.files import (
 from streamlog.errors import ConfigError, CorruptData
 
 KEPT = 2
+"""Snapshots that are kept: a follower may still fetch the last but one."""
 PARTIAL_SUFFIX = ".part"
+"""The suffix of a snapshot that is not complete."""
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
 class SnapshotFiles:
-    """The snapshots in a directory."""
+    """The snapshots in a directory; incomplete ones of an earlier process are removed."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -57,14 +61,14 @@ class SnapshotFiles:
                 files.remove(f"{directory}/{name}")
 
     def ids(self) -> list[RaftSnapshotId]:
-        """All that are there, the newest last."""
+        """Return the ids of all complete snapshots, the newest last."""
         names = (_NAME.fullmatch(name) for name in self._files.list(self._directory))
         return sorted(RaftSnapshotId(int(name[1]), int(name[2])) for name in names if name)
 
     def newest_intact(self) -> tuple[RaftSnapshotId, list[bytes]] | None:
-        """The newest one that is what it should be, and its values.
+        """Return the newest undamaged snapshot and its values, or None.
 
-        A damaged one is removed: the log before it may still be there, or another member has it.
+        Damaged ones are removed: the log may still contain their records, or another member does.
         """
         for snapshot in reversed(self.ids()):
             try:
@@ -74,15 +78,15 @@ class SnapshotFiles:
         return None
 
     def values(self, snapshot: RaftSnapshotId) -> Iterator[bytes]:
-        """The values in a snapshot.
+        """Iterate over the values in a snapshot.
 
         Raises:
-            CorruptData: it is damaged.
+            CorruptData: the snapshot is damaged.
         """
         return decode_snapshot(read_file(self._files, self._path(snapshot)))
 
     def write(self, snapshot: RaftSnapshotId, batches: Iterable[bytes]) -> None:
-        """Write one, durably, and let go of those before the last but one."""
+        """Write and sync a snapshot, and remove all but the last two."""
         position = 0
         for batch in batches:
             self.receive(snapshot, position, batch)
@@ -90,7 +94,7 @@ class SnapshotFiles:
         self.settle(snapshot)
 
     def receive(self, snapshot: RaftSnapshotId, position: int, data: bytes) -> None:
-        """Write bytes of one that is not whole yet; position 0 begins it anew."""
+        """Write bytes of an incomplete snapshot; position 0 discards earlier bytes."""
         file = self._files.open(self._path(snapshot) + PARTIAL_SUFFIX, writable=True)
         try:
             if position == 0:
@@ -100,10 +104,10 @@ class SnapshotFiles:
             file.close()
 
     def settle(self, snapshot: RaftSnapshotId) -> None:
-        """What was received is all of it: check it, and give it its name, durably.
+        """Check and sync a snapshot whose bytes are complete, and give it its name.
 
         Raises:
-            CorruptData: it is not what was sent.
+            CorruptData: the bytes are damaged or incomplete.
         """
         path = self._path(snapshot)
         list(decode_snapshot(read_file(self._files, path + PARTIAL_SUFFIX)))
@@ -112,6 +116,7 @@ class SnapshotFiles:
             file.sync()
         finally:
             file.close()
+        # The rename after the sync: a file with its final name is complete, also after a power cut.
         self._files.rename(path + PARTIAL_SUFFIX, path)
         self._files.sync_directory(self._directory)
         for each in self.ids()[:-KEPT]:
@@ -119,14 +124,14 @@ class SnapshotFiles:
                 self._files.remove(self._path(each))
 
     def discard(self, snapshot: RaftSnapshotId) -> None:
-        """Let go of what there is of one that can't be written."""
+        """Remove the bytes of a snapshot that could not be completed."""
         with suppress(OSError):
             self._files.remove(self._path(snapshot) + PARTIAL_SUFFIX)
 
     def read(
         self, snapshot: RaftSnapshotId, position: int, max_bytes: int
     ) -> tuple[bytes, int] | None:
-        """Bytes of one, and how many it has; None if it is not there any more."""
+        """Return bytes of a snapshot and its size in bytes; None if it was removed."""
         try:
             file = self._files.open(self._path(snapshot))
         except FileNotFoundError:
@@ -150,10 +155,10 @@ _SLOT_BYTES = 512  # a sector: disks write it whole or not at all
 
 
 def read_state(files: Files, directory: str) -> QuorumState | None:
-    """What the member knew last; None if it has never been in an epoch.
+    """Return the state of a member; None if the member was never in an epoch.
 
     Raises:
-        CorruptData: the file is damaged: who votes by it could vote twice.
+        CorruptData: the file is damaged, so the member could vote twice in one epoch.
         OSError: the disk refused.
     """
     path = f"{directory}/{QUORUM_STATE}"
@@ -165,7 +170,7 @@ def read_state(files: Files, directory: str) -> QuorumState | None:
         content = json.loads(data)
         checksum = content.pop("crc32c")
         if content["version"] != _FORMAT or checksum != _checksum(content):
-            raise ValueError("its checksum or version does not fit")
+            raise ValueError("its checksum or version is wrong")
         return QuorumState(
             epoch=int(content["epoch"]),
             voted_id=_id(content["voted_id"]),
@@ -178,10 +183,10 @@ def read_state(files: Files, directory: str) -> QuorumState | None:
 
 
 def write_state(files: Files, directory: str, state: QuorumState) -> None:
-    """Keep it, durably.
+    """Replace and sync the state of a member.
 
     Raises:
-        OSError: the disk refused; the old one or the new one is there.
+        OSError: the disk refused; the file contains the old state or the new one.
     """
     content: dict[str, object] = {
         "version": _FORMAT,
@@ -196,7 +201,11 @@ def write_state(files: Files, directory: str, state: QuorumState) -> None:
 
 
 class FlushedEnd:
-    """The offset up to which the log has been synced. Raises OSError where the disk refuses."""
+    """The offset up to which the log has been synced, in a file of two alternating slots.
+
+    A power cut during a write damages at most one slot; the other has the earlier offset. Methods
+    raise OSError if the disk refuses.
+    """
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -204,10 +213,10 @@ class FlushedEnd:
         found = [self._read(slot) for slot in range(2)]
         self._number, offset = max((each for each in found if each is not None), default=(0, -1))
         self.offset: int | None = None if offset < 0 else offset
-        """None if neither place can be read: it was never written, or is damaged."""
+        """None if neither slot can be read: never written, or damaged."""
 
     def write(self, offset: int) -> None:
-        """Keep the offset, durably."""
+        """Write and sync the offset."""
         self._number += 1
         head = _SLOT.pack(self._number, offset, 0)[:_CRC_AT]
         slot = (head + struct.pack(">I", crc32c(head))).ljust(_SLOT_BYTES, b"\0")
@@ -217,7 +226,7 @@ class FlushedEnd:
         self.offset = offset
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     def _read(self, slot: int) -> tuple[int, int] | None:
@@ -234,7 +243,7 @@ def _checksum(content: dict[str, object]) -> int:
 
 def _id(value: object) -> int | None:
     if value is not None and not isinstance(value, int):
-        raise TypeError(f"{value!r} is no node")
+        raise TypeError(f"{value!r} is not a node id")
     return value
 
 
@@ -255,12 +264,12 @@ class QuorumFiles:
             self._files = files
             self.state = QuorumState()
             self.damage: str | None = None
-            """What the member may have forgotten; None if nothing."""
+            """Why the member may have forgotten what it confirmed; None if it has not."""
             self.snapshots = SnapshotFiles(files, self.directory)
             newest = self.snapshots.newest_intact()
             self.snapshot = newest[0] if newest else EMPTY
             self.values = newest[1] if newest else []
-            """Of the records that the snapshot holds."""
+            """The values in the snapshot."""
             self._flushed = FlushedEnd(files, self.directory)
             self.log = MetadataLog(
                 files,
@@ -268,7 +277,7 @@ class QuorumFiles:
                 start=self.snapshot,
                 flushed_end=self._flushed.offset,
             )
-            self._judge()
+            self._find_damage()
 
     @property
     def is_new(self) -> bool:
@@ -277,49 +286,49 @@ class QuorumFiles:
 
     @property
     def has_flushed_end(self) -> bool:
-        """Whether a member has used this folder: it writes the flushed end before anything else."""
+        """Whether a member has used this folder: it writes the flushed end first."""
         return self._flushed.offset is not None
 
     @property
     def flushed_end(self) -> int:
-        """The offset up to which the log is known to be on disk."""
+        """The offset up to which the log is known to be on disk; 0 if not known."""
         return self._flushed.offset or 0
 
     def chain(self) -> EpochChain:
-        """Which epochs the log is made of."""
+        """Return the epochs of the log."""
         chain = EpochChain(self.snapshot)
         chain.extend(self.log.chain())
         return chain
 
     def belong_to(self, voters: tuple[int, ...], node_id: int) -> None:
-        """Be the log of these voters, who are fixed, at node `node_id`.
+        """Bind the log to its voters, which do not change afterwards.
 
-        Voters without the log could elect each other, and then cut off what those before have
-        committed: of one that was alone, all of it. It grows by `growth`; a node that has never
-        voted, and does not now, goes along.
+        Voters without the log could elect each other, and then make the earlier voters cut off
+        what those have committed. A single voter gets others by `voter_growth`. A node that never
+        voted, and does not vote now, accepts the larger set.
 
         Raises:
-            ConfigError: it is that of others.
+            ConfigError: the log belongs to other voters.
         """
         before = self.state.voters
-        goes_along = node_id not in {*before, *voters} and set(before) < set(voters)
-        if before and set(before) != set(voters) and not goes_along:
+        is_observer_of_growth = node_id not in {*before, *voters} and set(before) < set(voters)
+        if before and set(before) != set(voters) and not is_observer_of_growth:
             raise ConfigError(
                 f"the metadata log in {self.directory}, which ends at offset"
-                f" {self.log.end_offset}, is that of {_named(before)}, and"
-                f" controller.quorum.voters makes it that of {_named(voters)}: voters do not"
-                " change, or those without the log could elect each other and drop it. Set"
-                " controller.quorum.voters to what it was (empty for a node that was alone); more"
-                f" nodes join with process.roles={BROKER_ROLE}, and a node that is alone takes"
-                " other voters in by `streamlog cluster grow`"
+                f" {self.log.end_offset}, is that of {_list_nodes(before)}, but"
+                f" controller.quorum.voters makes it that of {_list_nodes(voters)}: voters do not"
+                " change, because voters without the log could elect each other and drop it. Set"
+                " controller.quorum.voters to its earlier value (empty for a node that was alone)."
+                f" To add nodes, start them with process.roles={BROKER_ROLE}; to add voters to a"
+                " node that is alone, use `streamlog cluster grow`"
             )
         self.state = replace(self.state, voters=voters)
 
     def settle(self) -> None:
-        """Begin to use the log: what is behind its sound part is cut off.
+        """Prepare the log for use: cut off what follows its sound entries.
 
         Raises:
-            CorruptData: something is damaged that the member may have confirmed: `rejoin` instead.
+            CorruptData: entries are damaged that the member may have confirmed; use `rejoin`.
         """
         if self.damage is not None:
             raise CorruptData(self.damage)
@@ -329,8 +338,13 @@ class QuorumFiles:
             self._files.sync_directory(self.directory)
 
     def rejoin(self, rejoin_id: int) -> None:
-        """Keep what is sound, and neither vote nor count until a leader has let it in again."""
+        """Keep the sound entries, and do not vote until a leader lets this member in again.
+
+        `rejoin_id` is not 0 for a voter, see `QuorumState`.
+        """
         with self._disk():
+            # The state is written before the damage is cut off: a crash in between must not leave
+            # a log that looks complete under a state that votes.
             self.state = replace(
                 self.state,
                 epoch=max(self.state.epoch, self.chain().last_epoch),
@@ -341,36 +355,38 @@ class QuorumFiles:
         self.damage = None
         self.settle()
 
-    # ---- what Raft decides ----
+    # ---- effects of Raft ----
 
     def persist(self, state: QuorumState) -> None:
-        """Keep epoch and vote, durably."""
+        """Write and sync epoch and vote."""
         with self._disk():
             write_state(self._files, self.directory, state)
         self.state = state
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Write entries at the end of the log."""
+        """Write entries at the end of the log, without a sync."""
         with self._disk():
             self.log.append(entries)
 
     def sync(self, end_offset: int) -> None:
-        """Return when the log is on disk up to `end_offset`, and that it is; for a thread."""
+        """Sync the log, then record that it is on disk up to `end_offset`; for any thread."""
         with self._disk():
             self.log.sync()
             self._flushed.write(end_offset)
 
     def truncate(self, end_offset: int) -> None:
-        """Cut the log off, durably."""
+        """Cut the log at `end_offset`, and sync it."""
         with self._disk():
+            # First the number: after a crash in between, the log is longer than it has to be,
+            # which is harmless. The other order would look like a loss, and the member rejoin.
             self._flushed.write(min(end_offset, self._flushed.offset or 0))
             self.log.truncate(end_offset)
 
     def install(self, snapshot: RaftSnapshotId) -> list[bytes]:
-        """Begin behind a snapshot that was received; the values of its records.
+        """Let the log begin after a snapshot that was received; return the snapshot's values.
 
         Raises:
-            CorruptData: it is not what was sent.
+            CorruptData: the snapshot's bytes are damaged or incomplete.
         """
         with self._disk():
             self.snapshots.settle(snapshot)
@@ -380,34 +396,34 @@ class QuorumFiles:
             return list(self.snapshots.values(snapshot))
 
     def receive(self, snapshot: RaftSnapshotId, position: int, data: bytes) -> None:
-        """Write bytes of a snapshot that is being received."""
+        """Write bytes of a snapshot that this member fetches."""
         with self._disk():
             self.snapshots.receive(snapshot, position, data)
 
     def trim(self, snapshot: RaftSnapshotId) -> None:
-        """Let go of the log before a snapshot."""
+        """Delete the entries before a snapshot."""
         with self._disk():
             self.log.trim(snapshot)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self.log.close()
         self._flushed.close()
 
     def roll(self) -> None:
-        """Go on in a new file, as a snapshot of what is here is about to be written."""
+        """Begin a new segment, so that the next snapshot makes the earlier ones obsolete."""
         with self._disk():
             self.log.roll()
 
     def write_snapshot(self, snapshot: RaftSnapshotId, batches: Iterable[bytes]) -> None:
-        """Write one, durably; for a thread. It counts when it is `self.snapshot`."""
+        """Write and sync a snapshot; for any thread. The caller then sets `self.snapshot`."""
         try:
             self.snapshots.write(snapshot, batches)
         except OSError as error:
             self.snapshots.discard(snapshot)
             raise directory_error(error, self.directory) from error
 
-    def _judge(self) -> None:
+    def _find_damage(self) -> None:
         self.damage = self.log.damage
         try:
             state = read_state(self._files, self.directory)
@@ -417,14 +433,14 @@ class QuorumFiles:
         self.state = state or QuorumState()
         if self._flushed.offset is None and (state is not None or self.log.end_offset):
             self.damage = (
-                f"flushed-end in {self.directory} is missing or damaged: nobody knows how far the"
-                " metadata log was on disk"
+                f"flushed-end in {self.directory} is missing or damaged, so it is not known how far"
+                " the metadata log was on disk"
             )
         last_epoch = self.chain().last_epoch
         if self.state.epoch < last_epoch:
             self.damage = (
-                f"quorum-state in {self.directory} is of epoch {self.state.epoch}, and the log of"
-                f" epoch {last_epoch}: it is missing, or another member's"
+                f"quorum-state in {self.directory} has epoch {self.state.epoch}, and the log has"
+                f" epoch {last_epoch}: the file is missing, or belongs to another member"
             )
 
     @contextmanager
@@ -435,6 +451,6 @@ class QuorumFiles:
             raise directory_error(error, self.directory) from error
 
 
-def _named(voters: tuple[int, ...]) -> str:
+def _list_nodes(voters: tuple[int, ...]) -> str:
     listed = ", ".join(map(str, sorted(voters)))
     return f"nodes {listed}" if len(voters) > 1 else f"node {listed} alone"

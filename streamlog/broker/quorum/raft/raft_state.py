@@ -1,7 +1,13 @@
-"""RaftState: what a member of the quorum knows: epoch and role, epochs of the log, followers.
+"""RaftState: the state of one member of the quorum, and the changes of its role (KIP-595).
 
-`EpochChain` maps offsets to epochs, and finds where two logs part. `LeaderState` counts how far
-followers are, and which of their fetches wait. Both are parts of `raft_machine`.
+`EpochChain` maps the log's offsets to epochs and finds where two logs diverge. `LeaderState` holds
+the leader's view of each replica, and the fetches that wait for new entries. `Timeouts` are
+Kafka's settings; `RaftRules` are faults that a simulation plants.
+
+Rules of this module: an epoch and a vote are on disk (`Persist`) before any effect that follows
+leaves the member. A sync counts only if the log was not cut since it began (`generation`).
+
+Not done here: the reactions to messages (`raft_machine`), all I/O (`log_replica`).
 """
 
 from __future__ import annotations
@@ -33,24 +39,24 @@ from streamlog.protocol.error_codes import ErrorCode
 
 
 class EpochChain:
-    """The epochs of a log that begins at `start`, in order, and its end."""
+    """The epochs of a log that begins after the snapshot `start`, and the log's end offset."""
 
     def __init__(self, start: RaftSnapshotId = EMPTY) -> None:
         self.start = start
         self.end_offset = start.end_offset
         self._firsts: list[tuple[int, int]] = []
-        """Epoch and offset of the first entry of each epoch that is in the log."""
+        """Per epoch in the log, in order: the epoch and the base offset of its first entry."""
 
     @property
     def last_epoch(self) -> int:
-        """Of the last entry; of the snapshot if there is none."""
+        """The epoch of the last entry, or of the snapshot if the log has no entry."""
         return self._firsts[-1][0] if self._firsts else self.start.epoch
 
     def append(self, entry: Entry) -> None:
-        """Take note of an entry at the end.
+        """Record an entry at the end of the log.
 
         Raises:
-            ValueError: it does not follow the last one.
+            ValueError: its offset or its epoch does not follow the last entry's.
         """
         if entry.base_offset != self.end_offset or entry.epoch < self.last_epoch or entry.count < 1:
             raise ValueError(
@@ -62,17 +68,18 @@ class EpochChain:
         self.end_offset = entry.next_offset
 
     def extend(self, entries: Iterable[Entry]) -> None:
-        """Take note of several. Raises ValueError as `append` does."""
+        """Record several entries. Raises ValueError as `append` does; earlier ones then stay."""
         for entry in entries:
             self.append(entry)
 
     def end_for(self, epoch: int) -> tuple[int, int]:
-        """The last epoch here that is not after `epoch`, and where it ends.
+        """Return the last epoch of this log that is not after `epoch`, and its end offset.
 
-        An epoch of -1 says that all of them are later.
+        The epoch is -1 if all epochs of this log are later (Kafka's `endOffsetForEpoch`).
         """
         found, end = -1, self.start.end_offset
         if epoch >= self.start.epoch:
+            # The snapshot stands for entries of its epoch, which may continue in the log.
             found = self.start.epoch
             end = self._firsts[0][1] if self._firsts else self.end_offset
         for index, (each, _) in enumerate(self._firsts):
@@ -82,7 +89,7 @@ class EpochChain:
         return found, end
 
     def epoch_at(self, offset: int) -> int:
-        """Of the last entry before `offset`."""
+        """Return the epoch of the last entry before `offset`."""
         epoch = self.start.epoch
         for each, first in self._firsts:
             if first < offset:
@@ -90,12 +97,14 @@ class EpochChain:
         return epoch
 
     def truncate(self, end_offset: int) -> None:
-        """Forget what is behind `end_offset`, which is not before the log's start."""
+        """Forget the entries from `end_offset` on, which is not before the log's start."""
         self._firsts = [each for each in self._firsts if each[1] < end_offset]
         self.end_offset = end_offset
 
     def trim(self, start: RaftSnapshotId) -> None:
-        """Let the log begin later."""
+        """Let the log begin after the snapshot `start`, and keep the entries behind it."""
+        # An epoch that began before the new start begins at it now. If several did, only the last
+        # of them still has entries: the dict keeps the last epoch per offset.
         rest = [(epoch, max(first, start.end_offset)) for epoch, first in self._firsts]
         last: dict[int, tuple[int, int]] = {}
         for epoch, first in rest:
@@ -104,7 +113,7 @@ class EpochChain:
         self.start = start
 
     def restart(self, start: RaftSnapshotId) -> None:
-        """Begin anew behind a snapshot."""
+        """Let the log begin after the snapshot `start`, without any entry."""
         self.start = start
         self.end_offset = start.end_offset
         self._firsts.clear()
@@ -115,27 +124,28 @@ class EpochChain:
 
 
 UNKNOWN = -1
-"""The end of a voter's log before its first fetch."""
+"""The end offset of a voter's log before its first fetch in this epoch."""
 
 
 @dataclass(slots=True)
 class VoterProgress:
-    """What is known of one replica."""
+    """The leader's view of one replica, voter or observer."""
 
     end_offset: int = UNKNOWN
-    """Up to here its log is on its disk."""
+    """The end offset of what the replica has synced."""
     fetched_ms: int | None = None
-    """When it has last asked; None if it has not yet."""
+    """When it last fetched; None before its first fetch."""
     caught_up_ms: int | None = None
-    """When it last had all that the leader had."""
+    """When it last fetched from the end of the leader's log."""
     rejoin_id: int = 0
+    """Not 0 while a voter rejoins after the loss of its disk, see `QuorumState`."""
     rejoin_offset: int = 0
-    """A rejoining voter is in again once the others have committed this."""
+    """A rejoining voter counts again once the others have committed everything before this."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedFetch:
-    """A fetch that waits for news."""
+    """A fetch that waits for entries or a higher high watermark, at most until `until_ms`."""
 
     ticket: int
     request: RaftFetchRequest
@@ -143,7 +153,12 @@ class ParkedFetch:
 
 
 class LeaderState:
-    """Of one epoch, by `node_id`, whose own entries begin at `start_offset`."""
+    """The leader's state in one epoch.
+
+    `voters` are all voters of the quorum; the leader, `node_id`, is left out here. The leader's
+    own entries begin at `start_offset`. A voter counts as heard at `now_ms`, so that a new leader
+    does not resign before its voters had time to fetch.
+    """
 
     def __init__(
         self, *, node_id: int, voters: Iterable[int], start_offset: int, now_ms: int
@@ -153,10 +168,10 @@ class LeaderState:
         self.voters = {voter: VoterProgress() for voter in voters if voter != node_id}
         self.observers: dict[int, VoterProgress] = {}
         self.parked: dict[int, ParkedFetch] = {}
-        """By replica: each has one fetch on its way."""
+        """By replica id: each replica has at most one open fetch."""
 
     def on_fetch(self, request: RaftFetchRequest, *, end_offset: int, now_ms: int) -> VoterProgress:
-        """A replica asks; the leader's log ends at `end_offset`."""
+        """Note a fetch, where the leader's log ends at `end_offset`; return the progress."""
         progress = self.voters.get(request.replica_id)
         if progress is None:
             progress = self.observers.setdefault(request.replica_id, VoterProgress())
@@ -167,30 +182,33 @@ class LeaderState:
         return progress
 
     def progress_of(self, replica_id: int) -> VoterProgress | None:
-        """What is known of a replica; None before its first fetch, if it is no voter."""
+        """Return the progress of a replica; None for an observer that has not fetched yet."""
         return self.voters.get(replica_id) or self.observers.get(replica_id)
 
     def majority_offset(self, own_offset: int) -> int:
-        """The offset that a majority of voters has passed, the leader with `own_offset`.
+        """Return the offset up to which a majority of voters has synced the log.
 
-        Rejoining voters do not count: what they confirmed before may be gone, and that a majority
-        of the *others* has passed an entry written since then is what lets them in again.
+        `own_offset` is the leader's. A rejoining voter counts as having nothing: it may have lost
+        what it confirmed, and it is let in once a majority of the *others* has passed an entry
+        that was written after it asked.
         """
         offsets = [UNKNOWN if each.rejoin_id else each.end_offset for each in self.voters.values()]
         offsets.append(own_offset)
         offsets.sort(reverse=True)
+        # Of 3 or 4 voters the majority is 2 or 3: index 1 or 2 of the descending offsets.
         return offsets[len(offsets) // 2]
 
     def touch_deadline_ms(self, patience_ms: int) -> int | None:
-        """When a majority will not have been heard of for `patience_ms`; None for a sole voter."""
+        """Return when no majority has fetched for `patience_ms`; None for a sole voter."""
         if not self.voters:
             return None
+        # The leader is one of the majority, so it needs half of the others, rounded up.
         heard = sorted((self._heard_ms(each) for each in self.voters.values()), reverse=True)
         needed = (len(self.voters) + 1) // 2
         return heard[needed - 1] + patience_ms
 
     def silent(self, *, now_ms: int, patience_ms: int) -> list[int]:
-        """Voters that have not fetched for so long, or not yet."""
+        """Return the voters whose last fetch is more than `patience_ms` ago, or is missing."""
         return [
             voter
             for voter, each in self.voters.items()
@@ -198,11 +216,11 @@ class LeaderState:
         ]
 
     def successors(self) -> tuple[int, ...]:
-        """The other voters, the one with the longest log first."""
+        """Return the other voters, the one with the longest log first (KIP-595)."""
         return tuple(sorted(self.voters, key=lambda each: (-self.voters[each].end_offset, each)))
 
     def release(self, *, end_offset: int, high_watermark: int, now_ms: int) -> list[ParkedFetch]:
-        """Fetches that have waited long enough, or for which there is news."""
+        """Remove and return the fetches that are due: their time is up, or there is news."""
         due = [
             each
             for each in self.parked.values()
@@ -213,7 +231,7 @@ class LeaderState:
         return due
 
     def next_release_ms(self) -> int | None:
-        """When the first of those who wait has waited long enough."""
+        """Return when the first waiting fetch has to be answered; None if none waits."""
         return min((each.until_ms for each in self.parked.values()), default=None)
 
     def _heard_ms(self, progress: VoterProgress) -> int:
@@ -221,91 +239,106 @@ class LeaderState:
 
 
 def has_news(request: RaftFetchRequest, end_offset: int, high_watermark: int) -> bool:
-    """Whether there is something to tell to who asks."""
+    """Return whether a fetch can be answered with entries or with a higher high watermark."""
+    # The high watermark counts only up to the replica's own end: it can't use more of it yet.
     return end_offset > request.fetch_offset or min(high_watermark, request.fetch_offset) > (
         request.known_high_watermark
     )
 
 
 Draw = Callable[[int], int]
-"""A random number from 0 to below its argument."""
+"""A source of random numbers, from 0 to below its argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long who waits for what, in milliseconds; the names are Kafka's settings."""
+    """The time-outs of the quorum in milliseconds, by Kafka's settings."""
 
     election_ms: int = 1_000
-    """`controller.quorum.election.timeout.ms`: for the outcome of an election."""
+    """`controller.quorum.election.timeout.ms`: how long an election may last."""
     election_backoff_ms: int = 1_000
-    """`controller.quorum.election.backoff.max.ms`: up to so much is added, by chance."""
+    """`controller.quorum.election.backoff.max.ms`: the bound of the random time that is added to
+    `election_ms`, so that two candidates do not split the votes again and again."""
     fetch_ms: int = 2_000
-    """`controller.quorum.fetch.timeout.ms`: without an answer for so long, another leader is
-    sought; a leader that half as long again has not heard of a majority resigns."""
+    """`controller.quorum.fetch.timeout.ms`: a follower without a response for this time looks for
+    another leader; a leader that no majority fetches from for 1.5 times as long resigns."""
     request_ms: int = 2_000
-    """`controller.quorum.request.timeout.ms`."""
+    """`controller.quorum.request.timeout.ms`: how long a request may be unanswered."""
     retry_ms: int = 20
-    """`controller.quorum.retry.backoff.ms`."""
+    """`controller.quorum.retry.backoff.ms`: the pause before a fetch is repeated."""
     wait_ms: int = 500
-    """So long a fetch waits for news at the leader (`metadata.log.max.wait`)."""
+    """How long the leader holds back the response to a fetch without news."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftRules:
-    """Bugs to be planted, for simulations only: each breaks a rule that something rests on."""
+    """Faults that a simulation plants, all absent in production; each breaks one safety rule."""
 
     vote_not_persisted: bool = False
-    """Epoch and vote are kept in memory."""
+    """Epoch and vote are kept in memory only."""
     no_log_check: bool = False
-    """A vote is given to a candidate whose log is shorter."""
+    """A voter grants its vote to a candidate whose log is shorter."""
     commit_old_epoch: bool = False
     """Entries of earlier epochs count as committed once a majority has them."""
     count_unflushed: bool = False
-    """The leader counts what it has written, not what it has synced."""
+    """The leader counts its own entries before they are synced."""
     fetch_before_flush: bool = False
-    """A follower asks for what follows entries that it has not synced."""
+    """A follower fetches past entries that it has not synced."""
     trust_leader_hint: bool = False
-    """A member believes another one about a third that is said to lead."""
+    """A member follows a leader that it only knows from a third member."""
     no_begin_fence: bool = False
-    """A leader of an older epoch is not told so."""
+    """A member does not answer a leader of an older epoch."""
     no_flush_generation: bool = False
-    """A sync counts though the log was cut while it was running."""
+    """A sync counts although the log was cut while it ran."""
     no_divergence_check: bool = False
-    """The leader sends entries without looking whether the logs agree before them."""
+    """The leader sends entries without a check that the two logs agree before them."""
     accept_any_answer: bool = False
-    """Entries are taken from an answer that was not waited for."""
+    """A follower appends entries of a response that it does not wait for."""
     rejoin_at_once: bool = False
-    """A voter whose disk was wiped votes and counts as if nothing had happened."""
+    """A voter whose disk was wiped votes and counts at once."""
     lets_anybody_in: bool = False
-    """A leader lets in who takes itself for a voter, and is none for the leader."""
+    """A leader lets in a node that believes itself a voter and is not one of its voters."""
 
 
 CORRECT = RaftRules()
+"""No fault, as in production."""
 
 
 class RaftRole(StrEnum):
-    """What a member is in its epoch."""
+    """The role of a member in its epoch (KIP-595, KIP-996)."""
 
     UNATTACHED = "unattached"
+    """It knows the epoch and no leader of it."""
     PROSPECTIVE = "prospective"
-    """It asks who would vote for it."""
+    """It asks for pre-votes, in its current epoch."""
     CANDIDATE = "candidate"
+    """It asks for votes in an epoch that it began."""
     LEADER = "leader"
     FOLLOWER = "follower"
     RESIGNED = "resigned"
-    """It has led this epoch, and will not again."""
+    """It led this epoch and gave it up; it leads only in a later one."""
 
 
 @dataclass(slots=True)
 class Outstanding:
-    """The one request of a replica that is on its way to whom it copies."""
+    """The one open fetch of a replica, which fails at `until_ms`."""
 
     request_id: int
     until_ms: int
 
 
 class RaftState:
-    """State of one member: a voter, or an observer if `node_id` is not among `voters`."""
+    """The state of one member: a voter, or an observer if `node_id` is not among `voters`.
+
+    Args:
+        node_id: this member.
+        voters: the node ids of all voters.
+        state: the persistent state, as it is on disk.
+        chain: the epochs of the log, all of which is synced.
+        draw: the source of election jitter and of the voter that an observer asks.
+        timeouts: the time-outs, Kafka's defaults if not given.
+        rules: the faults to plant.
+    """
 
     def __init__(
         self,
@@ -331,44 +364,49 @@ class RaftState:
         self._timeouts = timeouts or Timeouts()
         self._rules = rules
         self._draw = draw
-        self._out: list[Effect] = []
+        self._effects: list[Effect] = []
         self._last_request_id = 0
         self._is_flushing = False
         self._deadline_ms: int | None = None
-        """When this role has lasted long enough: an election, or what is to be heard."""
+        """When the election, or the wait for the leader's response, times out."""
         self._resend_ms: int | None = None
-        self._granted: set[int] = set()
-        self._asked: dict[int, int] = {}
-        """Voters of this election, by request."""
+        """When unanswered vote requests or announcements are sent again."""
+        self._supporters: set[int] = set()
+        """The voters that vote for this member in its election, itself included."""
+        self._receivers: dict[int, int] = {}
+        """The receivers of open vote requests or announcements, by request id."""
         self._outstanding: Outstanding | None = None
         self._fetch_at_ms: int | None = None
+        """When the next fetch is sent; None if none is planned."""
         self._fetched_ms: int | None = None
-        """When a leader last answered."""
+        """When a leader last responded, of whichever epoch."""
         self._hint: int | None = None
+        """The leader of this epoch according to a third member: worth a fetch, not a vote."""
         self._receiving: tuple[RaftSnapshotId, int] | None = None
-        """A snapshot that is being fetched, and how much of it is there."""
+        """The snapshot that is being fetched, and the number of bytes that have arrived."""
         self._is_installing = False
+        """Whether the shell installs a snapshot; until then nothing is fetched."""
 
     # ---- what it is ----
 
     @property
     def epoch(self) -> int:
-        """The latest it knows."""
+        """The latest epoch that this member knows."""
         return self.state.epoch
 
     @property
     def end_offset(self) -> int:
-        """Of its log, synced or not."""
+        """The end offset of its log, synced or not."""
         return self.chain.end_offset
 
     @property
     def is_voter(self) -> bool:
-        """Whether it is one of those who elect and are elected."""
+        """Whether this member votes and can lead, rather than observe."""
         return self.node_id in self.voters
 
     @property
     def is_rejoining(self) -> bool:
-        """Whether it votes, and has lost what it may have confirmed, and was not let in again."""
+        """Whether this is a voter that has lost its log and was not let in again."""
         is_out = bool(self.state.rejoin_id) and not self._rules.rejoin_at_once
         return is_out and self.is_voter
 
@@ -378,7 +416,7 @@ class RaftState:
         return self.leadership is not None
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return role, epoch, vote, leader and offsets in one line, for logs and traces."""
         vote = "-" if self.state.voted_id is None else self.state.voted_id
         leader = "-" if self.leader_id is None else self.leader_id
         rejoining = " rejoining" if self.is_rejoining else ""
@@ -389,7 +427,7 @@ class RaftState:
         )
 
     def next_deadline_ms(self) -> int | None:
-        """When `on_tick` has something to do at the earliest; None for never."""
+        """Return when `on_tick` next has something to do; None for never."""
         due = [self._deadline_ms, self._resend_ms, self._fetch_at_ms]
         if self._outstanding is not None:
             due.append(self._outstanding.until_ms)
@@ -401,17 +439,21 @@ class RaftState:
     # ---- changes of role ----
 
     def _see_epoch(self, epoch: int, now_ms: int) -> None:
-        """Whatever is of a later epoch makes the member one without a leader in it."""
+        """Enter a later epoch, without a vote and without a leader in it."""
         if epoch > self.epoch:
+            # A leader steps down first: `LoseLeadership` carries the epoch that it led.
             self._stop_leading(now_ms, RaftRole.UNATTACHED)
             self._persist(replace(self.state, epoch=epoch, voted_id=None, leader_id=None))
             self._detach(now_ms)
 
     def _learn(self, member: int, epoch: int, leader_id: int | None, now_ms: int) -> None:
-        """What a message of `member` says about epoch and leader."""
+        """Take up the epoch and the leader in a message from `member`."""
         self._see_epoch(epoch, now_ms)
         if epoch != self.epoch or leader_id is None or leader_id == self.node_id:
             return
+        # Only the leader itself is believed. A third member's word may be old:
+        #   1. Node 2 leads epoch 5 and resigns. 2. Node 1 has not heard of it and names node 2.
+        #   3. Node 0 would follow node 2 in vain until its fetch time-out, and again after that.
         if leader_id == member or self._rules.trust_leader_hint:
             self._follow(leader_id, now_ms)
         else:
@@ -424,10 +466,10 @@ class RaftState:
         self.role = RaftRole.FOLLOWER
         self.leader_id = leader_id
         self._resend_ms = None
-        self._asked.clear()
+        self._receivers.clear()
         if self.state.leader_id != leader_id:
             self._persist(replace(self.state, leader_id=leader_id))
-        self._out.append(LeaderChanged(self.epoch, leader_id))
+        self._effects.append(LeaderChanged(self.epoch, leader_id))
         self._deadline_ms = now_ms + self._timeouts.fetch_ms
         self._fetch_later(now_ms, 0)
 
@@ -436,9 +478,9 @@ class RaftState:
         self._forget_leader()
         self.role = role
         self._resend_ms = None
-        self._asked.clear()
+        self._receivers.clear()
         if had_leader:
-            self._out.append(LeaderChanged(self.epoch, None))
+            self._effects.append(LeaderChanged(self.epoch, None))
         self._rearm_election(now_ms)
         if not self._may_campaign:
             self._fetch_later(now_ms)
@@ -448,13 +490,13 @@ class RaftState:
         if leadership is None:
             return
         self.leadership = None
-        self._out.append(LoseLeadership(self.epoch, ()))
+        self._effects.append(LoseLeadership(self.epoch, ()))
         self._detach(now_ms, role)
         for parked in leadership.parked.values():
             self._reply(parked.ticket, self._refused_fetch(parked.request))
 
     def _forget_leader(self) -> None:
-        """Whatever is on its way from a leader does not count any more."""
+        """Forget the leader: a response that still comes from it does not count."""
         self.leader_id = None
         self._outstanding = None
         self._receiving = None
@@ -472,7 +514,7 @@ class RaftState:
 
     @property
     def _touch_ms(self) -> int:
-        """A leader that has not heard of a majority for so long resigns."""
+        """The time without a fetch of a majority after which a leader resigns."""
         return self._timeouts.fetch_ms * 3 // 2
 
     def _rearm_election(self, now_ms: int) -> None:
@@ -497,36 +539,36 @@ class RaftState:
             is_control=is_control,
         )
         self.chain.append(entry)
-        self._out.append(AppendEntries((entry,)))
+        self._effects.append(AppendEntries((entry,)))
         self._flush()
 
     def _flush(self) -> None:
-        """Sync what is not, unless that is being done: what has come meanwhile goes together."""
+        """Sync the log unless a sync runs: the next one covers what was appended meanwhile."""
         if not self._is_flushing and self.flushed_end < self.end_offset:
             self._is_flushing = True
-            self._out.append(FlushLog(self.generation, self.end_offset))
+            self._effects.append(FlushLog(self.generation, self.end_offset))
 
     def _commit(self, offset: int) -> None:
         if offset > self.high_watermark:
             self.high_watermark = offset
-            self._out.append(AdvanceHighWatermark(offset))
+            self._effects.append(AdvanceHighWatermark(offset))
 
     # ---- effects ----
 
-    def _take(self) -> list[Effect]:
-        effects, self._out = self._out, []
+    def _take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
         return effects
 
     def _persist(self, state: QuorumState) -> None:
         self.state = state
-        if self._out and isinstance(self._out[-1], Persist):
-            self._out.pop()  # nothing rests on it yet: one sync is enough
+        if self._effects and isinstance(self._effects[-1], Persist):
+            self._effects.pop()  # No effect depends on the earlier state yet: one sync is enough.
         if not self._rules.vote_not_persisted:
-            self._out.append(Persist(state))
+            self._effects.append(Persist(state))
 
     def _send(self, to: int, request: Request) -> int:
         self._last_request_id += 1
-        self._out.append(SendMessage(to, request, self._last_request_id))
+        self._effects.append(SendMessage(to, request, self._last_request_id))
         return self._last_request_id
 
     def _await(self, to: int, request: Request, now_ms: int) -> None:
@@ -534,7 +576,7 @@ class RaftState:
         self._outstanding = Outstanding(self._send(to, request), until_ms)
 
     def _reply(self, ticket: int, response: Response) -> None:
-        self._out.append(Reply(ticket, response))
+        self._effects.append(Reply(ticket, response))
 
     def _epoch_response(self, code: int) -> EpochResponse:
         return EpochResponse(error_code=code, leader_epoch=self.epoch, leader_id=self.leader_id)
@@ -551,5 +593,5 @@ class RaftState:
 
 
 def is_due(deadline_ms: int | None, now_ms: int) -> bool:
-    """Whether there is a deadline, and it has come."""
+    """Return whether a deadline is set and has passed."""
     return deadline_ms is not None and deadline_ms <= now_ms

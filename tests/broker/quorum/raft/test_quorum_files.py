@@ -120,7 +120,7 @@ def test_a_lost_vote_is_damage() -> None:
     quorum.sync(1)
     quorum.close()
     files.remove(f"data/{FOLDER}/quorum-state")
-    with pytest.raises(CorruptData, match="of epoch 0, and the log of epoch 1"):
+    with pytest.raises(CorruptData, match="has epoch 0, and the log has epoch 1"):
         QuorumFiles(files, "data").settle()
 
 

@@ -243,7 +243,7 @@ def test_who_would_have_to_cut_off_what_is_committed_halts() -> None:
     )
     (effect,) = cluster.raft(1).on_fetched(0, mail.request_id, parting, cluster.now_ms)
     assert isinstance(effect, StopReplica)
-    assert "everything before 1 is committed" in effect.reason
+    assert "everything before offset 1 is committed" in effect.reason
 
 
 def test_a_second_answer_does_not_count() -> None:
