@@ -161,7 +161,7 @@ def test_a_node_whose_disk_fails_ends_with_the_reason_and_the_others_go_on() -> 
         request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
         refused = await asked(other, request, CreateTopicsResponse)
         assert refused.topics[0].error_code in (0, ErrorCode.KAFKA_STORAGE_ERROR)
-        with pytest.raises(LogDirectoryFailed, match="look at the disk"):
+        with pytest.raises(LogDirectoryFailed, match="check the disk"):
             await ended
         assert failing.broker is None
         await create(cluster.brokers[0], "u", replicas=1)

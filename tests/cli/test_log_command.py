@@ -127,8 +127,8 @@ def test_what_can_t_be_mended_is_said_with_what_to_do(here: Path) -> None:
         file.write(first + second)
     done = streamlog("repair", "log", "--yes", cwd=here)
     assert done.returncode == 1
-    assert "sequence 5, 1 is due" in " ".join(done.stdout.split())
-    assert "order: batches of a producer that are not in its order can't be repaired" in done.stdout
+    assert "sequence number 5 instead of 1" in " ".join(done.stdout.split())
+    assert "order: batches of a producer that are out of order can't be repaired" in done.stdout
     assert "streamlog log dump" in done.stdout
     assert "Traceback" not in done.stderr
 

@@ -1,19 +1,19 @@
 """Catalog: the small files of a data directory, outside the partition folders.
 
-    meta.properties   which log this is: cluster, node, directory (names as in Kafka)
-    topics.json       topics with their ids, settings and partitions that are here, and the ids
-                      that are being deleted
-    checkpoints       per partition folder the offset before which everything is synced, and
-                      the one before which everything was deleted
+    meta.properties   identity: cluster, node, directory (names as in Kafka)
+    topics.json       topics with their ids, settings and the partitions that are here, and the
+                      ids that are being deleted
+    checkpoints       per partition folder: the offset before which everything is synced, and the
+                      one before which everything was deleted
     clean_shutdown    exists while no process has the directory open and all of it is synced
     listener          the address of the broker that holds the lock (`ListenerFile`)
     lives             the directory's ids that may have registered last (`DirectoryIds`)
 
-A directory gets a new id at each start of a broker on it. The broker appends the id to `lives`
-before it registers and drops the older ones after the answer, so the id that registered last is
-always in the file, wherever the process was killed. It is missing only if the directory was
-restored from a backup: then records that the cluster counts on may be missing, and the controller
-does not count what is there.
+A directory gets a new id with each start of a broker on it (compare KIP-858). The broker appends
+the id to `lives` before it registers, and drops the older ones after the response, so the id that
+registered last is always in the file, wherever the process was killed. The id is missing only if
+the directory was restored from a backup: then it may lack records that the cluster counts on, and
+the controller does not count its replicas as in sync.
 
 Rule of this module: each file is replaced as a whole, durably, and all but the first have a
 checksum; a file that can't be read is an error that names it. Nothing is guessed.
@@ -59,7 +59,7 @@ OFFSET_MAX = 2**63 - 1
 NO_BROKER_EPOCH = -1
 
 LIVES_MAX = 1000
-"""Starts in a row whose registrations nobody answered; of more, the first ones are forgotten."""
+"""Starts in a row without a response to their registration; of more, the oldest are dropped."""
 _FORMAT = 1
 _CHECKSUM = "crc32c"
 _ID_BYTES = 16
@@ -67,57 +67,59 @@ _ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which log a directory is."""
+    """The cluster and node that a directory belongs to."""
 
     cluster_id: str
     node_id: int
     directory_id: str
     rejoins: bool = False
-    """Whether the node was there before, with another directory, which is lost: what it has voted
-    is forgotten, so it does not vote before the others have let it in."""
+    """Whether the node existed before, with a directory that is lost.
+
+    Its votes are forgotten, so it does not vote before the other voters have admitted it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEntry:
-    """What is written down about a topic; its settings are those that were given for it."""
+    """A topic in `topics.json`, with the settings given for it."""
 
     name: str
     topic_id: bytes
     partitions: tuple[int, ...]
-    """The numbers of those that are here."""
+    """The partition numbers that are here."""
     configs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredSettings:
-    """Settings of the broker that were altered while it ran, by its names for them."""
+    """Settings of the broker that were altered while it ran, by Kafka's names."""
 
     default: Mapping[str, str] = field(default_factory=dict)
-    """Of all brokers of the cluster."""
+    """The defaults of all brokers of the cluster."""
     node: Mapping[str, str] = field(default_factory=dict)
-    """Of this one; they come first."""
+    """The settings of this broker, which override the defaults."""
     quotas: QuotaTable = field(default_factory=QuotaTable)
-    """Of clients."""
+    """The quotas of clients."""
 
 
 def new_id() -> str:
-    """A random id as Kafka writes them: 22 characters of URL-safe base64."""
+    """Return a random id as Kafka writes them: 22 characters of URL-safe base64."""
     while True:
         text = base64.urlsafe_b64encode(new_topic_id()).decode().rstrip("=")
-        if not text.startswith("-"):  # which a command line would take for an option
+        if not text.startswith("-"):  # A command line would take it for an option.
             return text
 
 
 def new_topic_id() -> bytes:
-    """A random topic id, 16 bytes."""
+    """Return a random topic id, 16 bytes."""
     return uuid.uuid4().bytes
 
 
 class Catalog:
     """The small files of the data directory at `path`.
 
-    Every method raises OSError if the system refuses, and those that read CorruptData if the
-    file is not what it should be.
+    Every method raises OSError if the system refuses; those that read raise CorruptData if the
+    file is malformed.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -125,7 +127,7 @@ class Catalog:
         self._path = path
 
     def identity(self) -> Identity | None:
-        """Which log this is; None if the directory has not been made one."""
+        """Read the identity; None for a directory that has none yet."""
         text = self._read(META)
         if text is None:
             return None
@@ -142,7 +144,7 @@ class Catalog:
             raise self.damaged(META, error) from error
 
     def write_identity(self, identity: Identity) -> None:
-        """Make the directory a log."""
+        """Write the identity, which makes the directory a data directory."""
         lines = (
             f"version={_FORMAT}",
             f"cluster.id={identity.cluster_id}",
@@ -153,22 +155,22 @@ class Catalog:
         self._replace(META, "\n".join(lines) + "\n")
 
     def lives(self) -> list[bytes]:
-        """The starts that may have been the last to register, the newest last."""
+        """Read the ids of the starts that may have registered last, the newest last."""
         content = self._read_json(LIVES)
         if content is None:
-            return []  # The directory is new, or from before it was written down.
+            return []  # The directory is new, or older than this file.
         try:
             return [_topic_id(each) for each in content["lives"]]
         except MALFORMED as error:
             raise self.damaged(LIVES, error) from error
 
     def write_lives(self, lives: Sequence[bytes]) -> None:
-        """Keep which starts may have registered."""
+        """Write the ids of the starts that may have registered last."""
         kept = [each.hex() for each in lives[-LIVES_MAX:]]
         self._replace_json(LIVES, {"version": _FORMAT, "lives": kept})
 
     def topics(self) -> tuple[list[TopicEntry], set[str]]:
-        """The topics, and whose deletion has begun: topics by id, and partitions (`doomed`)."""
+        """Read the topics, and the keys of what is being deleted (`deletion_key`)."""
         content = self._read_json(TOPICS)
         if content is None:
             return [], set()
@@ -180,11 +182,11 @@ class Catalog:
         return topics, deleting
 
     def knows_topics(self) -> bool:
-        """Whether it was ever written down which topics there are."""
+        """Whether a list of topics exists."""
         return self._read(TOPICS) is not None
 
     def write_topics(self, topics: Sequence[TopicEntry], deleting: set[str]) -> None:
-        """What exists from now on."""
+        """Write the topics that exist from now on, and what is being deleted."""
         entries = [
             {
                 "name": topic.name,
@@ -198,15 +200,15 @@ class Catalog:
         self._replace_json(TOPICS, content)
 
     def recovery_points(self) -> dict[str, int]:
-        """By folder of a partition, the offset before which everything is on disk."""
+        """Read, by partition folder, the offset before which everything is on disk."""
         return self._checkpoints(RECOVERY_POINTS)
 
     def log_start_offsets(self) -> dict[str, int]:
-        """By folder of a partition, the offset before which everything was deleted; 0s left out."""
+        """Read, by partition folder, the log start offsets that are not 0."""
         return self._checkpoints(LOG_START_OFFSETS)
 
     def high_watermarks(self) -> dict[str, int]:
-        """By folder of a partition, the offset before which it was committed; 0s left out."""
+        """Read, by partition folder, the high watermarks that are not 0."""
         return self._checkpoints(HIGH_WATERMARKS)
 
     def write_checkpoints(
@@ -216,21 +218,21 @@ class Catalog:
         log_start_offsets: Mapping[str, int],
         high_watermarks: Mapping[str, int],
     ) -> None:
-        """What is on disk by now, what was deleted, and what is known to be committed."""
+        """Write recovery points, log start offsets and high watermarks."""
         content = {
             "version": _FORMAT,
             RECOVERY_POINTS: dict(recovery_points),
             LOG_START_OFFSETS: dict(log_start_offsets),
             HIGH_WATERMARKS: dict(high_watermarks),
         }
-        # In one line, or json makes the text in Python: it does so while the broker answers.
+        # On one line: with an indent, json encodes in Python, which holds up the event loop.
         self._replace_json(CHECKPOINTS, content, indent=None)
 
     def _checkpoints(self, kind: str) -> dict[str, int]:
         content = self._read_json(CHECKPOINTS)
         if content is None:
             return {}
-        # Directories from before anything was deleted, or replicated, lack these.
+        # Directories written before these existed lack them.
         content.setdefault(LOG_START_OFFSETS, {})
         content.setdefault(HIGH_WATERMARKS, {})
         try:
@@ -239,18 +241,18 @@ class Catalog:
             raise self.damaged(CHECKPOINTS, error) from error
 
     def mark_clean(self, ends: Mapping[str, SegmentEnd], *, broker_epoch: int) -> None:
-        """All is on disk and the directory is being closed; the last thing that is written.
+        """Mark the shutdown as clean; this is the last file written before the directory closes.
 
-        `ends` tell by folder how each partition ends, `broker_epoch` which process has closed it.
+        `ends` has the end of each partition by folder, `broker_epoch` is that of this process.
         """
         content = {"version": _FORMAT, "ends": dict(ends), "broker_epoch": broker_epoch}
         self._replace_json(CLEAN_SHUTDOWN, content, indent=None)
 
     def take_clean_mark(self) -> tuple[dict[str, SegmentEnd] | None, int]:
-        """How each partition ended if the directory was closed in order, and the broker's epoch.
+        """Return the ends of partitions and the broker epoch of a clean shutdown; remove the mark.
 
-        None and -1 if it was not. Then the mark is gone. A partition of which nothing is said has
-        to be looked at.
+        Returns None and -1 if the shutdown was not clean. A partition without an end has to be
+        examined.
         """
         ends, broker_epoch = None, NO_BROKER_EPOCH
         try:
@@ -259,32 +261,32 @@ class Catalog:
                 ends = _ends(content)
                 broker_epoch = int(content.get("broker_epoch", NO_BROKER_EPOCH))
         except (CorruptData, *MALFORMED):
-            ends, broker_epoch = None, NO_BROKER_EPOCH  # It only spares the recovery.
+            ends, broker_epoch = None, NO_BROKER_EPOCH  # The mark only saves a recovery.
+        # Removed before the first write: a crash from here on must lead to a recovery.
         self._remove(CLEAN_SHUTDOWN)
         return ends, broker_epoch
 
     def least_ends(self) -> dict[str, int]:
-        """By folder of a partition, the offset that it reaches at least.
+        """Return, by partition folder, the offset that the log reaches at least.
 
-        That is what was on disk when it was noted last, or what was there when the directory was
-        closed in order.
+        It is the last known synced offset, or the end at a clean shutdown.
         """
         found = self.recovery_points()
         try:
             content = self._read_json(CLEAN_SHUTDOWN)
             ends = {} if content is None else _ends(content)
         except (CorruptData, *MALFORMED):
-            ends = {}  # It only spares the recovery.
+            ends = {}  # The mark only saves a recovery.
         for folder, end in ends.items():
             found[folder] = max(found.get(folder, 0), end.next_offset)
         return found
 
     def clean(self) -> bool:
-        """Whether the directory was closed in order and nobody has opened it since."""
+        """Whether the last shutdown was clean and no process has opened the directory since."""
         return self._read(CLEAN_SHUTDOWN) is not None
 
     def listener(self) -> tuple[str, int] | None:
-        """Host and port of the one who holds the directory; None if it does not listen yet."""
+        """Read host and port of the broker that holds the directory; None if it does not listen."""
         content = self._read_json(LISTENER)
         if content is None:
             return None
@@ -294,11 +296,11 @@ class Catalog:
             raise self.damaged(LISTENER, error) from error
 
     def write_listener(self, host: str, port: int) -> None:
-        """Tell others where to connect."""
+        """Write the broker's address."""
         self._replace_json(LISTENER, {"version": _FORMAT, "host": host, "port": port})
 
     def remove_listener(self) -> None:
-        """Nobody listens any more."""
+        """Remove the broker's address."""
         self._remove(LISTENER)
 
     def _read(self, name: str) -> bytes | None:
@@ -307,7 +309,7 @@ class Catalog:
         except FileNotFoundError:
             return None
 
-    # The content of a file of ours is looked into at once, under `except`.
+    # The content is checked by the callers, under `except MALFORMED`.
     def _read_json(self, name: str) -> dict[str, Any] | None:
         data = self._read(name)
         if data is None:
@@ -319,12 +321,12 @@ class Catalog:
         except (ValueError, RecursionError) as error:
             raise self.damaged(name, error) from error
         if not isinstance(content, dict) or content.get("version") != _FORMAT:
-            raise CorruptData(f"{self._path}/{name} is not of format {_FORMAT}, the only one known")
-        # Directories from before there were checksums have none; nor has what was edited.
+            raise CorruptData(f"{self._path}/{name} has an unknown format (known is {_FORMAT})")
+        # Old directories have no checksums, and neither has a file that was edited by hand.
         if differs:
             raise CorruptData(
-                f"{self._path}/{name} is damaged (its checksum is another one); restore it from a"
-                f' copy, or if it was edited on purpose remove "{_CHECKSUM}" from it'
+                f"{self._path}/{name} is damaged (its checksum is wrong); restore it from a"
+                f' copy, or if it was edited on purpose, remove "{_CHECKSUM}" from it'
             )
         return content
 
@@ -345,7 +347,7 @@ class Catalog:
         self._files.sync_directory(self._path)
 
     def damaged(self, name: str, error: Exception) -> CorruptData:
-        """The error of a file that can't be read."""
+        """Return the error for a file that can't be decoded."""
         return CorruptData(
             f"{self._path}/{name} is damaged ({type(error).__name__}: {error}); restore it from a"
             " copy"
@@ -353,7 +355,7 @@ class Catalog:
 
 
 def _checksum(content: Mapping[str, object]) -> int:
-    """Of all that is in a file; the same after it was written and read."""
+    """Return the checksum of a file's content, the same after writing and reading it."""
     checksum: int = crc32c(json.dumps(content).encode())
     return checksum
 
@@ -370,7 +372,7 @@ def _ends(content: dict[str, Any]) -> dict[str, SegmentEnd]:
 
 
 def _told(partitions: tuple[int, ...]) -> int | list[int]:
-    """How many, if none is missing."""
+    """Return the number of partitions if none is missing, and their numbers otherwise."""
     count = len(partitions)
     return count if partitions == tuple(range(count)) else list(partitions)
 
@@ -401,7 +403,7 @@ def _texts(entries: dict[str, Any]) -> dict[str, str]:
 
 
 def doomed(topic_id: bytes, partition: int | None = None) -> str:
-    """How it is written down that a topic is being deleted, or one of its partitions here."""
+    """Return the entry of `topics.json` for a topic, or a partition, that is being deleted."""
     return topic_id.hex() if partition is None else f"{topic_id.hex()}-{partition}"
 
 
@@ -418,14 +420,14 @@ def _topic_id(text: str) -> bytes:
 
 
 def describe_holder(files: Files, path: str) -> str:
-    """Who holds the lock, as far as it has said so."""
+    """Describe the process that holds the lock, as far as it has written its details."""
     try:
         process = json.loads(read_file(files, f"{path}/{LOCK}"))["process_id"]
         listener = Catalog(files, path).listener()
     except (OSError, RecursionError, StreamlogError, *MALFORMED):
-        process, listener = "another one", None
+        process, listener = "unknown", None
     if listener is None:
-        where = "which does not listen (yet)"
+        where = "which does not listen yet"
     else:
         where = f"which listens on {listener[0]}:{listener[1]}"
     return f"{path} is in use by process {process}, {where}"
@@ -435,7 +437,7 @@ _log = repeated.logger(__name__)
 
 
 class DirectoryIds:
-    """The lives of one data directory, in its `catalog`; `draw` makes an id."""
+    """The ids of the starts of one data directory (KIP-858); `draw` returns a new id."""
 
     def __init__(self, catalog: Catalog, path: str, draw: Callable[[], bytes]) -> None:
         self._catalog = catalog
@@ -444,25 +446,33 @@ class DirectoryIds:
         self._own: bytes | None = None
 
     def _read(self) -> tuple[list[bytes], bool]:
-        """The lives in the directory, and whether they can be told."""
+        """Return the ids in the directory, and whether the file was readable."""
         try:
             return self._catalog.lives(), True
         except CorruptData as error:
-            _log.warning("%s; until the next start it is not compared with older copies", error)
+            _log.warning(
+                "%s; older copies of the directory go unnoticed until the next start", error
+            )
             return [], False
 
     def begin(self) -> list[bytes]:
-        """Begin a life; returns what to register with: the lives so far, this one last.
+        """Begin a start; return the ids to register with, this start's last.
 
-        On a disk that takes no file the life before goes on. Where the lives can't be read, none is
-        told, and the directory is not compared this time.
+        If the disk refuses the file, the previous start continues. If the ids can't be read, none
+        is returned, and the controller does not compare the directory this time.
         """
         lives, is_told = self._read()
         own = self._draw()
+        # 1. Starts 1 and 2 are in the file; start 3 appends its id and registers with 1, 2, 3.
+        # 2. The controller knows 2 from the last registration: it finds it, so this is the same
+        #    directory, and remembers 3. 3. After its response, `keep` leaves only 3.
+        # A copy restored from before start 2 has only 1: the controller does not find 2 in it.
         try:
             self._catalog.write_lives([*lives, own])
         except OSError as error:
-            _log.warning("%s: this start can't be written down: %s", self._path, error.strerror)
+            _log.warning(
+                "%s: the id of this start can't be written: %s", self._path, error.strerror
+            )
             return lives
         self._own = own
         return [*lives, own] if is_told else []
@@ -474,17 +484,19 @@ class DirectoryIds:
         return bool(lives) or not is_told
 
     def keep(self) -> None:
-        """The controller knows this life: the ones before it are of no use any more."""
+        """Drop earlier ids, because the controller knows this one."""
         if self._own is None:
             return
         try:
             self._catalog.write_lives([self._own])
         except OSError as error:
-            _log.warning("%s: earlier starts can't be forgotten: %s", self._path, error.strerror)
+            _log.warning(
+                "%s: the ids of earlier starts can't be dropped: %s", self._path, error.strerror
+            )
 
 
 class ListenerFile:
-    """The file in the directory of `catalog`; what a full disk refuses is written later."""
+    """The file with the broker's address; on a full disk, it is written later."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -492,17 +504,17 @@ class ListenerFile:
 
     @property
     def is_write_pending(self) -> bool:
-        """Whether there was no room for it."""
+        """Whether a full disk has refused the file."""
         return self._owed is not None
 
     def write(self, host: str, port: int) -> None:
-        """The broker listens there. Raises OSError, but not for want of space."""
+        """Write the address. Raises OSError, unless the disk is full."""
         self._owed = (host, port)
         with unless_full(f"where this broker listens ({host}:{port})"):
             self.settle()
 
     def settle(self) -> None:
-        """Write what there was no room for.
+        """Write the address that a full disk has refused.
 
         Raises:
             OSError: the disk refused.

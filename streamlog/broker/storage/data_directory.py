@@ -4,11 +4,11 @@ Formatting: an empty directory becomes that of a cluster's broker before the bro
 that of a single broker when it starts.
 
 Folders: a partition has the folder `p-<topic id>-<number>`. It is named by id and not by topic
-name, so a topic that is created again never meets its old files.
+name, so a topic that is created again never finds its old files.
 
-Staging: `_staging/<job>/<name>` holds files that clients write through the broker or, on the same
-machine, directly. They are in no log until they are published; a job's folder is removed when the
-job is published or dropped.
+Staging: `_staging/<job>/<name>` contains files that clients write through the broker or, on the
+    same machine, directly. They are in no log until they are published; a job's folder is removed
+    when the job is published or dropped.
 
 Rules of this module: a folder that contains batches is only removed if the deletion of its topic
 was recorded before; an unknown folder is left alone; names are checked before they become part of a
@@ -42,28 +42,28 @@ if TYPE_CHECKING:
 
 _FOLDER = re.compile(r"p-([0-9a-f]{32})-(\d+)(\.deleted)?")
 STRAY_SUFFIX = "-stray"
-"""Of a folder that nobody looks into: what the cluster's metadata has never heard of."""
+"""The suffix of folders whose topic the cluster does not know; nothing reads them."""
 
 _logger = repeated.logger(__name__)
 
 
 def partition_folder(topic_id: bytes, partition: int) -> str:
-    """The name of a partition's folder in the data directory."""
+    """Return the name of a partition's folder in the data directory."""
     return f"p-{topic_id.hex()}-{partition}"
 
 
 def partition_folders(names: Iterable[str]) -> list[str]:
-    """Those of the names that a partition's folder has, or had before its deletion began."""
+    """Return the names of partition folders, those being deleted included."""
     return sorted(name for name in names if _FOLDER.fullmatch(name))
 
 
 def strays(names: Iterable[str]) -> list[str]:
-    """Those of the names that belong to folders that were set aside."""
+    """Return the names of stray folders."""
     return [name for name in names if name.endswith(STRAY_SUFFIX)]
 
 
 class Folders:
-    """The folders of partitions in the directory `path`.
+    """The partition folders in the directory `path`.
 
     Every method raises OSError if the system refuses.
     """
@@ -73,7 +73,7 @@ class Folders:
         self._path = path
 
     def set_aside(self, folder: str) -> str:
-        """Give a folder a name by which nobody takes it for a partition's; durably, that name."""
+        """Durably rename a folder, so that it is no partition's; return the new name."""
         names = set(self._files.list(self._path))
         aside, number = f"{folder}{STRAY_SUFFIX}", 1
         while aside in names:
@@ -84,30 +84,32 @@ class Folders:
         return aside
 
     def delete(self, doomed_ones: Collection[str]) -> None:
-        """Delete, durably, the folders of what is named: a topic's id, or that and a partition."""
+        """Durably delete the folders of topics, by id, or of partitions, by id and number."""
         for name in self._files.list(self._path):
             match = _FOLDER.fullmatch(name)
             if match is None or not {match[1], f"{match[1]}-{match[2]}"} & {*doomed_ones}:
                 continue
             doomed = name
             if match[3] is None:
+                # Renamed first: a crash while its files are removed must not leave a folder that
+                # looks like a partition with a damaged log.
                 doomed = name + DELETED_SUFFIX
                 self._files.rename(f"{self._path}/{name}", f"{self._path}/{doomed}")
             self._remove(doomed)
         self._files.sync_directory(self._path)
 
     def remove_files(self, paths: Iterable[str]) -> None:
-        """Remove files that are no part of a log any more; the next start tries what can't be."""
+        """Remove files that are no longer part of a log; the next start retries failures."""
         for path in paths:
             try:
-                # The topic may have been deleted meanwhile, with all of its files.
+                # The topic may have been deleted meanwhile, with all its files.
                 with suppress(FileNotFoundError):
                     self._files.remove(path)
             except OSError as error:
-                _logger.warning("%s can't be removed (%s): the next start will try", path, error)
+                _logger.warning("%s can't be removed (%s): the next start tries again", path, error)
 
     def remove_unfinished(self, names: set[str], topic_ids: Iterable[bytes]) -> None:
-        """Remove those of `names` that no topic has: its creation was not finished."""
+        """Remove the empty folders of topics whose creation was not finished."""
         ids = {topic_id.hex() for topic_id in topic_ids}
         for name in partition_folders(names & set(self._files.list(self._path))):
             match = _FOLDER.fullmatch(name)
@@ -115,7 +117,7 @@ class Folders:
                 continue
             if self._holds_batches(name):
                 _logger.warning(
-                    "%s/%s holds batches and belongs to no topic: it is left alone",
+                    "%s/%s contains batches and belongs to no topic: it is left unchanged",
                     self._path,
                     name,
                 )
@@ -123,10 +125,10 @@ class Folders:
                 self._remove(name)
 
     def check_owned(self) -> None:
-        """Whether there is none with batches in it, as nobody knows of any topic.
+        """Check that no folder contains batches, because the list of topics is missing.
 
         Raises:
-            LogDirectoryLost: there is one; what knew of its topic is missing.
+            LogDirectoryLost: a folder contains batches.
         """
         for name in partition_folders(self._files.list(self._path)):
             if self._holds_batches(name):
@@ -136,18 +138,18 @@ class Folders:
                 )
 
     def log_strays(self, names: Iterable[str]) -> None:
-        """Say what is there of folders that were set aside: nothing else looks into them."""
+        """Log the number and size of stray folders, because nothing else reads them."""
         found = strays(names)
         if found:
             _logger.warning(
-                "%d folders with %d bytes in %s are kept aside, as the cluster did not know their"
-                " topics: if nobody misses what is in them, rm -r %s/*%s",
+                "%d folders with %d bytes in %s belong to topics that the cluster does not know; if"
+                " nothing in them is needed, remove them: rm -r %s/*%s",
                 *(len(found), sum(map(self.size_bytes, found))),
                 *(self._path, self._path, STRAY_SUFFIX),
             )
 
     def size_bytes(self, folder: str) -> int:
-        """Bytes of the segments in a folder, without their indexes."""
+        """Return the bytes of the segments in a folder, without their indexes."""
         size_bytes = 0
         for name in self._files.list(f"{self._path}/{folder}"):
             if name.endswith(LOG_SUFFIX):
@@ -178,12 +180,12 @@ def format_directory(
     rejoins: bool = False,
     files: Files | None = None,
 ) -> Identity:
-    """Make a directory that of a node of this cluster, or of a new one.
+    """Make a directory the data directory of a node of this cluster, or of a new cluster.
 
-    A node `rejoins` if it was there before, and its directory is lost.
+    With `rejoins`, the node existed before and its directory is lost.
 
     Raises:
-        LogDirectoryError: it belongs to a log already, or the disk refused.
+        LogDirectoryError: it belongs to a node already, or the disk refused.
     """
     files = OsFiles() if files is None else files
     catalog = Catalog(files, path)
@@ -192,7 +194,7 @@ def format_directory(
         known = catalog.identity()
         if known is not None:
             raise LogDirectoryLost(
-                f"{path} is of node {known.node_id} of cluster {known.cluster_id} already: use"
+                f"{path} belongs to node {known.node_id} of cluster {known.cluster_id} already: use"
                 " another directory, or remove this one"
             )
         identity = Identity(
@@ -210,11 +212,13 @@ def format_directory(
 def identify_directory(
     catalog: Catalog, path: str, names: set[str], config: BrokerConfig
 ) -> Identity:
-    """Whose the directory at `path` is, that has these names in it; made so if nobody's.
+    """Return the identity of the directory at `path`, which contains `names`.
+
+    A directory without an identity becomes that of a single broker.
 
     Raises:
-        LogDirectoryLost: what says whose it is is missing, or a cluster's has to be made first.
-        ConfigError: it is of another node.
+        LogDirectoryLost: the identity is missing, or the directory has to be formatted first.
+        ConfigError: it belongs to another node.
         OSError: the disk refused.
     """
     identity = catalog.identity()
@@ -239,9 +243,9 @@ def identify_directory(
 
 def _not_of_cluster_message(path: str, node_id: int) -> str:
     return (
-        f"{path} is no data directory of a cluster's node (yet), and controller.quorum.voters names"
-        f" others: `streamlog cluster init --node {node_id} --cluster-id ID --data {path}` makes it"
-        f" one; add --rejoin if node {node_id} was there before, and its directory is lost"
+        f"{path} is not the data directory of a cluster node yet, and controller.quorum.voters"
+        f" names voters: `streamlog cluster init --node {node_id} --cluster-id ID --data {path}`"
+        f" makes it one; add --rejoin if node {node_id} existed before and its directory is lost"
     )
 
 
@@ -252,7 +256,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 def check_staged_name(what: str, name: str) -> None:
-    """Refuse what can't be the name of a job or of one of its files.
+    """Check the name of a job, or of one of its files.
 
     Raises:
         LogError: INVALID_REQUEST.
@@ -272,12 +276,13 @@ class Staging:
         self._path = f"{path}/{STAGING}"
 
     def write(self, job_id: str, name: str, position: int, data: Buffer, *, is_last: bool) -> int:
-        """Add a piece to a file; with the last one it is brought to disk.
+        """Write a piece of a file at `position`; sync the file with the last piece.
 
-        What was behind `position` goes: a piece may come again. Returned is the file's size.
+        Bytes after `position` are removed, because a client may send a piece again. Returns the
+        size of the file.
 
         Raises:
-            LogError: a name can't be one, or the file ends elsewhere.
+            LogError: a name is invalid, or the file ends before `position`.
             OSError: the disk refused.
         """
         check_staged_name("the id of a job", job_id)
@@ -288,7 +293,7 @@ class Staging:
         with closing(self._files.open(f"{folder}/{name}", writable=True)) as file:
             if not 0 <= position <= file.size():
                 raise _refused(
-                    f"{name} of job {job_id} has {file.size()} bytes, and a piece came for byte"
+                    f"{name} of job {job_id} has {file.size()} bytes, but the piece begins at byte"
                     f" {position}: begin again at 0"
                 )
             file.truncate(position)
@@ -300,10 +305,10 @@ class Staging:
         return position + len(data)
 
     def open(self, job_id: str, name: str) -> File:
-        """A staged file, to be read.
+        """Open a staged file for reading.
 
         Raises:
-            LogError: a name can't be one, or there is no such file.
+            LogError: a name is invalid, or there is no such file.
             OSError: the disk refused.
         """
         check_staged_name("the id of a job", job_id)
@@ -317,12 +322,12 @@ class Staging:
         """Remove the files of a job, if there are any.
 
         Raises:
-            LogError: this can't be a job.
+            LogError: the job id is invalid.
             OSError: the disk refused; some may be left.
         """
         check_staged_name("the id of a job", job_id)
         folder = f"{self._path}/{job_id}"
-        # Two may be at it.
+        # Another request may be removing them too.
         with suppress(FileNotFoundError):
             for name in self._files.list(folder):
                 self._files.remove(f"{folder}/{name}")

@@ -1,10 +1,11 @@
-"""Expiry: which segments of a log are over, and which time that is judged by.
+"""Expiry: which segments of a log retention deletes, and the clock that decides.
 
-As in Kafka a segment is over when its newest record is older than `retention.ms` or when the
-log without it still has `retention.bytes`, and only from the oldest on without a gap. Time is
-the broker's wall clock, but a leap forward of it deletes nothing for an hour (`SteadyTime`):
-a clock that was set wrong is usually set right again, and deleted records do not come back.
-Rule of the file: it decides and does nothing; `retention` does.
+As in Kafka, a segment expires when its newest record is older than `retention.ms`, or when the log
+without it still has `retention.bytes`; segments expire from the oldest on, without a gap. The time
+is the broker's wall clock, but after a leap forward nothing expires for an hour (`SteadyTime`): a
+clock that was set wrong is usually corrected, and deleted records do not come back.
+
+Rule of the file: it decides and does nothing; `retention` acts.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from streamlog import repeated
 from streamlog.broker.config.broker import TopicConfig
 
 LEAP_MS = 60_000
-"""A wall clock that gains this much on the monotonic one between two rounds was set, not slewed."""
+"""A gain of the wall clock on the monotonic one between two rounds that means it was set."""
 SETTLE_MS = 60 * 60 * 1000
-"""How long it has to stay there to be believed. A night of suspension looks the same."""
+"""How long the clock has to stay there to be believed. A suspended machine looks the same."""
 
 _logger = repeated.logger(__name__)
 
 
 class Aging(Protocol):
-    """What is asked of a segment."""
+    """The part of a segment that expiry needs."""
 
     @property
     def size_bytes(self) -> int:
-        """Of its batches."""
+        """Bytes of its batches."""
         ...
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Of its newest record; -1 if none has a time."""
+        """The timestamp of its newest record; -1 if no record has one."""
         ...
 
 
 def expired_segments(segments: Iterable[Aging], config: TopicConfig, *, wall_ms: int) -> int:
-    """How many segments, from the oldest on, retention lets go.
+    """Return how many segments, from the oldest on, retention deletes.
 
-    A segment in which no record has a timestamp is not over by time.
+    A segment without record timestamps does not expire by time.
     """
     if not config.deletes:
         return 0
@@ -69,28 +70,34 @@ def _beyond(sizes: list[int], kept_bytes: int) -> int:
     count = 0
     for size_bytes in sizes:
         excess -= size_bytes
-        if excess < 0 or not size_bytes:
+        if excess < 0 or not size_bytes:  # An empty active segment frees nothing.
             break
         count += 1
     return count
 
 
 class SteadyTime:
-    """A wall clock that does not leap forward, unless it stays there."""
+    """A wall clock that follows leaps forward only after they have lasted for an hour."""
 
     def __init__(self) -> None:
         self._ahead_ms: int | None = None
         self._leapt_ms: int | None = None
 
     def wall_ms(self, *, now_ms: int, wall_ms: int) -> int:
-        """The wall time to go by; `now_ms` is monotonic. Backward leaps are followed at once."""
+        """Return the wall time to use.
+
+        `now_ms` is monotonic. Backward leaps are followed at once.
+        """
         ahead_ms = wall_ms - now_ms
+        # 1. The clock jumps from 2024 to 2030 and is corrected an hour later. 2. With 2030 as
+        # "now", a retention of a week would delete every log within one round. 3. So the old
+        # difference to the monotonic clock is used until the new one has lasted for `SETTLE_MS`.
         if self._ahead_ms is None or ahead_ms < self._ahead_ms + LEAP_MS:
             self._ahead_ms, self._leapt_ms = ahead_ms, None
         elif self._leapt_ms is None:
             self._leapt_ms = now_ms
             _logger.warning(
-                "the clock leapt forward by %d s: retention goes by the old time for %d minutes",
+                "the clock leapt forward by %d s: retention uses the old time for %d minutes",
                 (ahead_ms - self._ahead_ms) // 1000,
                 SETTLE_MS // 60_000,
             )

@@ -1,18 +1,18 @@
-"""LogDirectory: every partition under one folder, and the lock on it.
+"""LogDirectory: all partitions under one directory, and the lock on it.
 
-The metadata log (`quorum`) decides which topics exist. `topics.json` says which of them are here
-(`TopicState`): folders are created before they are listed there, and deleted after they are
-unlisted. The first process to open the directory holds its lock; another process gets an error
-that names the holder's address. With `read_only` nothing is locked or changed, and a writer may be
-at work.
+The metadata log (`quorum`) decides which topics exist. `topics.json` lists those of them that are
+here (`TopicState`): folders are created before they are listed there, and deleted after they are
+removed from the list. The first process to open the directory holds its lock; another process gets
+an error with the holder's address. With `read_only` nothing is locked or changed, and a broker may
+be writing.
 
-Checkpoints say up to where each log is on disk and where it begins. The loop takes them and any
-thread writes them, because that takes three syncs.
+Checkpoints contain, per log, the offset up to which it is on disk and its start. The event loop
+takes them, and any thread writes them, because that needs three syncs.
 
-Rules of this module: opening after a clean shutdown scans nothing, any other opening scans what
-may be torn; while anything is damaged, no shutdown counts as clean. A checkpoint may be older than
-the truth, never newer, and never older than the checkpoint before it. Only a scan finds damage in
-the middle of a log again, so the recovery point stays before a hole.
+Rules of this module: opening after a clean shutdown scans nothing, any other opening scans what may
+be torn; while anything is damaged, no shutdown counts as clean. A checkpoint may be older than the
+truth, never newer, and never older than the checkpoint before it. Only a scan finds damage in the
+middle of a log again, so the recovery point stays before the damage.
 """
 
 from __future__ import annotations
@@ -78,18 +78,18 @@ from streamlog.errors import (
 
 
 class LogCheckpoint(NamedTuple):
-    """What is kept of one log."""
+    """What is kept about one log."""
 
     recovery_point: int
-    """Before it, everything is on disk."""
+    """Everything before it is on disk."""
     log_start_offset: int
-    """Before it, everything was deleted."""
+    """Everything before it was deleted."""
     high_watermark: int
-    """Before it, a replicated partition was committed; 0 of others."""
+    """Everything before it was committed; 0 if the partition is not replicated."""
 
 
 class CheckpointsTaken(NamedTuple):
-    """What held for all logs, by folder."""
+    """The checkpoints of all logs at one time, by folder."""
 
     number: int
     recovery_points: dict[str, int]
@@ -100,7 +100,7 @@ class CheckpointsTaken(NamedTuple):
 class LogCheckpoints:
     """The checkpoints of all logs of a directory, by folder.
 
-    Reading and keeping raise OSError if the system refuses.
+    Reading and writing raise OSError if the system refuses.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -110,7 +110,7 @@ class LogCheckpoints:
         self._kept = CheckpointsTaken(0, {}, {}, {})
 
     def read(self, topics: Iterable[TopicEntry]) -> dict[str, LogCheckpoint]:
-        """What was kept of the logs of these topics; zeros if nothing was.
+        """Read the checkpoints of the logs of these topics; zeros for logs without one.
 
         Raises:
             CorruptData: the file is damaged.
@@ -128,21 +128,23 @@ class LogCheckpoints:
         }
 
     def take(self, logs: Mapping[str, PartitionLog]) -> CheckpointsTaken:
-        """What holds for these logs now; of others nothing is kept."""
+        """Take the checkpoints of these logs as of now; logs that are not listed lose theirs."""
         points = {folder: _scan_from(log) for folder, log in logs.items()}
         starts = {f: log.log_start_offset for f, log in logs.items() if log.log_start_offset}
         marks = {f: log.high_watermark for f, log in logs.items() if log.high_watermark}
         return CheckpointsTaken(next(self._numbers), points, starts, marks)
 
     def is_kept(self, taken: CheckpointsTaken) -> bool:
-        """Whether the same was kept last."""
+        """Whether these checkpoints are the ones written last."""
         return taken[1:] == self._kept[1:]
 
     def keep(self, taken: CheckpointsTaken) -> None:
-        """Keep it, durably; callable from any thread.
+        """Write the checkpoints durably; callable from any thread.
 
-        Nothing is left to do if what was taken later has come first.
+        Does nothing if checkpoints that were taken later are already written.
         """
+        # 1. Thread A takes checkpoint 7, thread B takes 8. 2. B writes first. 3. If A wrote 7 now,
+        # a log start could go back: files below it are removed already, which would be damage.
         with self._keeping:
             if taken.number > self._kept.number:
                 self._catalog.write_checkpoints(
@@ -154,10 +156,10 @@ class LogCheckpoints:
 
 
 def _scan_from(log: PartitionLog) -> int:
-    """The recovery point, held back before a hole: only a scan finds it again.
+    """Return the recovery point, held back before damage: only a scan finds it again.
 
-    Not so where a hole reaches up to the end of the log: by any earlier point it would be judged
-    a write that was never finished, and cut off.
+    Damage that reaches up to the log's end does not hold it back: with an earlier recovery point
+    the next opening would take it for a torn write, and cut it off.
     """
     end_offset = log.log_end_offset
     holes: list[int] = []
@@ -176,20 +178,20 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """A topic and its logs, by number of the partition."""
+    """A topic and its logs by partition number."""
 
     name: str
     topic_id: bytes
-    """16 bytes, new whenever a topic is made."""
+    """16 bytes, new whenever a topic of this name is created."""
     partitions: dict[int, PartitionLog]
-    """Those that are here; others may be on other brokers."""
+    """The partitions on this broker; others may be elsewhere."""
     configs: dict[str, str]
-    """The settings that were given for the topic, by Kafka's names."""
+    """The settings given for the topic, by Kafka's names."""
     config: TopicConfig
-    """All settings that hold for it."""
+    """The effective settings."""
 
     def entry(self) -> TopicEntry:
-        """What is written down of it."""
+        """The entry for `topics.json`."""
         return TopicEntry(
             name=self.name,
             topic_id=self.topic_id,
@@ -199,10 +201,10 @@ class TopicState:
 
 
 def check_topic_name(name: str) -> None:
-    """Whether a topic may be called so.
+    """Check the name of a topic.
 
     Raises:
-        LogError: with Kafka's code, it may not.
+        LogError: with Kafka's code, the name is not allowed.
     """
     if not _TOPIC_NAME.fullmatch(name) or name in {".", ".."}:
         raise LogError(
@@ -212,10 +214,10 @@ def check_topic_name(name: str) -> None:
 
 
 def check_partition_count(name: str, partitions: int, *, least: int) -> None:
-    """Whether the topic may have so many partitions.
+    """Check the number of partitions of a topic.
 
     Raises:
-        LogError: with Kafka's code, it may not.
+        LogError: with Kafka's code, the number is not allowed.
     """
     if not least <= partitions <= PARTITIONS_MAX:
         raise LogError(
@@ -227,7 +229,7 @@ def check_partition_count(name: str, partitions: int, *, least: int) -> None:
 def topic_state(
     entry: TopicEntry, logs: dict[int, PartitionLog], config: TopicConfig
 ) -> TopicState:
-    """The topic that was written down so, with these logs and settings."""
+    """Combine a topic's entry with its logs and effective settings."""
     return TopicState(
         name=entry.name,
         topic_id=entry.topic_id,
@@ -241,7 +243,7 @@ _logger = repeated.logger(__name__)
 
 
 class LogDirectory:
-    """The data directory of one broker; made by `open`."""
+    """The data directory of one broker; call `open`."""
 
     def __init__(self, files: Files, path: str, *, config: BrokerConfig, lock: File | None) -> None:
         self.path = path
@@ -249,13 +251,13 @@ class LogDirectory:
         self.node_id = config.node_id
         self.directory_id = ""
         self.rejoins = False
-        """Whether its node was there before, with a directory that is lost."""
+        """Whether the node existed before, with a directory that is lost."""
         self.previous_broker_epoch = self.broker_epoch = NO_BROKER_EPOCH
-        """Of the broker's process that has closed it in order, and of the one that has it now."""
+        """The epochs of the broker process that closed the directory in order, and of this one."""
         self.rolls: RollBudget[PartitionLog] = RollBudget()
-        """Who of its logs may begin a segment, when many of them are due."""
+        """Limits the segments that logs roll at once."""
         self.staging = Staging(files, path)
-        """Files of jobs that are in no log yet."""
+        """The files of jobs that are not published yet."""
         self._files = files
         self._given_config = config
         self._config = config
@@ -263,14 +265,14 @@ class LogDirectory:
         self._lock = lock
         self._catalog = Catalog(files, path)
         self.lives = DirectoryIds(self._catalog, path, new_topic_id)
-        """By which the controller tells this directory from an older copy of it."""
+        """The ids by which the controller detects an older copy of this directory."""
         self._folders = Folders(files, path)
         self._checkpoints = LogCheckpoints(self._catalog)
         self._listener = ListenerFile(self._catalog)
         self._least_ends: Mapping[str, int] = {}
         self._topics: dict[str, TopicState] = {}
         self._deleting: set[str] = set()
-        """What is to be gone from the disk (`catalog.doomed`)."""
+        """What is still to be deleted from the disk (`catalog.deletion_key`)."""
         self._failure: LogDirectoryError | None = None
         self._closed = False
 
@@ -284,18 +286,18 @@ class LogDirectory:
         wall_ms: int = 0,
         read_only: bool = False,
     ) -> LogDirectory:
-        """Open a data directory, making it if there is none, and recover what a crash has left.
+        """Open a data directory, create it if it does not exist, and recover from a crash.
 
-        `files` are the operating system's and `config` is the defaults if not given; `wall_ms`
-        is what the lock says about when it was taken. With `read_only` the directory has to be
-        there; it may be in use. A topic that the reader finds is as long as it was then.
+        `files` defaults to the operating system's, `config` to the defaults; `wall_ms` is written
+        to the lock file. With `read_only` the directory must exist, and may be in use; logs end
+        where they ended when they were opened.
 
         Raises:
-            LogDirectoryLocked: another process holds it; says where that one listens.
-            LogDirectoryLost: it is not a log, or a part without which it is none is missing.
+            LogDirectoryLocked: another process holds it; the message has its address.
+            LogDirectoryLost: it is not a data directory, or an essential file is missing.
             LogDirectoryFailed: the disk refused.
             CorruptData: one of its small files is damaged.
-            ConfigError: `node_id` is not the one it was made with.
+            ConfigError: it belongs to another `node_id`.
         """
         files = OsFiles() if files is None else files
         config = BrokerConfig() if config is None else config
@@ -310,11 +312,13 @@ class LogDirectory:
             lock = files.lock(f"{path}/{LOCK}")
         except OSError as error:
             raise LogDirectoryFailed(
-                f"{path} can't be a data directory ({error.strerror}): check the path and who may"
-                " write there"
+                f"{path} can't be a data directory ({error.strerror}): check the path and its"
+                " permissions"
             ) from error
         if lock is None:
-            raise LogDirectoryLocked(f"{describe_holder(files, path)}: connect to that, or stop it")
+            raise LogDirectoryLocked(
+                f"{describe_holder(files, path)}: connect to that process, or stop it"
+            )
         directory = cls(files, path, config=config, lock=lock)
         try:
             with directory._disk():
@@ -327,12 +331,12 @@ class LogDirectory:
 
     @property
     def topics(self) -> Mapping[str, TopicState]:
-        """The topics of which something is here, by name."""
+        """The topics with partitions here, by name."""
         return MappingProxyType(self._topics)
 
     @property
     def config(self) -> BrokerConfig:
-        """All settings that hold now: as they were given, and altered since."""
+        """The effective settings of the broker."""
         return self._config
 
     @property
@@ -342,12 +346,12 @@ class LogDirectory:
 
     @property
     def altered(self) -> AlteredSettings:
-        """What was altered while the broker ran."""
+        """The settings that were altered while the broker ran."""
         return self._altered
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """The damaged places that are known, of all partitions."""
+        """The damaged ranges of all partitions found so far."""
         return tuple(
             place
             for topic in self._topics.values()
@@ -356,10 +360,10 @@ class LogDirectory:
         )
 
     def log(self, topic: str, partition: int) -> PartitionLog:
-        """The log of a partition.
+        """Return the log of a partition.
 
         Raises:
-            UnknownTopicOrPartition: there is none.
+            UnknownTopicOrPartition: the partition is not here.
         """
         state = self._topics.get(topic)
         if state is None:
@@ -379,18 +383,18 @@ class LogDirectory:
         configs: Mapping[str, str] | None = None,
         topic_id: bytes | None = None,
     ) -> TopicState:
-        """Make a topic; it is there, durably, when this returns.
+        """Create a topic; it exists durably when this returns.
 
         Raises:
-            TopicExists: there is one of that name.
+            TopicExists: the name is taken.
             LogError: with Kafka's code, the name or the number of partitions is not allowed.
             ConfigError: a setting is unknown or out of range.
-            LogDirectoryError: the disk refused; there is no such topic.
+            LogDirectoryError: the disk refused; the topic does not exist.
         """
         self._check_writable()
         check_topic_name(name)
         if name in self._topics:
-            raise TopicExists(f"topic {name!r} exists already")
+            raise TopicExists(f"topic {name!r} already exists")
         check_partition_count(name, partitions, least=1)
         given = dict(configs or {})
         config = self._config.topic.overridden(given)
@@ -403,11 +407,11 @@ class LogDirectory:
     def host(
         self, name: str, topic_id: bytes, numbers: Iterable[int], configs: Mapping[str, str]
     ) -> TopicState:
-        """Have these partitions of a topic, those that are not here yet made anew.
+        """Create those of these partitions of a topic that are not here yet.
 
         Raises:
             ConfigError: a setting is unknown or out of range.
-            LogDirectoryError: the disk refused; what was not here still is not.
+            LogDirectoryError: the disk refused; nothing was created.
         """
         self._check_writable()
         topic = self._topics.get(name)
@@ -421,10 +425,12 @@ class LogDirectory:
         return self._grown(topic, missing) if missing else topic
 
     def _grown(self, topic: TopicState, numbers: Iterable[int]) -> TopicState:
-        """The topic with these partitions besides."""
+        """Return the topic with these partitions added, durably."""
         logs: dict[int, PartitionLog] = {}
         with self._disk():
-            self._finish_deletions()  # Or one that comes back would meet its old files.
+            self._finish_deletions()  # A partition that returns must not find its old files.
+            # Folders, their names, and then the list: a crash before the last step leaves empty
+            # folders that no topic owns, which the next opening removes.
             try:
                 for number in numbers:
                     folder = f"{self.path}/{partition_folder(topic.topic_id, number)}"
@@ -436,8 +442,8 @@ class LogDirectory:
                 grown = replace(topic, partitions={**topic.partitions, **logs})
                 self._write_topics([*{**self._topics, topic.name: grown}.values()])
             except (OSError, LogDirectoryError):
-                # The folders stay behind, empty: they are used by the next attempt, or if there
-                # is no such topic removed by the next opening.
+                # The empty folders stay: the next attempt uses them, or the next opening
+                # removes them if the topic does not exist by then.
                 for log in logs.values():
                     log.discard()
                 raise
@@ -445,10 +451,10 @@ class LogDirectory:
         return grown
 
     def partition_bytes(self, topic: str, partition: int) -> int:
-        """Bytes of a partition's segments on disk.
+        """Return the bytes of a partition's segments on disk.
 
         Raises:
-            UnknownTopicOrPartition: there is none.
+            UnknownTopicOrPartition: the partition is not here.
             LogDirectoryError: the disk refused.
         """
         self.log(topic, partition)
@@ -458,11 +464,11 @@ class LogDirectory:
             )
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all that is in it.
+        """Delete a topic and all its files.
 
         Raises:
-            UnknownTopicOrPartition: there is none.
-            LogDirectoryError: the disk refused; the next opening finishes a deletion that had
+            UnknownTopicOrPartition: the topic is not here.
+            LogDirectoryError: the disk refused; the next opening finishes a deletion that has
                 begun.
         """
         topic = self._writable(name)
@@ -471,7 +477,7 @@ class LogDirectory:
             self._finish_deletions()
 
     def delete_partitions(self, name: str, numbers: Iterable[int]) -> None:
-        """Delete what is here of some of a topic's partitions, which are elsewhere.
+        """Delete some of a topic's partitions here; other brokers have them.
 
         Raises what `delete_topic` raises.
         """
@@ -483,7 +489,7 @@ class LogDirectory:
             self._finish_deletions()
 
     def set_aside(self, name: str) -> None:
-        """Keep what is here of a topic that nobody knows, in folders that nobody looks into.
+        """Keep the folders of a topic that the cluster does not know, under unused names.
 
         Raises what `delete_topic` raises.
         """
@@ -491,20 +497,21 @@ class LogDirectory:
         with self._disk():
             for log in topic.partitions.values():
                 log.close()
-            # First the folders: of a topic that is named and has none, new ones are made.
+            # Folders first: after a crash between the steps, a topic that is listed without folders
+            # gets new ones, and its records are safe under the other names.
             kept = [
                 self._folders.set_aside(partition_folder(topic.topic_id, number))
                 for number in topic.partitions
             ]
             self._forget(topic, (), set())
         _logger.warning(
-            "topic %s is not known to the cluster: what is here of it is kept aside as %s in %s,"
-            " and can be removed if nobody misses it",
+            "topic %s is unknown to the cluster: its partitions are kept as %s in %s; remove them"
+            " if nothing in them is needed",
             *(name, ", ".join(kept), self.path),
         )
 
     def count_strays(self) -> int:
-        """How many folders were set aside, as the cluster did not know their topics.
+        """Count the stray folders, whose topics the cluster did not know.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -513,16 +520,18 @@ class LogDirectory:
             return len(strays(self._files.list(self.path)))
 
     def _forget(self, topic: TopicState, left: Collection[int], doomed_ones: set[str]) -> None:
-        """Have no partitions of a topic but those that are left; the others are doomed."""
+        """Keep only the partitions `left` of a topic; the others are marked for deletion."""
         logs = {number: log for number, log in topic.partitions.items() if number in left}
         others = {name: each for name, each in self._topics.items() if each is not topic}
         if logs:
             others[topic.name] = replace(topic, partitions=logs)
         self._deleting |= doomed_ones
+        # One write of `topics.json` removes the partitions from the list and records that their
+        # folders must go. After it, a crash at any time is finished by `_finish_deletions`.
         try:
             self._write_topics(others.values())
         except OSError:
-            # Or the next change of topics would doom what still exists.
+            # The next write of the list must not delete what still exists.
             self._deleting -= doomed_ones
             raise
         self._topics = others
@@ -531,10 +540,10 @@ class LogDirectory:
                 log.discard()
 
     def alter_topic(self, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the settings that were given for a topic; they hold at once, and durably.
+        """Replace the settings given for a topic, at once and durably.
 
         Raises:
-            UnknownTopicOrPartition: there is no such topic.
+            UnknownTopicOrPartition: the topic is not here.
             ConfigError: a setting is unknown or out of range; nothing was changed.
             LogDirectoryError: the disk refused; nothing was changed.
         """
@@ -547,7 +556,7 @@ class LogDirectory:
         self._take_topic(after)
 
     def take_settings(self, altered: AlteredSettings) -> None:
-        """Go by these altered settings of the broker from now on.
+        """Use these altered settings of the broker from now on.
 
         Raises:
             ConfigError: a setting is unknown or out of range; nothing was changed.
@@ -564,23 +573,23 @@ class LogDirectory:
             log.configure(topic.config)
 
     def least_end(self, topic: str, partition: int) -> int:
-        """The offset that a log reaches at least, for a directory that is read only.
+        """Return the offset that a log reaches at least, for a directory that is read only.
 
-        Where one ends before, its last batches are damaged, or were cut off.
+        If the log ends before it, its last batches are damaged or were cut off.
 
         Raises:
-            UnknownTopicOrPartition: there is no such partition.
+            UnknownTopicOrPartition: the partition is not here.
         """
         self.log(topic, partition)
         folder = partition_folder(self._topics[topic].topic_id, partition)
         return self._least_ends.get(folder, 0)
 
     def look_again(self, topic: str, partition: int) -> PartitionLog:
-        """The log as its files are now, for a directory that is read only.
+        """Open a log again as its files are now, for a directory that is read only.
 
         Raises:
-            UnknownTopicOrPartition: there is no such partition.
-            OffsetOutOfRange: its files are changing just now.
+            UnknownTopicOrPartition: the partition is not here.
+            OffsetOutOfRange: its files are changing right now.
             LogDirectoryError: it is gone.
         """
         self.log(topic, partition)
@@ -592,7 +601,7 @@ class LogDirectory:
         return log
 
     def remove_retired(self, paths: Iterable[str]) -> None:
-        """Remove files that `PartitionLog.retire` has renamed; what can't be is left for later."""
+        """Remove files that `PartitionLog.retire` has renamed; the next start retries failures."""
         self._folders.remove_files(paths)
 
     def next_producer_id(self) -> int:
@@ -600,10 +609,10 @@ class LogDirectory:
         producers = [log.producers for log in self._logs().values()]
         return 1 + max((max(each.last_offsets(), default=-1) for each in producers), default=-1)
 
-    # ---- the broker's own ----
+    # The broker's own logs and files.
 
     def open_own_log(self, name: str, config: TopicConfig) -> PartitionLog:
-        """A log that is no topic's, made if there is none; whoever opens it closes it.
+        """Open a log that belongs to no topic, and create it if needed; the caller closes it.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -620,7 +629,9 @@ class LogDirectory:
         return PartitionLog.open(self._files, folder, name=f"{name}-0", config=config)
 
     def write_listener(self, host: str, port: int) -> None:
-        """Tell processes that find the directory locked where to connect; on a full disk later.
+        """Write the broker's address for processes that find the lock taken.
+
+        On a full disk, it is written later.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -631,11 +642,11 @@ class LogDirectory:
 
     @staticmethod
     def read_listener(path: str, *, files: Files | None = None) -> tuple[str, int] | None:
-        """Host and port of the process that holds a directory; None if it does not listen (yet).
+        """Read host and port of the process that holds a directory; None if it does not listen.
 
         Raises:
             LogDirectoryError: the disk refused.
-            CorruptData: what is written there is damaged.
+            CorruptData: the file is damaged.
         """
         try:
             return Catalog(OsFiles() if files is None else files, path).listener()
@@ -643,7 +654,7 @@ class LogDirectory:
             raise directory_error(error, path) from error
 
     def flush(self) -> None:
-        """Return when everything in every partition is on disk.
+        """Sync all partitions.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -654,7 +665,7 @@ class LogDirectory:
         self.write_checkpoints()
 
     def write_checkpoints(self, *, if_changed: bool = False) -> None:
-        """Keep up to where logs are synced, and from where on they have anything.
+        """Write the checkpoints of all logs durably, or only if they have changed.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -664,7 +675,7 @@ class LogDirectory:
             job.result()
 
     def begin_checkpoints(self, *, if_changed: bool = False) -> OffloadedJob[None] | None:
-        """The same for what holds by now, as a job for any thread; None if it was kept before."""
+        """Take the checkpoints, and return the job that writes them; None if they are unchanged."""
         taken = self._checkpoints.take(self._logs())
         if if_changed and self._checkpoints.is_kept(taken) and not self._listener.is_write_pending:
             return None
@@ -677,21 +688,21 @@ class LogDirectory:
             self._files.reserve.renew(self._files)
 
     def lacks_room(self) -> bool:
-        """Whether logs are refused room, and still would be."""
+        """Whether logs were refused space, and the disk is still full."""
         return self._files.reserve.look(self._files)
 
     def failure_of(self, error: OSError) -> LogDirectoryError:
-        """What an error of the disk means."""
+        """Return what a disk error means for the directory."""
         return directory_error(error, self.path)
 
     def fail(self, failure: LogDirectoryError) -> None:
-        """Take nothing more: a sync has failed, and nobody knows what the disk has."""
+        """Accept nothing more: a sync has failed, and the contents of the disk are unknown."""
         self._failure = failure
         for log in self._logs().values():
             log.fail(failure)
 
     def check(self) -> None:
-        """Whether it can still be used: a log that nobody writes to would not notice.
+        """Check that the directory is usable; a log without writes would not notice.
 
         Raises:
             LogDirectoryLost: it has been deleted.
@@ -701,12 +712,12 @@ class LogDirectory:
             raise self._failure
         if self._lock is not None and not self._lock.linked():
             raise LogDirectoryLost(
-                f"{self.path} has vanished while it was in use: the log stops here; put the "
-                "data directory back in its place, or start with a new one"
+                f"{self.path} has vanished while it was in use: the log stops here; restore the"
+                " data directory, or start with a new one"
             )
 
     def close(self) -> None:
-        """Bring everything to disk, leave the mark of a clean shutdown, release the lock.
+        """Sync everything, mark the shutdown as clean, and release the lock.
 
         Raises:
             LogDirectoryError: the disk refused, or the directory is gone; everything is closed
@@ -731,6 +742,8 @@ class LogDirectory:
             self._discard()
 
     def _close_in_order(self, *, whole: bool) -> None:
+        # The mark comes last, after the checkpoints: it promises that they, and all files, are
+        # right. Damaged logs get no mark, so the next opening scans and reports them again.
         with self._disk():
             self._checkpoints.keep(self._checkpoints.take(self._logs()))
             self._catalog.remove_listener()
@@ -747,7 +760,7 @@ class LogDirectory:
 
     def _hold(self, lock: File, wall_ms: int) -> None:
         holder = json.dumps({"process_id": process_id(), "since_ms": wall_ms})
-        with unless_full("who holds the directory"):
+        with unless_full("the lock's holder"):
             lock.truncate(0)
             write_whole(lock, holder.encode(), 0)
 
@@ -762,7 +775,7 @@ class LogDirectory:
         checkpoints = self._checkpoints.read(entries)
         for entry in entries:
             self._open_topic(entry, checkpoints, names, ends)
-        with unless_full("that topics are deleted"):
+        with unless_full("the end of a deletion"):
             self._finish_deletions()
         self._folders.remove_unfinished(names, (t.topic_id for t in self._topics.values()))
         self._folders.log_strays(names)
@@ -776,18 +789,19 @@ class LogDirectory:
     def _open_read_only(self) -> None:
         identity = self._catalog.identity()
         if identity is None:
-            raise LogDirectoryLost(f"{self.path} is no data directory of a log: it has no {META}")
+            raise LogDirectoryLost(f"{self.path} is not a data directory: it has no {META}")
         self.cluster_id, self.directory_id = identity.cluster_id, identity.directory_id
         self.node_id = identity.node_id
         if not self._catalog.knows_topics():
             self._folders.check_owned()
         entries, _ = self._catalog.topics()
-        # Read first: who is at work may go beyond it meanwhile.
+        # Before the logs: a broker at work may extend them after this.
         self._least_ends = self._catalog.least_ends()
         for entry in entries:
             logs = {number: self._read_only_log(entry, number) for number in entry.partitions}
             self._topics[entry.name] = topic_state(entry, logs, self._config.topic)
-        # Read last: a log may have been cut since, but what it begins with was there.
+        # After the logs: a log start read here may be higher than the one in the log that was
+        # opened, never lower.
         starts = self._catalog.log_start_offsets()
         for topic in self._topics.values():
             for number, log in topic.partitions.items():
@@ -823,7 +837,8 @@ class LogDirectory:
             point, start, mark = checkpoints[folder]
             end = None if ends is None else ends.get(folder)
             if folder not in names:
-                # It was there before the topic was. That it ends before offset 1 is damage.
+                # The folder existed before its topic was listed, so it was lost. A recovery point
+                # of 1 makes an empty log count as damaged.
                 self._files.make_directory(f"{self.path}/{folder}")
                 point, end = max(point, 1), None
             logs[number] = PartitionLog.open(
@@ -837,15 +852,15 @@ class LogDirectory:
                 log_start_offset=start,
                 rolls=self.rolls,
             )
-            # Committed by others, and kept, while it was not on this disk yet: what was lost of it
-            # is not committed here, and what comes in its place is so only when the leader says so.
+            # The checkpoint may know of records that other brokers have committed and that were not
+            # on this disk. Lost ones are not committed here; the leader says when others are.
             logs[number].high_watermark = min(mark, logs[number].log_end_offset)
 
     def _check_writable(self) -> None:
         if self._lock is None:
             raise UsageError(f"{self.path} was opened for reading only")
         if self._closed:
-            raise UsageError(f"{self.path} has been closed")
+            raise UsageError(f"{self.path} is closed")
         if self._failure is not None:
             raise self._failure
 
@@ -860,7 +875,7 @@ class LogDirectory:
         self._catalog.write_topics([each.entry() for each in topics], self._deleting)
 
     def _logs(self) -> dict[str, PartitionLog]:
-        """Every partition by its folder."""
+        """Return all logs by folder."""
         return {
             partition_folder(topic.topic_id, number): log
             for topic in self._topics.values()
@@ -868,7 +883,7 @@ class LogDirectory:
         }
 
     def _finish_deletions(self) -> None:
-        """Delete the folders of topics that are not in `topics.json` any more."""
+        """Delete the folders of topics and partitions that `topics.json` lists for deletion."""
         if not self._deleting:
             return
         self._folders.delete(self._deleting)

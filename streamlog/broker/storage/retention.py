@@ -1,12 +1,10 @@
-"""Retention: the rounds that remove what is over, over all logs of a directory.
+"""Retention: rounds over all logs of a directory that remove expired segments.
 
-Producers that have been silent for long are forgotten on the way.
-
-What is over is `expiry`'s to say. It goes in steps: first the new log starts are durable, then
-files are renamed, then, when nobody can be reading them any more, removed. So a head that is
-missing without that is damage, and a crash between any two steps leaves files that the next
-opening removes. Trouble with one log is logged and stops no other, and a round is made in small
-portions, so that requests do not wait for a thousand logs.
+A round also forgets producers that have been silent for long. `expiry` decides what has expired. It
+is removed in steps: the new log starts become durable, the files are renamed, and later, when no
+reader can have them open, removed. So a missing head without a log start is damage, and a crash
+between two steps leaves files that the next opening removes. An error of one log is logged and
+stops no other. A round runs in small portions, so that requests do not wait for a thousand logs.
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.log_directory import LogDirectory
 
 FIRST_CHECK_MS = 30_000
-"""After the start at the latest: others have more to do just then."""
+"""The latest start of the first round: a broker that starts has more urgent work."""
 LOGS_AT_ONCE = 4
-"""Looked at in one go, before requests have their turn: each may be rolled and renamed."""
+"""Logs examined per tick, between requests: each may be rolled and its files renamed."""
 FILES_AT_ONCE = 32
-"""Removed in one go."""
+"""Files removed per tick."""
 
 Kept = Callable[[StreamlogError | None], None]
-"""What is called when log starts are durable, or with the reason why they may not be."""
+"""Called when log starts are durable, or with the reason why they may not be."""
 
 _logger = repeated.logger(__name__)
 
@@ -46,16 +44,16 @@ class _Retired(NamedTuple):
 class _Over(NamedTuple):
     log: PartitionLog
     log_start_offset: int
-    """What is before it goes, once that is kept. It may move on meanwhile."""
+    """The durable log start below which files go. The log may have moved on meanwhile."""
     due_ms: int
 
 
 class Retention:
-    """The rounds over all logs of a directory; times are monotonic but where they say `wall`.
+    """The retention rounds of one directory; times are monotonic unless named `wall`, in ms.
 
-    Nothing goes that is not below the `high_watermark` of its topic and partition. Files are
-    removed by `remove`, and log starts made durable by `keep`, which calls back; both may take
-    their time. If they are not given it is done in place.
+    Only records below `high_watermark` of the partition are deleted. `remove` removes files, and
+    `keep` makes log starts durable and calls back; both may work in the background. Without
+    them, the work is done at once.
     """
 
     def __init__(
@@ -75,24 +73,24 @@ class Retention:
         interval_ms = directory.config.retention_check_interval_ms
         self._checked_ms = now_ms - max(interval_ms - FIRST_CHECK_MS, 0)
         self._round: deque[tuple[str, int]] = deque()
-        """Topic and partition of what this round has still to look at."""
+        """The partitions that this round still has to examine."""
         self._retired: list[_Retired] = []
-        """A heap."""
+        """A heap by due time."""
         self._keeping = 0
-        """How often log starts are being kept just now."""
+        """How many writes of log starts are in progress."""
         self._shortened = 0
-        """Logs that this round has taken files out of, so far."""
+        """The logs from which this round has removed files so far."""
         self._files_out = 0
 
     def next_deadline_ms(self) -> int:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         if self._round:
             return self._checked_ms
         check_ms = self._checked_ms + self._directory.config.retention_check_interval_ms
         return min(check_ms, self._retired[0].due_ms) if self._retired else check_ms
 
     def tick(self, *, now_ms: int, wall_ms: int) -> None:
-        """Do some of what is due. Trouble with the disk is logged; the next round tries again."""
+        """Do a portion of what is due. Disk errors are logged; the next round tries again."""
         steady_ms = self._time.wall_ms(now_ms=now_ms, wall_ms=wall_ms)
         interval_ms = self._directory.config.retention_check_interval_ms
         if not self._round and now_ms >= self._checked_ms + interval_ms:
@@ -110,7 +108,7 @@ class Retention:
             self._remove(due)
 
     def take_over(self, paths: Iterable[str], due_ms: int) -> None:
-        """Remove these files, too, when it is time."""
+        """Remove these files too, at `due_ms`."""
         for path in paths:
             heappush(self._retired, _Retired(due_ms, path))
 
@@ -122,6 +120,13 @@ class Retention:
             log = None if topic is None else topic.partitions.get(number)
             if topic is None or log is None:
                 continue  # It was deleted since the round began.
+            # The steps, as a crash may come between any two:
+            # 1. `_expire` moves the log start in memory: readers can't go below it any more.
+            # 2. `keep` makes the start durable. A crash before it deletes nothing.
+            # 3. `_retire` renames the files. A crash before it leaves files below the log start,
+            #    which the next opening removes.
+            # 4. `_remove` deletes the files after `file.delete.delay.ms`: a Fetch response that
+            #    sends from the file may still be on its way.
             if self._expire(name, number, now_ms=now_ms, wall_ms=wall_ms):
                 due_ms = now_ms + topic.config.file_delete_delay_ms
                 over.append(_Over(log, log.log_start_offset, due_ms))
@@ -131,10 +136,10 @@ class Retention:
         self._tell()
 
     def _tell(self) -> None:
-        """Say what a round has come to, once it is over."""
+        """Log what a round has removed, once it is complete."""
         if self._shortened and not self._keeping and not self._round:
             _logger.info(
-                "retention: %d files of %d partitions are over", self._files_out, self._shortened
+                "retention: removed %d files of %d partitions", self._files_out, self._shortened
             )
             self._shortened = self._files_out = 0
 
@@ -149,14 +154,14 @@ class Retention:
     def _on_kept(self, over: list[_Over], failure: StreamlogError | None) -> None:
         self._keeping -= 1
         if failure is not None:
-            _logger.warning("nothing is removed, as log starts can't be kept: %s", failure)
+            _logger.warning("no files are removed, as log starts can't be written: %s", failure)
         else:
             for each in over:
                 self._retire(each)
         self._tell()
 
     def _expire(self, name: str, number: int, *, now_ms: int, wall_ms: int) -> bool:
-        """Whether there are files to be taken out of the log."""
+        """Whether files of the log can be removed."""
         log = self._directory.log(name, number)
         log.producers.forget_silent(
             end_offset=log.log_end_offset,
@@ -167,7 +172,7 @@ class Retention:
         try:
             log.expire(high_watermark=high_watermark, wall_ms=wall_ms, now_ms=now_ms)
         except StreamlogError as error:
-            _logger.warning("%s: what is over can't be found out: %s", log.name, error)
+            _logger.warning("%s: expired segments can't be determined: %s", log.name, error)
             return False
         return log.has_expired_files
 
@@ -176,9 +181,9 @@ class Retention:
         try:
             paths = log.retire(kept_start=over.log_start_offset)
         except StreamlogError as error:
-            _logger.warning("%s: files that are over can't be taken out: %s", log.name, error)
+            _logger.warning("%s: expired files can't be renamed: %s", log.name, error)
             return
-        _logger.debug("%s: begins at offset %d now", log.name, log.log_start_offset)
+        _logger.debug("%s: begins at offset %d", log.name, log.log_start_offset)
         self._shortened += 1
         self._files_out += len(paths)
         self.take_over(paths, over.due_ms)

@@ -1,17 +1,16 @@
 """Validator: which batches a log accepts (after Kafka's LogValidator).
 
-A client sends batches that are already encoded, and the log keeps their bytes. So everything that
-later readers rely on is checked here, once: format, CRC, size, the record count against the
-offsets that the batch takes, and the records themselves, which are scanned (`records.record_scan`)
-and decompressed if need be, up to the topic's `max.decompressed.bytes`. `prepare` does everything
-that needs no offset, so a thread can run it before the append. `validate_copies` checks batches
-that another log has given their offsets. If `compression.type` is not `producer`, batches in
-another codec are decompressed, checked and compressed again; records and all other header fields
-stay.
+A client sends batches that are already encoded, and the log keeps their bytes. So this module
+checks, once, everything that readers rely on: format, CRC, size, the record count against the
+offsets of the batch, and the records themselves, which are scanned (`records.record_scan`) and if
+necessary decompressed, up to the topic's `max.decompressed.bytes`. `prepare` does everything that
+needs no offset, so a thread can run it before the append. `validate_copies` checks batches that
+have offsets from another log. If `compression.type` is not `producer`, batches with another codec
+are decompressed, checked and compressed again; records and all other header fields stay.
 
 Rules of this module: a large batch is scanned in parts, so that a scan in a thread never holds the
-interpreter for long; only a batch that is refused is decoded, to name its bad records; a batch
-that can't be read is never recompressed, because the new checksum would make it look sound.
+interpreter for long; a batch is decoded only if it is refused, to name its bad records; an
+unreadable batch is never recompressed, because the new checksum would make it look sound.
 
 Not done here: producer sequences (`log.producer_states`) and the append (`log.partition_log`).
 """
@@ -49,46 +48,46 @@ from streamlog.records.record_scan import RecordScan
 
 
 class AppendOrigin(Enum):
-    """Where batches come from, and what they are checked for."""
+    """The origin of batches, which decides what they are checked for."""
 
     CLIENT = "client"
-    """One that has begun no transaction."""
+    """A client without an open transaction."""
     TRANSACTION = "transaction"
-    """One that has begun a transaction here, as its coordinator knows."""
+    """A client whose transaction the coordinator has confirmed."""
     COORDINATOR = "coordinator"
-    """The broker itself: what it writes for a producer has no sequence numbers."""
+    """The broker: batches that it writes for a producer have no sequence numbers."""
     COPY = "copy"
-    """Another log."""
+    """Another log: batches have their offsets."""
 
 
 class AppendResult(NamedTuple):
-    """Where a client's batches are in the log."""
+    """The offsets of a client's batches in the log."""
 
     base_offset: int
     last_offset: int
     log_append_time_ms: int
-    """-1: records keep the time that their producer gave them."""
+    """-1 if records keep the timestamps of their producer."""
     size_bytes: int
-    """So much longer is the log; 0: the batch had been appended before, at these offsets."""
+    """Bytes added to the log; 0 for a duplicate, which is at these offsets already."""
 
     @property
     def duplicate(self) -> bool:
-        """Whether the batch was there already, and was not appended again."""
+        """Whether the batch is a duplicate that was not appended again."""
         return self.size_bytes == 0
 
 
 INVALID_RECORD: Final = 87
 INVALID_TIMESTAMP: Final = 32
 SCAN_RECORDS: Final = 16 * 1024
-"""Records that are scanned at a time: well below a millisecond."""
+"""Records per step of a scan, which takes well below a millisecond."""
 PLAIN_BYTES_MAX: Final = 1024 * 1024
-"""Batches up to this size are scanned at once if they are not compressed."""
+"""Uncompressed batches up to this size are scanned in one step."""
 RECORD_ERRORS_MAX: Final = 1_000
-"""Bad records that one answer names."""
+"""Bad records that one response names."""
 
 
 class RecordRules(NamedTuple):
-    """What a topic asks of the records of a batch."""
+    """What a topic requires of the records of a batch."""
 
     needs_keys: bool
     oldest_ms: int
@@ -97,7 +96,7 @@ class RecordRules(NamedTuple):
 
     @classmethod
     def of(cls, config: TopicConfig, wall_ms: int | None) -> RecordRules:
-        """The rules of a topic at that time; without a time, timestamps have no bounds."""
+        """Return a topic's rules at `wall_ms`; without a time, timestamps have no bounds."""
         oldest_ms, newest_ms = 0, LONG_MAX
         if wall_ms is not None and config.message_timestamp_type != LOG_APPEND_TIME:
             oldest_ms = max(wall_ms - config.message_timestamp_before_max_ms, 0)
@@ -106,23 +105,24 @@ class RecordRules(NamedTuple):
 
 
 def validate_records(batch: RecordBatch, rules: RecordRules) -> RecordScan:
-    """The scan of a batch whose records are sound and what the topic asks for.
+    """Scan a batch, and check that its records are sound and what the topic requires.
 
     Raises:
-        RecordsRefused: they are not; names the bad records as far as they can be told apart.
+        RecordsRefused: they are not; it names the bad records as far as possible.
     """
     scan = _scanned(batch, rules)
     no_key = rules.needs_keys and scan.keyless > 0
     if no_key or scan.oldest_ms < rules.oldest_ms or scan.newest_ms > rules.newest_ms:
+        # Only now decode the batch: the scan has no record numbers for these.
         raise _refusal(batch.records(), rules)
     return scan
 
 
 def check_newest(batch: RecordBatch, rules: RecordRules) -> None:
-    """Judge a batch by the newest timestamp in its header.
+    """Check a batch by the maximum timestamp in its header.
 
     Raises:
-        RecordsRefused: it is later than the topic takes.
+        RecordsRefused: it is later than the topic accepts.
     """
     newest_ms = batch.max_timestamp_ms
     if newest_ms > rules.newest_ms:
@@ -132,7 +132,7 @@ def check_newest(batch: RecordBatch, rules: RecordRules) -> None:
 
 
 def decompress_records(batch: RecordBatch, size_bytes_max: int) -> bytes:
-    """The decompressed records of a batch, all of them sound.
+    """Return the decompressed records of a batch, all of them sound.
 
     Raises:
         CorruptData: they are malformed, or take more than `size_bytes_max` bytes.
@@ -143,7 +143,7 @@ def decompress_records(batch: RecordBatch, size_bytes_max: int) -> bytes:
 
 
 def unreadable_reason(batch: RecordBatch) -> str:
-    """Why nobody can read the records of a batch whose checksum is right; empty if they can."""
+    """Return why the records of a batch with a correct CRC are unreadable; "" if they are not."""
     if batch.record_count == 0 and batch.size_bytes == HEADER_BYTES:
         return ""
     if not 0 <= batch.record_count <= RECORDS_MAX:
@@ -156,7 +156,7 @@ def unreadable_reason(batch: RecordBatch) -> str:
 
 
 def scan_all(scan: RecordScan, records: bytes) -> None:
-    """Scan `records`, part after part.
+    """Scan `records`, part by part.
 
     Raises:
         CorruptData: they are malformed.
@@ -168,11 +168,13 @@ def scan_all(scan: RecordScan, records: bytes) -> None:
 def _scanned(batch: RecordBatch, rules: RecordRules) -> RecordScan:
     if batch.record_count > RECORDS_MAX:
         raise RecordsRefused(
-            f"a batch holds {batch.record_count} records; at most {RECORDS_MAX} are taken",
+            f"a batch holds {batch.record_count} records; at most {RECORDS_MAX} are accepted",
             code=INVALID_RECORD,
         )
     scan = RecordScan(batch)
     bytes_max = max(rules.decompressed_bytes_max, batch.size_bytes)
+    # A batch that was accepted compressed may not expand beyond the bound; one that is not
+    # compressed is as large as it is.
     try:
         if batch.codec is Compression.NONE and batch.size_bytes <= PLAIN_BYTES_MAX:
             scan.read_plain(batch)
@@ -188,7 +190,8 @@ def _scanned(batch: RecordBatch, rules: RecordRules) -> RecordScan:
             code=INVALID_RECORD,
         ) from error
     except CorruptData as error:
-        # In a plain batch the scan has come to the record; what can't be decompressed has none.
+        # In a plain batch, the scan has reached the bad record. If decompression failed, no record
+        # can be named.
         is_plain = batch.codec is Compression.NONE
         raise _malformed(scan, batch, error, is_named=is_plain) from error
     try:
@@ -222,7 +225,7 @@ def _refusal(records: list[LogRecord], rules: RecordRules) -> RecordsRefused:
             code = INVALID_TIMESTAMP
             errors[number] = (
                 f"its timestamp {_shown(record.timestamp_ms)} is earlier than"
-                f" {_shown(rules.oldest_ms)}, the earliest that the topic takes now"
+                f" {_shown(rules.oldest_ms)}, the earliest that the topic accepts now"
                 " (message.timestamp.before.max.ms)"
             )
         if len(errors) == RECORD_ERRORS_MAX:
@@ -237,12 +240,12 @@ def _refusal(records: list[LogRecord], rules: RecordRules) -> RecordsRefused:
 def _too_late(timestamp_ms: int, rules: RecordRules) -> str:
     return (
         f"timestamp {_shown(timestamp_ms)} is later than {_shown(rules.newest_ms)}, the latest that"
-        " the topic takes now (message.timestamp.after.max.ms)"
+        " the topic accepts now (message.timestamp.after.max.ms)"
     )
 
 
 def _shown(timestamp_ms: int) -> str:
-    """As it is, and for people where there is such a date."""
+    """Format a timestamp as a number, and as a date if there is one."""
     if timestamp_ms > TIMESTAMP_MS_MAX:
         return str(timestamp_ms)
     return f"{timestamp_ms} ({moment(timestamp_ms):%Y-%m-%d %H:%M:%S} UTC)"
@@ -261,11 +264,11 @@ _UINT32 = struct.Struct(">I")
 def recompress(
     data: bytearray | memoryview, batches: list[RecordBatch], config: TopicConfig
 ) -> tuple[bytearray | memoryview, list[RecordBatch]]:
-    """Batches and the bytes that they are views of, which are new ones if they had to change.
+    """Return batches and the bytes that hold them; both are new if a batch was recompressed.
 
     Raises:
-        CorruptMessage: a batch does not hold the records that it should.
-        MessageTooLarge: compressed as the topic wants it, a batch is larger than it takes.
+        CorruptMessage: a batch does not contain the records that its header claims.
+        MessageTooLarge: after recompression, a batch is larger than the topic accepts.
     """
     if config.compression_type == AS_PRODUCED:
         return data, batches
@@ -309,7 +312,7 @@ def _rewritten(
 
 
 def _records(batch: RecordBatch, bytes_max: int) -> bytes:
-    """The bytes of the records, uncompressed and sound."""
+    """Return the uncompressed bytes of the records, which are sound."""
     try:
         return decompress_records(batch, max(bytes_max, batch.size_bytes))
     except CorruptData as error:
@@ -317,7 +320,7 @@ def _records(batch: RecordBatch, bytes_max: int) -> bytes:
 
 
 def _with(batch: RecordBatch, records: bytes, codec: Compression) -> bytearray:
-    """A batch with other bytes for its records."""
+    """Return a copy of a batch with other bytes as its records."""
     rewritten = bytearray(batch.data[:HEADER_BYTES])
     rewritten += records
     _INT32.pack_into(rewritten, _LENGTH_AT, len(rewritten) - _NOT_IN_LENGTH)
@@ -339,7 +342,7 @@ _MAGIC_AT = 16
 
 
 class Prepared(NamedTuple):
-    """Batches of a client that may be appended as soon as their turn comes."""
+    """Validated batches of a client, ready to be appended."""
 
     data: bytearray | memoryview
     batches: list[RecordBatch]
@@ -352,14 +355,14 @@ def prepare(
     wall_ms: int | None,
     origin: AppendOrigin = AppendOrigin.TRANSACTION,
 ) -> Prepared:
-    """Check the batches in `data`, and compress them as the topic wants it.
+    """Validate the batches in `data`, and compress them as the topic requires.
 
-    Without `wall_ms` timestamps are taken as they are.
+    Without `wall_ms`, any timestamp is accepted.
 
     Raises:
-        CorruptMessage: bytes have changed on the way, or the last batch is cut off.
-        MessageTooLarge: a batch is larger than the topic takes.
-        RecordsRefused: records are malformed, or not what the topic takes.
+        CorruptMessage: bytes have changed in transit, or the last batch is cut off.
+        MessageTooLarge: a batch is larger than the topic accepts.
+        RecordsRefused: records are malformed, or the topic does not accept them.
         LogError: with Kafka's code, a client must not send such a batch.
     """
     batches = validate(
@@ -373,7 +376,7 @@ def prepare(
 
 
 def check_transactional(batches: Iterable[RecordBatch]) -> None:
-    """Refuse batches of a transaction from a client that has not begun one here.
+    """Refuse transactional batches from a client without an open transaction here.
 
     Raises:
         LogError: INVALID_TXN_STATE.
@@ -390,13 +393,13 @@ def validate(
     transactional: bool = False,
     numbered: bool = True,
 ) -> list[RecordBatch]:
-    """The batches in `data`, each of which a client may append.
+    """Split `data` into batches, and check each as a client's.
 
-    Only with `transactional` they may belong to a transaction: the caller knows that one was
-    begun here. Without `numbered` they need no sequence numbers.
+    Transactional batches need `transactional`: the caller knows that a transaction is open here.
+    Without `numbered`, batches need no sequence numbers.
 
     Raises:
-        CorruptMessage: bytes have changed on the way, or the last batch is cut off.
+        CorruptMessage: bytes have changed in transit, or the last batch is cut off.
         MessageTooLarge: a batch is larger than `max_message_bytes`.
         LogError: with Kafka's code, a client must not send such a batch.
     """
@@ -416,16 +419,16 @@ def validate(
 
 
 def validate_copies(data: bytearray | memoryview, *, next_offset: int) -> list[RecordBatch]:
-    """The batches in `data`, which have their offsets and continue a log at `next_offset`.
+    """Split `data` into batches that have offsets, and check that they continue at `next_offset`.
 
     Raises:
-        CorruptMessage: bytes have changed on the way, or the offsets leave a gap.
+        CorruptMessage: bytes have changed in transit, or the offsets leave a gap.
     """
     batches = _split(data)
     for batch in batches:
         if batch.base_offset != next_offset or batch.last_offset_delta < 0:
             raise CorruptMessage(
-                f"a copied batch begins at offset {batch.base_offset}, {next_offset} is due"
+                f"a copied batch begins at offset {batch.base_offset} instead of {next_offset}"
             )
         next_offset = batch.next_offset
     return batches
@@ -434,9 +437,9 @@ def validate_copies(data: bytearray | memoryview, *, next_offset: int) -> list[R
 def stamp(
     data: bytearray | memoryview, batches: Iterable[RecordBatch], *, wall_ms: int
 ) -> list[RecordBatch]:
-    """Give the batches in `data` the time at which they are written (LogAppendTime).
+    """Set the time of the append in the batches of `data` (LogAppendTime).
 
-    Readers take it for every record of the batch; the CRC covers it and is computed anew.
+    Readers use it for every record of a batch. The CRC covers it, so it is computed again.
     """
     position = 0
     stamped = []
@@ -450,7 +453,7 @@ def stamp(
 
 
 def _reseal(data: bytearray | memoryview, position: int, size_bytes: int) -> RecordBatch:
-    """The batch at `position`, whose header has changed, with a CRC that says it is right so."""
+    """Return the batch at `position`, whose header has changed, with a new CRC."""
     with memoryview(data) as view:
         crc = crc32c(view[position + _ATTRIBUTES_AT : position + size_bytes])
     _UINT32.pack_into(data, position + _CRC_AT, crc)
@@ -458,7 +461,7 @@ def _reseal(data: bytearray | memoryview, position: int, size_bytes: int) -> Rec
 
 
 def is_checked(config: TopicConfig) -> bool:
-    """Whether the records of batches are looked at."""
+    """Whether the records of batches are scanned."""
     return (
         config.validate_records
         or config.compacts
@@ -473,15 +476,18 @@ def validate_batches(
     config: TopicConfig,
     wall_ms: int | None,
 ) -> list[RecordBatch]:
-    """The batches in `data`, whose records are sound and what the topic asks for.
+    """Check that the records in `batches`, which lie in `data`, are what the topic accepts.
 
-    Each has its newest timestamp in the header, which indexes and retention go by. Where records
-    are not looked at, the header is taken at its word.
+    Returns the batches with the true maximum timestamp in each header, because indexes and
+    retention rely on it. If the topic's records are not scanned, the header is trusted.
+
 
     Raises:
         RecordsRefused: a batch is refused.
     """
     rules = RecordRules.of(config, wall_ms)
+    # The producer set the header's maximum; a wrong one would mislead the time index and
+    # retention. Correct it, and compute the CRC again.
     if not is_checked(config):
         for batch in batches:
             check_newest(batch, rules)
@@ -506,7 +512,7 @@ def _split(data: bytearray | memoryview) -> list[RecordBatch]:
         if len(data) - position > _MAGIC_AT and data[position + _MAGIC_AT] != _MAGIC:
             raise LogError(
                 f"a message of format v{data[position + _MAGIC_AT]} was sent; only record batches"
-                " of format v2 are taken",
+                " of format v2 are accepted",
                 code=INVALID_RECORD,
             )
         try:
@@ -540,26 +546,27 @@ def _check_client(batch: RecordBatch, *, transactional: bool) -> None:
     if batch.is_transactional and not (transactional and batch.producer_id >= 0):
         raise _no_transaction()
     if batch.size_bytes == HEADER_BYTES:
-        raise LogError("a batch claims records and has none", code=INVALID_RECORD)
+        raise LogError("a batch claims records and contains none", code=INVALID_RECORD)
 
 
 def _no_transaction() -> LogError:
     return LogError(
-        "a batch belongs to a transaction, and none was begun here", code=INVALID_TXN_STATE
+        "a batch belongs to a transaction that is not open in this partition",
+        code=INVALID_TXN_STATE,
     )
 
 
 def _check_numbered(batch: RecordBatch, *, alone: bool) -> None:
-    """An idempotent producer numbers its batches and sends them one at a time."""
+    """Check the sequence number of an idempotent producer's batch, which must be the only one."""
     if batch.base_sequence < 0 or batch.producer_epoch < 0:
         raise LogError(
-            f"producer {batch.producer_id} sent sequence {batch.base_sequence} in epoch"
+            f"producer {batch.producer_id} sent sequence number {batch.base_sequence} in epoch"
             f" {batch.producer_epoch}: neither may be negative",
             code=INVALID_RECORD,
         )
     if not alone:
         raise LogError(
-            f"producer {batch.producer_id} sent several batches for one partition at once",
+            f"producer {batch.producer_id} sent several batches for one partition in one request",
             code=INVALID_RECORD,
         )
 
@@ -567,7 +574,7 @@ def _check_numbered(batch: RecordBatch, *, alone: bool) -> None:
 def assign_offsets(
     data: bytearray | memoryview, batches: Iterable[RecordBatch], offset: int, leader_epoch: int
 ) -> None:
-    """Give the batches in `data` their places in a log, one behind the other from `offset` on."""
+    """Set offsets from `offset` on, and the leader epoch, in the batches of `data`."""
     position = 0
     for batch in batches:
         place_batch(memoryview(data)[position:] if position else data, offset, leader_epoch)

@@ -201,7 +201,7 @@ def test_what_nobody_knows_is_set_aside_and_never_looked_at_again(
     directory.set_aside("a")
     caplog.clear()
     directory = killed(files)
-    assert f"2 folders with {len(content)} bytes in /data are kept aside" in caplog.text
+    assert f"2 folders with {len(content)} bytes in /data belong to topics" in caplog.text
     assert "rm -r /data/*-stray" in caplog.text
     assert list(directory.topics) == []
     assert len(folders(files)) == 2
@@ -490,7 +490,7 @@ def test_a_reader_stops_before_a_write_in_progress(files: MemoryFiles) -> None:
 
 
 def test_a_reader_needs_a_log(files: MemoryFiles, tmp_path: Path) -> None:
-    with pytest.raises(LogDirectoryLost, match="is no data directory"):
+    with pytest.raises(LogDirectoryLost, match="is not a data directory"):
         LogDirectory.open("/data", files=files, read_only=True)
     with pytest.raises(LogDirectoryLost):
         LogDirectory.open(str(tmp_path), read_only=True)

@@ -327,7 +327,7 @@ def test_a_round_is_told_in_one_line(
             later.pop(0)(None)
         time.pass_ms(INTERVAL_MS)
     assert caplog.messages == [
-        f"retention: {3 * 2 * LOGS_AT_ONCE} files of {2 * LOGS_AT_ONCE} partitions are over"
+        f"retention: removed {3 * 2 * LOGS_AT_ONCE} files of {2 * LOGS_AT_ONCE} partitions"
     ]
     directory.close()
 

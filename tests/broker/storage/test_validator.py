@@ -92,7 +92,7 @@ def test_copies_continue_the_log() -> None:
     place_batch(data, 10, 0)
     assert validate_copies(data, next_offset=10)[0].next_offset == 12
     for other in (9, 11):
-        with pytest.raises(CorruptMessage, match="is due"):
+        with pytest.raises(CorruptMessage, match="instead of"):
             validate_copies(data, next_offset=other)
 
 

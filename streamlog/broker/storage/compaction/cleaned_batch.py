@@ -1,12 +1,13 @@
-"""Batches as a cleaning writes them: fewer records, the same place in the log (KIP-534).
+"""Batches as a cleaning writes them: fewer records, the same offsets (KIP-534).
 
-A batch that loses records keeps its offsets, its sequence numbers and its codec; the bytes of
-the records that stay are copied, not encoded anew. The first cleaning that meets a tombstone
-writes down until when it stays: in the batch's base timestamp, with bit 6 of the attributes
-saying so; the records' own times, which are told relative to that, stay what they were.
-Rule of the file: no offset goes missing. Where Kafka leaves a gap between batches there is a
-batch without records here that spans it, legal for every client, so that a scan can go on
-taking a gap for damage.
+A batch that loses records keeps its offsets, its sequence numbers and its codec; the bytes of the
+remaining records are copied, not encoded again. The first cleaning that finds a tombstone writes
+the time until which it stays: it goes into the batch's base timestamp, and bit 6 of the attributes
+says so. The records' timestamps, which are relative to the base, are adjusted to stay the same.
+
+Rule of the file: no offset goes missing. Where Kafka leaves a gap between batches, this log has a
+batch without records that spans it. It is legal for every client, and a scan can treat each gap as
+damage.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from streamlog.records.compression import Compression, compress, decompress
 from streamlog.records.varint import append_varint, read_varint, read_varlong
 
 DELETE_HORIZON = 0x40
-"""Attribute: the base timestamp is when tombstones and markers in the batch may go."""
+"""Attribute: the base timestamp is the delete horizon of the batch (KIP-534)."""
 
 SLICE_RECORDS = 250
 SLICE_BYTES = 256 * 1024
-"""Decoded at a time: about half a millisecond."""
+"""Bytes per decoding step, which takes about half a millisecond."""
 
 _CODEC_BITS = 0x07
 _TRANSACTIONAL = 0x10
@@ -47,10 +48,10 @@ _PADDING = bytes(64)
 
 
 class Unpacked:
-    """The records of one batch, decoded by the slice; `payload` is what `decompressed` returns.
+    """The records of one batch, decoded in slices; `payload` is the result of `decompressed`.
 
-    First `slices`, to the end; then `copied` or `moved`, by the slice if it has to be, gives the
-    bytes of those records that stay, and `sealed` makes a batch of them.
+    First iterate over `slices`; then `copied` or `moved`, by slice if needed, return the bytes of
+    the records that stay, and `sealed` makes a batch of them.
     """
 
     def __init__(self, batch: RecordBatch, payload: bytes) -> None:
@@ -58,17 +59,17 @@ class Unpacked:
         self._size_bytes = len(payload)
         self._data = payload + _PADDING
         self._ends = [0]
-        """Where records end, from the beginning of the payload on."""
+        """The ends of records, relative to the payload's beginning."""
 
     def slices(self) -> Iterator[list[LogRecord]]:
-        """The records in order, some hundred at a time.
+        """Iterate over the records in order, some hundred at a time.
 
         Raises:
-            CorruptData: they are malformed.
+            CorruptData: the records are malformed.
         """
         left = self.batch.record_count
         if not 0 <= left <= min(RECORDS_MAX, self._size_bytes):
-            raise CorruptData(f"{left} records are claimed by the {self._place}")
+            raise CorruptData(f"the {self._place} claims {left} records")
         previous = self.batch.base_offset - 1
         while left:
             records = self._decoded(left)
@@ -81,11 +82,12 @@ class Unpacked:
             raise CorruptData(f"bytes follow the last record of the {self._place}")
 
     def copied(self, kept: Sequence[bool], numbers: range) -> list[memoryview]:
-        """The bytes of those of the records with these numbers that are kept, as they are."""
+        """Return the bytes of the kept records among these numbers, unchanged."""
         view, ends = memoryview(self._data), self._ends
         parts: list[memoryview] = []
         begin: int | None = None
         for number in numbers:
+            # Neighbours are copied as one piece: `begin` is the first of the current run.
             if kept[number]:
                 begin = ends[number] if begin is None else begin
             elif begin is not None:
@@ -96,7 +98,7 @@ class Unpacked:
         return parts
 
     def moved(self, kept: Sequence[bool], numbers: range, *, by_ms: int) -> bytes:
-        """The same, with their times told relative to a base that is later by so much."""
+        """Return the bytes of the kept records, relative to a base timestamp `by_ms` later."""
         data, ends = self._data, self._ends
         out = bytearray()
         for number in numbers:
@@ -118,7 +120,7 @@ class Unpacked:
         max_ms: int,
         record_count: int,
     ) -> bytes:
-        """The batch with these bytes for its records, the newest of which has time `max_ms`."""
+        """Return the batch with these bytes as its records; `max_ms` is their maximum timestamp."""
         batch = self.batch
         attributes, base_ms = batch.attributes, batch.base_timestamp_ms
         if horizon_ms is not None:
@@ -157,7 +159,7 @@ class Unpacked:
 
 
 def decompressed(batch: RecordBatch) -> bytes:
-    """The bytes of a batch's records.
+    """Return the bytes of a batch's records.
 
     Raises:
         CorruptData: they can't be decompressed, or are too many.
@@ -169,7 +171,7 @@ def decompressed(batch: RecordBatch) -> bytes:
 
 
 def with_horizon(batch: RecordBatch, horizon_ms: int) -> bytes:
-    """A small batch with all of its records, which may go at `horizon_ms`.
+    """Return a small batch with all its records and a delete horizon.
 
     Raises:
         CorruptData: its content is malformed.
@@ -183,14 +185,15 @@ def with_horizon(batch: RecordBatch, horizon_ms: int) -> bytes:
 
 
 def delete_horizon_ms(batch: RecordBatch) -> int | None:
-    """When the tombstones of a batch may go; None before a cleaning has met them."""
+    """Return the time at which tombstones of a batch may be removed; None before a cleaning."""
     return batch.base_timestamp_ms if batch.attributes & DELETE_HORIZON else None
 
 
 def emptied(batch: RecordBatch) -> bytes:
-    """The batch without its records: it tells the offsets, and the producer's sequence or epoch.
+    """Return the batch without records: it keeps offsets, and the producer's sequence or epoch.
 
-    Data is in no transaction any more: its marker may go, and nobody shall wait for one.
+    A data batch loses its transactional bit, because its marker may be removed, and a reader must
+    not wait for one.
     """
     attributes = batch.attributes & ~(_CODEC_BITS | DELETE_HORIZON)
     if not batch.is_control:
@@ -199,10 +202,10 @@ def emptied(batch: RecordBatch) -> bytes:
 
 
 def filler(first_offset: int, last_offset: int, leader_epoch: int) -> bytes:
-    """A batch without records that spans these offsets.
+    """Return a batch without records that spans these offsets.
 
     Raises:
-        CorruptData: they are more than a batch can span.
+        CorruptData: one batch can't span so many offsets.
     """
     delta = last_offset - first_offset
     if not 0 <= delta < 2**31:
@@ -237,5 +240,6 @@ def _packed(base_offset: int, leader_epoch: int, fields: tuple[int, ...], payloa
     out = bytearray(HEADER_BYTES) + payload
     prefix = (base_offset, len(out) - _LENGTH_FROM, leader_epoch, _MAGIC)
     _HEADER.pack_into(out, 0, *prefix, 0, *fields)
+    # Packed twice: the CRC covers what follows it in the header.
     _HEADER.pack_into(out, 0, *prefix, crc32c(memoryview(out)[_CRC_FROM:]), *fields)
     return bytes(out)

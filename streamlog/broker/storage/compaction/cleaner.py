@@ -1,13 +1,14 @@
 """Cleaner: compacts the logs of a directory in the background, one at a time.
 
-The broker's timer calls `run`, which works for a few milliseconds and says when to be called
-again: decisions stay on the loop, where state needs no locks, and a request waits for a slice at
-most. What opens, reads, writes, syncs or compresses is done as jobs by a thread, and the cleaner
-goes on when that has ended. After a slice there is a pause as long as the slice, longer if
-`log.cleaner.io.max.bytes.per.second` asks for it: it takes half of the loop's time at most.
-The dirtiest log is next. A log that is found damaged is left alone until the next opening.
-Rule of the file: nothing that goes wrong in a cleaning reaches the broker; it is logged, and
-the log in question says for itself if its disk has failed.
+The broker's timer calls `run`, which works for a few milliseconds and says when to call it again.
+Decisions stay in the event loop, where state needs no locks, and a request waits for one slice at
+most. Opening, reading, writing, syncing and compressing are jobs of a thread, and the cleaner
+continues when they have ended. After a slice it pauses for as long as the slice took, or longer to
+respect `log.cleaner.io.max.bytes.per.second`, so it uses at most half of the loop's time.
+
+The log with the highest dirty ratio is next. A log that is found damaged is left alone until the
+next opening. Rule of the file: an error in a cleaning never reaches the broker; it is logged, and
+the log itself reports that its disk has failed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from streamlog.clock import Clock
 
 SLICE_MS = 3
-"""Worked at a time, and then until the step ends that is under way."""
+"""The length of a slice; a step that is running then ends first."""
 PAUSE_MS_MIN = 1
 
 _logger = repeated.logger(__name__)
@@ -41,14 +42,14 @@ class _Candidate(NamedTuple):
 
 
 class Cleaner:
-    """Compacts what is in `directory`.
+    """Compacts the logs in `directory`.
 
     Args:
-        directory: its logs.
-        clock: both times.
-        stable_offset: up to where all is decided in a partition, by topic and number.
-        on_over: takes paths of files that were replaced, to be removed in so many milliseconds.
-        thread: does the jobs; without it they are done in place.
+        directory: the logs.
+        clock: monotonic and wall time.
+        stable_offset: returns a partition's last stable offset, by topic and number.
+        on_over: takes the paths of replaced files, to be removed after the given milliseconds.
+        thread: runs the jobs; without it they run in place.
         on_job_done: called when a job has ended and `next_due_ms` is known again.
     """
 
@@ -63,7 +64,7 @@ class Cleaner:
         on_job_done: Callable[[], None] | None = None,
     ) -> None:
         self.unreadable_batches = 0
-        """That cleanings have left as they are, since the start; each cleaning counts them."""
+        """Batches that cleanings could not read and left unchanged; counted by each cleaning."""
         self._directory = directory
         self._clock = clock
         self._stable_offset = stable_offset
@@ -78,7 +79,7 @@ class Cleaner:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When to call `run` again; None while a job is under way."""
+        """When to call `run` again; None while a job is running."""
         if self._job is not None:
             return None
         if self._idle_since_ms is None:
@@ -86,7 +87,7 @@ class Cleaner:
         return self._idle_since_ms + self._directory.config.log_cleaner_backoff_ms
 
     def run(self) -> None:
-        """Do a slice of work, or look whether there is any. Not while a job is under way."""
+        """Do a slice of work, or search for work. Don't call it while a job is running."""
         begun_ms = now_ms = self._clock.now_ms()
         self._idle_since_ms = None
         if not self._directory.config.log_cleaner_enable:
@@ -112,7 +113,7 @@ class Cleaner:
         self._due_ms = now_ms + max(throttle_ms, now_ms - begun_ms, PAUSE_MS_MIN)
 
     def close(self) -> None:
-        """Give up what is under way; what does not count is removed. The thread has ended."""
+        """Abandon the current cleaning and remove its files. The thread must have ended."""
         self._job = None
         work, self._work = self._work, None
         if work is None:
@@ -120,7 +121,7 @@ class Cleaner:
         try:
             work.close()
         except StreamlogError as error:
-            _logger.warning("what an unfinished compaction has written stays behind: %s", error)
+            _logger.warning("files of an unfinished compaction can't be removed: %s", error)
 
     def _job_done(self) -> None:
         self._job = None
@@ -189,7 +190,7 @@ class Cleaner:
             self._on_over(cleaning.over, log.config.file_delete_delay_ms)
         result = cleaning.result
         if result is None or result.end_offset <= dirty.first_dirty_offset:
-            # An open transaction is in the way: it is another log's turn.
+            # An open transaction, or an unfilled segment, stops it: give other logs a turn.
             self._rests_until_ms[log] = (
                 self._clock.now_ms() + self._directory.config.log_cleaner_backoff_ms
             )
@@ -206,9 +207,9 @@ class Cleaner:
     def _rest(self, log: PartitionLog, error: StreamlogError) -> None:
         backoff_ms = self._directory.config.log_cleaner_backoff_ms
         if isinstance(error, CorruptData):
-            _logger.error("%s is not compacted until it is opened again: %s", log.name, error)
+            _logger.error("%s is not compacted until the broker restarts: %s", log.name, error)
             self._rests_until_ms[log] = math.inf
             return
-        if not isinstance(error, UnknownTopicOrPartition):  # which was deleted under our hands
+        if not isinstance(error, UnknownTopicOrPartition):  # It was deleted meanwhile.
             _logger.warning("compacting %s failed: %s", log.name, error)
         self._rests_until_ms[log] = self._clock.now_ms() + backoff_ms

@@ -1,16 +1,16 @@
 """Cleaning: one pass over a log that `survivors` has selected, in small steps.
 
-First the newest offsets of the dirty part's keys go into the map, as many as fit; then each group
+First the newest offsets of the dirty part's keys go into the map, as many as fit. Then each group
 of segments is rewritten (`SealedBatches` reads, `CleanedSegment` writes) and swapped in
-(`log.swap`); last, the checkpoint says how far the log is clean. Each step of `steps` takes about
-a millisecond or is a job for another thread (`disk.offload`), so the caller decides how long the
-event loop is held and how much is read and written per second. Between two steps the log may
+(`log.swap`). Last, the checkpoint records how far the log is clean. Each step of `steps` takes
+about a millisecond or is a job for another thread (`disk.offload`), so the caller decides how long
+the event loop is held and how much is read and written per second. Between two steps the log may
 grow, roll, lose its head or be deleted; no other code touches the files of a cleaning.
 
 Rules of this module: a cleaned segment has every offset of its sources, in the same order; a batch
-without records spans the batches that are gone. Damage ends the cleaning and is left as it is. A
+without records spans the batches that were removed. Damage ends the cleaning and stays as it is. A
 batch with the right checksum whose records can't be decoded was written like that: it stays, and
-the cleaning continues behind it.
+the cleaning continues after it.
 """
 
 from __future__ import annotations
@@ -56,31 +56,31 @@ if TYPE_CHECKING:
 
 
 WRITE_BYTES = 256 * 1024
-"""Written at a time."""
+"""Bytes per write."""
 WRITE_BATCHES = 500
-"""The most batches written at a time, each of which is looked at."""
+"""The most batches per write; each is examined."""
 SYNC_BYTES = 1024 * 1024
-"""Brought to disk at a time, so that no sync takes long."""
+"""Bytes per sync, so that no sync takes long."""
 
 
 class CleanedSegment:
-    """Fills `segment`, which is none of the log's yet. Everything may raise OSError."""
+    """Fills `segment`, which is not part of the log yet. Every method may raise OSError."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.changed = False
-        """Whether anything in it differs from what it was made from."""
+        """Whether the segment differs from its sources."""
         self._parts: list[bytes | memoryview] = []
         self._parts_bytes = 0
         self._unsynced_bytes = 0
         self._gap: tuple[int, int, int] | None = None
 
     def create(self) -> Steps[None]:
-        """Make the files."""
+        """Create the files."""
         yield from offload(self.segment.create)
 
     def add(self, batch: RecordBatch, data: bytes | memoryview | None) -> Steps[None]:
-        """What is left of a batch, which follows the last one."""
+        """Add the rest of a batch, which follows the last one; None if nothing is left of it."""
         if data is None:
             self._widen_gap(batch)
         else:
@@ -91,10 +91,10 @@ class CleanedSegment:
             yield from self._write()
 
     def finish(self, end_offset: int) -> Steps[None]:
-        """All of it, up to this offset, is on disk, with its indexes.
+        """Sync the segment, which has to end at `end_offset`, with its indexes.
 
         Raises:
-            CorruptData: it is not what was to be written.
+            CorruptData: it does not end there.
         """
         self._close_gap()
         yield from self._write()
@@ -103,10 +103,12 @@ class CleanedSegment:
         yield from offload(self._finish)
 
     def discard(self) -> None:
-        """Close and remove what still is under the names of something unfinished."""
+        """Close the segment, and remove its files unless they were renamed."""
         self.segment.remove()
 
     def _widen_gap(self, batch: RecordBatch) -> None:
+        # One filler for all consecutive batches that are gone, but one per leader epoch: the epoch
+        # cache is rebuilt from batches.
         epoch = batch.leader_epoch
         if self._gap is not None and self._gap[2] != epoch:
             self._close_gap()
@@ -145,6 +147,8 @@ class CleanedSegment:
             self._unsynced_bytes = 0
 
     def _finish(self) -> None:
+        # The index of aborted transactions is always written, even if empty: step 2 of a swap
+        # relies on it (see `log.swap`).
         self.segment.aborted.seal()
         self.segment.trim_indexes()
         self.segment.sync()
@@ -153,19 +157,19 @@ class CleanedSegment:
 
 
 READ_BYTES = 256 * 1024
-"""Read at a time, unless a batch is larger."""
+"""Bytes per read, unless a batch is larger."""
 BATCHES_AT_ONCE = 200
-"""Checked in one step."""
+"""Batches checked per step."""
 AHEAD_BYTES = 1024 * 1024
-"""Decompressed in one job, unless a batch is larger."""
+"""Bytes decompressed per job, unless a batch is larger."""
 
 _LENGTH_AT = slice(8, 12)
 
 
 class SealedBatches:
-    """Goes through `segment` from the batch with `offset` in it on; to be closed.
+    """Reads `segment` from the batch that contains `offset` on; close it.
 
-    Its files may be renamed or removed meanwhile.
+    The files may be renamed or removed meanwhile.
     """
 
     def __init__(self, segment: Segment, offset: int) -> None:
@@ -176,7 +180,7 @@ class SealedBatches:
         self._size_bytes = segment.size_bytes
         self._position = 0
         self._chunk = memoryview(b"")
-        """What was read of what begins at the position."""
+        """The bytes read from the current position on."""
         self._file: File | None = None
         self._batches: list[RecordBatch] = []
         self._payloads: dict[int, bytes] = {}
@@ -188,15 +192,17 @@ class SealedBatches:
             self._file = None
 
     def next(self) -> Steps[list[RecordBatch]]:
-        """The next batches, none at the end.
+        """Return the next batches; an empty list at the end.
 
         Raises:
-            CorruptData: what follows is damaged.
+            CorruptData: the segment is damaged.
             OSError: it can't be read.
         """
         self._payloads = {}
         self._batches = []
         while not self._batches and self._position < self._size_bytes:
+            # 1. Batches left in the chunk. 2. If there is none, a chunk of the usual size. 3. If it
+            #    has no whole batch, a chunk of the size that the batch's header claims.
             found = self._checked()
             if not found:
                 yield from self._read(READ_BYTES)
@@ -213,10 +219,10 @@ class SealedBatches:
         return self._batches
 
     def unpacked(self, batch: RecordBatch) -> Steps[Unpacked]:
-        """One of the batches that were returned last, decompressed.
+        """Decompress one of the batches that were returned last.
 
         Raises:
-            CorruptData: it can't be.
+            CorruptData: it can't be decompressed.
         """
         if batch.codec is Compression.NONE:
             return Unpacked(batch, decompressed(batch))
@@ -235,7 +241,7 @@ class SealedBatches:
         return self._file.read(size_bytes, self._position)
 
     def _checked(self) -> list[RecordBatch]:
-        """The whole batches in the chunk, or the first of them, which it then has no more."""
+        """Remove the whole batches from the chunk and return them, up to a limit."""
         found: list[RecordBatch] = []
         taken_bytes, next_offset = 0, self._next_offset
         try:
@@ -252,7 +258,7 @@ class SealedBatches:
         return found
 
     def _claimed_bytes(self) -> int:
-        """How long the batch is that the chunk begins with."""
+        """Return the size of the batch at the beginning of the chunk."""
         size_bytes = int.from_bytes(self._chunk[_LENGTH_AT], "big") + PREFIX_BYTES
         left_bytes = self._size_bytes - self._position
         if not HEADER_BYTES <= size_bytes <= left_bytes:
@@ -261,7 +267,7 @@ class SealedBatches:
 
     def _damaged(self, reason: str) -> CorruptData:
         return CorruptData(
-            f"{self._segment.path} is damaged behind offset {self._next_offset - 1},"
+            f"{self._segment.path} is damaged after offset {self._next_offset - 1},"
             f" at position {self._position}: {reason}"
         )
 
@@ -269,11 +275,11 @@ class SealedBatches:
 def _check(batch: RecordBatch, next_offset: int) -> None:
     batch.check_crc()
     if batch.base_offset != next_offset or batch.last_offset_delta < 0:
-        raise CorruptData(f"the batch has base offset {batch.base_offset}, {next_offset} is due")
+        raise CorruptData(f"the batch has base offset {batch.base_offset} instead of {next_offset}")
 
 
 def _payloads(batches: Sequence[RecordBatch]) -> dict[int, bytes]:
-    """The decompressed bytes of the first of them, and of others as far as that is no more work."""
+    """Decompress the first batch, and further ones up to a limit of bytes."""
     found: dict[int, bytes] = {}
     size_bytes = 0
     for batch in batches:
@@ -284,22 +290,21 @@ def _payloads(batches: Sequence[RecordBatch]) -> dict[int, bytes]:
         except CorruptData:
             if not found:
                 raise
-            break  # It may be one that nobody asks for.
+            break  # Report it when it is needed, which may be never.
         found[batch.base_offset] = payload
         size_bytes += len(payload)
     return found
 
 
 SEAL_BYTES = 32 * 1024
-"""Records of more than that are compressed as a job."""
-"""Read at a time while transactions are looked for."""
+"""Records of more bytes than this are compressed in a job."""
 INT64_MIN = -(2**63)
 
 _logger = repeated.logger(__name__)
 
 
 class Cleaned(NamedTuple):
-    """What a cleaning has done."""
+    """The result of a cleaning."""
 
     end_offset: int
     before_bytes: int
@@ -308,20 +313,21 @@ class Cleaned(NamedTuple):
 
 
 class Cleaning:
-    """One cleaning of `log`, up to where `dirty` says; `steps` does it, `result` tells.
+    """One cleaning of `log`, up to the end that `dirty` allows.
 
-    `memory_bytes` bounds the map; `wall_ms` is now, for tombstones.
+    `steps` does the work; `result` is set at its end. `memory_bytes` bounds the map of offsets;
+    `wall_ms` is the current time, for tombstones.
     """
 
     def __init__(
         self, log: PartitionLog, dirty: Dirtiness, *, memory_bytes: int, wall_ms: int
     ) -> None:
         self.result: Cleaned | None = None
-        """Once the steps have come to their end."""
+        """Set when the steps have ended."""
         self.unreadable: dict[int, int] = {}
-        """Batches whose records can't be read: first and next offset. They stay as they are."""
+        """First and next offset of batches that can't be read. They stay unchanged."""
         self.over: list[str] = []
-        """Paths of files that were replaced so far, to be removed later."""
+        """Paths of files replaced so far, to be removed later."""
         self._log = log
         self._first_offset = dirty.first_dirty_offset
         self._end_offset = dirty.end_offset
@@ -335,12 +341,12 @@ class Cleaning:
         self._before_bytes = self._after_bytes = 0
 
     def steps(self) -> Steps[None]:
-        """Clean, a step at a time; to give it up, close the iterator.
+        """Iterate over the steps of the cleaning; close the iterator to abandon it.
 
         Raises:
-            CorruptData: the log is damaged; nothing of the rest was changed.
-            UnknownTopicOrPartition: it was deleted meanwhile.
-            LogDirectoryError: the disk refused; what was swapped so far stays.
+            CorruptData: the log is damaged; segments not swapped yet are unchanged.
+            UnknownTopicOrPartition: the log was deleted meanwhile.
+            LogDirectoryError: the disk refused; segments swapped so far stay swapped.
         """
         with self._disk():
             sealed: list[Segment] = []
@@ -351,6 +357,8 @@ class Cleaning:
                 yield 0
             yield from self._fill_map(sealed)
             yield from self._rewrite_all(sealed)
+            # The checkpoint comes after all swaps: written earlier, a crash would leave dirty
+            # segments before it, which no cleaning would look at again.
             yield from offload(partial(self._log.cleaned.write, self._end_offset))
         self.result = Cleaned(
             self._end_offset, self._before_bytes, self._after_bytes, len(self._map)
@@ -363,7 +371,7 @@ class Cleaning:
         try:
             yield
         except OSError as error:
-            self._log.check_open()  # Deleted with all of its files, it is no trouble of the disk.
+            self._log.check_open()  # A deleted log is not a disk error.
             raise directory_error(error, self._log.name) from error
 
     @contextmanager
@@ -375,9 +383,11 @@ class Cleaning:
                 if self._log.has_segment(segment):
                     raise
                 name = self._log.name
-                raise UnknownTopicOrPartition(f"{name}: what was to be cleaned is gone") from error
+                raise UnknownTopicOrPartition(
+                    f"{name}: a segment was deleted while it was compacted"
+                ) from error
 
-    # The map.
+    # The map of offsets.
 
     def _fill_map(self, sealed: Sequence[Segment]) -> Steps[None]:
         for segment in sealed:
@@ -388,7 +398,7 @@ class Cleaning:
                     return
 
     def _take_all(self, source: SealedBatches) -> Steps[bool]:
-        """Whether to go on."""
+        """Take the keys of all batches; return whether the map has room for more."""
         while batches := (yield from source.next()):
             for batch in batches:
                 if not (yield from self._take(batch, source)):
@@ -396,7 +406,7 @@ class Cleaning:
         return True
 
     def _take(self, batch: RecordBatch, source: SealedBatches) -> Steps[bool]:
-        """Whether to go on."""
+        """Take the keys of a batch; return whether the map has room for more."""
         yield batch.size_bytes
         if batch.is_transactional and self._outcomes is None:
             yield from self._find_transactions(batch.base_offset)
@@ -408,8 +418,9 @@ class Cleaning:
         slices = yield from self._readable_slices(batch, source)
         for records in slices:
             if not self._map.take(records):
-                # The first one is taken as far as it fits: keys that the map does not
-                # know lose nothing, and the next cleaning begins behind it.
+                # The map is full: the cleaning ends before this batch. If it is the first dirty
+                # batch, end after it instead, or no cleaning would ever get past it. Its keys
+                # that did not fit are unknown to the map, so none of their records is removed.
                 first = batch.base_offset <= self._first_offset
                 self._end_offset = batch.next_offset if first else batch.base_offset
                 return False
@@ -419,7 +430,7 @@ class Cleaning:
     def _readable_slices(
         self, batch: RecordBatch, source: SealedBatches
     ) -> Steps[list[list[LogRecord]]]:
-        """The records of a batch, all of them or none: keys of half a batch would count."""
+        """Decode a batch, all of it or nothing: keys of half a batch must not count."""
         found: list[list[LogRecord]] = []
         try:
             unpacked = yield from source.unpacked(batch)
@@ -432,7 +443,7 @@ class Cleaning:
         return found
 
     def _pass(self, batch: RecordBatch, error: CorruptData) -> None:
-        """Leave a batch as it is whose records can't be read, though its checksum is right."""
+        """Note a batch that stays because its records can't be read, although its CRC is right."""
         self.unreadable[batch.base_offset] = batch.next_offset
         _logger.error(
             "%s: the batch with offsets %d to %d can't be read and stays as it is, its keys are not"
@@ -441,10 +452,10 @@ class Cleaning:
         )  # fmt: skip
 
     def _find_transactions(self, offset: int) -> Steps[None]:
-        """How the transactions from `offset` on end; the log is clean before the first open one."""
+        """Find the outcomes of transactions from `offset` on; end before the first open one."""
         found = Outcomes()
         undecided = math.inf
-        # What is deleted nobody sees, be it aborted or not.
+        # The log start may move meanwhile; what is deleted needs no outcome.
         while data := self._log.read(max(offset, self._log.log_start_offset), max_bytes=READ_BYTES):
             for batch in split_batches(data):
                 found.take(batch)
@@ -452,6 +463,8 @@ class Cleaning:
             yield len(data)
             undecided = math.inf if found.first_open_offset is None else found.first_open_offset
             if self._end_offset <= min(offset, undecided):
+                # Read on, beyond the dirty part, until the transactions that reach into it are
+                # decided.
                 break
         self._outcomes = found
         self._end_offset = int(min(self._end_offset, undecided))
@@ -461,6 +474,8 @@ class Cleaning:
     def _rewrite_all(self, sealed: Sequence[Segment]) -> Steps[None]:
         log = self._log
         survivors = Survivors(
+            # Last offsets are taken now: a producer that writes during the rewrite has its newest
+            # batch behind the end offset, so an older one that is kept for it is only superfluous.
             end_offset=self._end_offset,
             outcomes=self._outcomes or Outcomes(),
             last_offsets=log.producers.last_offsets(),
@@ -486,6 +501,7 @@ class Cleaning:
                     yield from self._rewrite_one(source, output, survivors)
             yield from output.finish(group[-1].next_offset)
             self._before_bytes += sum(segment.size_bytes for segment in group)
+            # Nothing to remove: keep the original file.
             if len(group) == 1 and not output.changed:
                 self._after_bytes += group[0].size_bytes
                 yield from offload(output.discard)
@@ -502,7 +518,7 @@ class Cleaning:
         try:
             yield from offload(begun.take_out)
         except GeneratorExit:
-            # The cleaning is given up, and the log may stay: its files get their names.
+            # The cleaning is abandoned after the swap: finish it, as the log stays open.
             begun.take_out()
             self._log.end_swap(begun)
             raise
@@ -516,6 +532,8 @@ class Cleaning:
         while batches := (yield from source.next()):
             for batch in batches:
                 data = yield from self._rewritten(batch, source, survivors)
+                # The index of aborted transactions is rebuilt from what is written: a transaction
+                # whose data is gone no longer needs an entry, and one that is left does.
                 if data is not None and batch.is_transactional:
                     output.segment.aborted.extend(survivors.written(RecordBatch(data)))
                 yield from output.add(batch, data)
@@ -524,7 +542,7 @@ class Cleaning:
     def _rewritten(
         self, batch: RecordBatch, source: SealedBatches, survivors: Survivors
     ) -> Steps[bytes | memoryview | None]:
-        """What is left of the batch: itself if all of it stays, None if nothing does."""
+        """Return what is left of a batch: the batch itself if unchanged, None if nothing."""
         if survivors.untouched(batch):
             return batch.data
         if batch.is_control:
@@ -542,7 +560,7 @@ class Cleaning:
     def _what_stays(
         self, batch: RecordBatch, source: SealedBatches, survivors: Survivors
     ) -> Steps[tuple[Unpacked, _Left] | None]:
-        """The records of a batch, and which of them stay; None if they can't be read."""
+        """Return the records of a batch and which of them stay; None if they can't be read."""
         if batch.base_offset in self.unreadable:
             return None
         try:
@@ -574,7 +592,7 @@ class _Left:
         self.count = 0
 
     def add(self, records: Sequence[LogRecord], kept: list[bool], horizon_ms: int | None) -> None:
-        """The next of its records."""
+        """Add the next slice of records."""
         self.slices.append(range(len(self.kept), len(self.kept) + len(kept)))
         self.kept += kept
         if horizon_ms is not None:
@@ -585,7 +603,7 @@ class _Left:
 
 
 def _sealed(unpacked: Unpacked, left: _Left) -> Steps[bytes]:
-    """The batch with what is left of it."""
+    """Make a batch of the records that stay."""
     parts: list[bytes | memoryview] = []
     for numbers in left.slices:
         if left.horizon_ms is None:
@@ -608,7 +626,7 @@ def _sealed(unpacked: Unpacked, left: _Left) -> Steps[bytes]:
 
 
 def facts(segment: Segment) -> SegmentFacts:
-    """What the decisions need to know of a segment that is loaded."""
+    """Return the facts about a loaded segment that decisions need."""
     return SegmentFacts(
         base_offset=segment.base_offset,
         next_offset=segment.next_offset,
@@ -627,6 +645,10 @@ def _producer_only(batch: RecordBatch, survivors: Survivors) -> bytes | memoryvi
 
 def _marker(batch: RecordBatch, survivors: Survivors) -> bytes | memoryview | None:
     marker = marker_of(batch)
+    # 1. A control batch that is no transaction marker (a time mark) always stays. 2. A marker whose
+    # transaction has data left stays without a horizon. 3. Without data left, the first cleaning
+    # writes a horizon, and one after the horizon removes it (KIP-534). 4. A malformed marker, and
+    # a marker past its horizon, stays only if it is the last trace of its producer.
     if marker is not None and marker.kind not in MARKERS:
         return batch.data
     stays, horizon_ms = (False, None) if marker is None else survivors.marker_stays(batch)

@@ -1,19 +1,19 @@
-"""Survivors: when a log is compacted, which segments, and which records survive (KIP-58, KIP-534).
+"""Survivors: which segments compaction rewrites, and which records stay (KIP-58, KIP-534).
 
-A compacted log has a *clean* part, in which no key occurs twice, and a *dirty* part behind it. A
-cleaning maps each key in the dirty part to its newest offset (`OffsetMap`) and rewrites both
-parts without the records that are older. Offsets and order stay. A tombstone is dropped only
-`delete.retention.ms` after a cleaning first met it, so a reader that starts at the beginning and
-keeps up sees every deletion. Records of aborted transactions go at once; a transaction's marker
-stays as long as any of its records, and `delete.retention.ms` longer. The active segment, records
-younger than `min.compaction.lag.ms`, open transactions and what follows them, and uncommitted
-records are never touched.
+A compacted log has a *clean* part, in which no key occurs twice, and a *dirty* part after it. A
+cleaning maps each key of the dirty part to its newest offset (`OffsetMap`) and rewrites both parts
+without the older records. Offsets and order stay. A tombstone is removed only
+`delete.retention.ms` after a cleaning first found it, so a reader that starts at the beginning and
+keeps up sees every deletion. Records of aborted transactions are removed at once; a transaction's
+marker stays as long as any of its records, and `delete.retention.ms` longer. The active segment,
+records younger than `min.compaction.lag.ms`, open transactions and what follows them, and
+uncommitted records are never touched.
 
-The map takes 24 bytes a key: 16 of a keyed hash (BLAKE2b, with a secret per cleaning, against
-collisions on purpose) and 8 of the offset, with open addressing and linear probing. Its memory is
-fixed when it is made; when it is full the cleaning ends there.
+The map takes 24 bytes per key: 16 of a keyed hash (BLAKE2b with a secret per cleaning, against
+deliberate collisions) and 8 of the offset, with open addressing and linear probing. Its memory is
+fixed when it is created; when it is full, the cleaning ends there.
 
-Rule of this module: facts in, verdicts out. `cleaning` does the rewrite.
+Rule of this module: facts in, decisions out. `cleaning` does the rewrite.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from streamlog.records.batch import LogRecord, RecordBatch
 from streamlog.records.control_batches import AbortedBatches
 
 OFFSETS_MAX = 2**31
-"""In one segment: its index holds them relative to the base, in four bytes."""
+"""Offsets per segment: its index holds them relative to the base, in four bytes."""
 
 
 class SegmentFacts(NamedTuple):
-    """What the decisions need to know of a sealed segment."""
+    """The facts about a sealed segment that decisions need."""
 
     base_offset: int
     next_offset: int
@@ -45,24 +45,24 @@ class SegmentFacts(NamedTuple):
 
 
 class Dirtiness(NamedTuple):
-    """What there is to clean in a log."""
+    """What a cleaning of a log would do."""
 
     first_dirty_offset: int
     end_offset: int
-    """Where the cleaning has to stop."""
+    """The offset at which the cleaning has to stop."""
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
-    """Whether `max.compaction.lag.ms` has passed since a record in it was written."""
+    """Whether a record in it is older than `max.compaction.lag.ms`."""
 
     @property
     def ratio(self) -> float:
-        """The dirty part of what can be cleaned, 0 to 1."""
+        """The dirty share of the bytes that can be cleaned, 0 to 1."""
         total_bytes = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total_bytes if total_bytes else 0.0
 
     def due(self, config: TopicConfig) -> bool:
-        """Whether it is worth, or time, to clean."""
+        """Whether a cleaning is worthwhile or overdue."""
         if self.dirty_bytes == 0:
             return False
         return self.overdue or self.ratio > config.min_cleanable_dirty_ratio
@@ -76,13 +76,13 @@ def dirtiness(
     config: TopicConfig,
     wall_ms: int,
 ) -> Dirtiness:
-    """What there is to clean in these segments, which are all but the active one.
+    """Measure the dirty part of these segments, which are all but the active one.
 
-    The log is clean before `cleaned_offset`; what is not committed begins at `limit_offset`.
+    The log is clean before `cleaned_offset`; uncommitted records begin at `limit_offset`.
     """
     first = max(cleaned_offset, sealed[0].base_offset if sealed else 0)
     lag_ms = config.min_compaction_lag_ms
-    # Without a lag nothing is too young, were it from the future.
+    # Without a lag, no timestamp is too new, not even one in the future.
     end = _end_offset(sealed, first, limit_offset, wall_ms - lag_ms if lag_ms else math.inf)
     dirty = [segment for segment in sealed if first < segment.next_offset <= end]
     clean_bytes = sum(segment.size_bytes for segment in sealed if segment.next_offset <= first)
@@ -99,7 +99,7 @@ def dirtiness(
 def _end_offset(
     sealed: Sequence[SegmentFacts], first: int, limit_offset: int, newest_ms: float
 ) -> int:
-    """Whole segments only: up to the first that is too young or not committed as a whole."""
+    """Return the end of the last whole segment that is old enough and committed."""
     end = first
     for segment in sealed:
         if segment.next_offset <= first:
@@ -113,7 +113,7 @@ def _end_offset(
 def groups(
     sealed: Sequence[SegmentFacts], *, end_offset: int, config: TopicConfig, index_entry_bytes: int
 ) -> list[range]:
-    """Which segments before `end_offset` become one each: as many as fit, by number."""
+    """Group the segments before `end_offset` so that each group fits one segment; by number."""
     found: list[range] = []
     begin = size_bytes = entries = 0
     for number, segment in enumerate(sealed):
@@ -128,7 +128,7 @@ def groups(
             found.append(range(begin, number))
             begin, size_bytes, entries = number, 0, 0
         size_bytes += segment.size_bytes
-        # One more, for the intervals that a merged segment begins anew.
+        # One more per segment: a merged segment begins a new index interval for each.
         entries += segment.index_entries + 1
         last = number + 1
     if sealed and sealed[0].base_offset < end_offset:
@@ -137,14 +137,14 @@ def groups(
 
 
 class Outcomes:
-    """How the transactions of a log from some offset on end, fed batch by batch."""
+    """The outcomes of a log's transactions from some offset on, fed batch by batch."""
 
     def __init__(self) -> None:
         self._open = OpenTransactions()
         self._aborted = AbortedBatches()
 
     def take(self, batch: RecordBatch) -> None:
-        """The next batch.
+        """Add the next batch.
 
         Raises:
             CorruptData: a marker is malformed.
@@ -155,23 +155,23 @@ class Outcomes:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Where the earliest open transaction begins; None if all are decided."""
+        """The first offset of the earliest open transaction; None without one."""
         return self._open.first_open_offset
 
     def holds_aborted(self, batch: RecordBatch) -> bool:
-        """Whether the batch is data of an aborted transaction."""
+        """Whether the batch contains data of an aborted transaction."""
         return self._aborted.hides(batch)
 
 
 class Survivors:
-    """Which records stay, asked batch by batch in the order of the log.
+    """Decides which records stay, batch by batch in the order of the log.
 
     Args:
-        end_offset: what lies behind stays as it is.
-        outcomes: of the transactions that reach into the dirty part.
-        last_offsets: of the batch that tells of a producer, for all that the log remembers.
-        wall_ms: now, for tombstones.
-        delete_retention_ms: how long a tombstone stays after this.
+        end_offset: batches from here on stay unchanged.
+        outcomes: the outcomes of transactions that reach into the dirty part.
+        last_offsets: per producer, the last offset of the batch that preserves its state.
+        wall_ms: the current time, for tombstones.
+        delete_retention_ms: how long a tombstone stays from now on.
     """
 
     def __init__(
@@ -192,12 +192,12 @@ class Survivors:
         self._written = OpenTransactions()
 
     def untouched(self, batch: RecordBatch) -> bool:
-        """Whether the batch stays as it is, whatever is in it."""
+        """Whether the batch stays unchanged, whatever it contains."""
         base_offset: int = batch.base_offset
         return base_offset >= self._end_offset
 
     def gone(self, batch: RecordBatch) -> bool:
-        """Whether no record of the batch stays, whatever is in it."""
+        """Whether no record of the batch stays, whatever it contains."""
         if batch.record_count == 0:
             return True
         return self._outcomes.holds_aborted(batch)
@@ -205,7 +205,13 @@ class Survivors:
     def kept(
         self, batch: RecordBatch, records: Iterable[LogRecord], newest: Iterable[int]
     ) -> list[bool]:
-        """For each data record whether it stays; `newest` is the map's offset for its key."""
+        """Return for each record whether it stays; `newest` has the map's offset for its key."""
+        # 1. The map says: the newest record of key a is at 70. A record of a at 40 goes, the one
+        #    at 70 stays; a key that the map does not know (-1) has nothing newer, so it stays.
+        # 2. The record at 70 is a tombstone. The first cleaning keeps it and sets the horizon to
+        #    now + delete.retention.ms. A cleaning after the horizon removes it.
+        # 3. A reader that was at 50 during the first cleaning has that time to reach 70. Without
+        #    the horizon it would read 40 and miss that the key was deleted.
         horizon_ms = delete_horizon_ms(batch)
         tombstones = horizon_ms is None or self._wall_ms < horizon_ms
         return [
@@ -218,7 +224,7 @@ class Survivors:
     def horizon_ms(
         self, batch: RecordBatch, records: Iterable[LogRecord], kept: Iterable[bool]
     ) -> int | None:
-        """The horizon to write into the batch, if it has none and needs one."""
+        """Return the delete horizon to write into the batch; None if it has or needs none."""
         if delete_horizon_ms(batch) is not None:
             return None
         pairs = zip(records, kept, strict=True)
@@ -226,14 +232,14 @@ class Survivors:
         return self._horizon_ms if dying else None
 
     def note_data(self, batch: RecordBatch) -> None:
-        """Records of this batch have stayed: the marker of its transaction has to stay, too."""
+        """Note that records of this batch stay, so the marker of their transaction must stay."""
         if batch.is_transactional:
             self._with_data.add(batch.producer_id)
 
     def marker_stays(self, batch: RecordBatch) -> tuple[bool, int | None]:
-        """Whether a transaction's marker stays, and the horizon to write into its batch.
+        """Decide whether a transaction's marker stays, and which horizon to write into its batch.
 
-        It is needed as long as there is data of its transaction; then it gets a horizon.
+        It is needed as long as there is data of its transaction; after that it gets a horizon.
         """
         if batch.producer_id in self._with_data:
             self._with_data.discard(batch.producer_id)
@@ -244,11 +250,13 @@ class Survivors:
         return self._wall_ms < horizon_ms, None
 
     def keeps_producer(self, batch: RecordBatch) -> bool:
-        """Whether the batch stays, without records, for its producer's last sequence or epoch."""
+        """Whether the batch stays, emptied, for the last sequence or epoch of its producer."""
+        # Otherwise a replay of the compacted log would forget the producer's sequence number, and
+        # accept a retry of its last batch a second time (KIP-98).
         return self._last_offsets.get(batch.producer_id) == batch.last_offset
 
     def written(self, batch: RecordBatch) -> Iterator[Decided]:
-        """The batch, or some of it, is in the cleaned log; yields what it has aborted there."""
+        """Add what was written of a batch; yield the transaction that it aborts, if any."""
         decided = self._written.take(batch, batch.base_offset)
         if decided is not None and decided.aborted:
             yield decided
@@ -257,11 +265,11 @@ class Survivors:
 ENTRY_BYTES = 24
 HASH_BYTES = 16
 FILL_MAX = 0.75
-"""Of the slots; fuller, and a search takes too many looks."""
+"""The share of used slots at which the map is full; beyond it, searches get long."""
 SLOTS_MIN = 16
 
 PAGE_SLOTS = 1 << 14
-"""Slots in one piece of memory: to make and clear it takes a fraction of a millisecond."""
+"""Slots per page of memory, which takes a fraction of a millisecond to allocate and clear."""
 
 _ABSENT = -1
 _PAGE_BITS = PAGE_SLOTS.bit_length() - 1
@@ -270,13 +278,13 @@ _first_slot = int.from_bytes
 
 
 class OffsetMap:
-    """At most `memory_bytes`, and no more than `keys_max` keys need. `secret` is random bytes.
+    """Maps keys to offsets; exhaust `reserve` first.
 
-    Before anything is taken, `reserve` has to come to its end.
+    It uses at most `memory_bytes`, and no more than `keys_max` keys need. `secret` is random bytes.
     """
 
     def __init__(self, *, memory_bytes: int, keys_max: int, secret: bytes) -> None:
-        wanted = 2 * keys_max  # half full, so that most searches take one look
+        wanted = 2 * keys_max  # Half full, so that most searches need one probe.
         self._slots = max(min(memory_bytes // ENTRY_BYTES, wanted), SLOTS_MIN)
         self._hashes: list[bytearray] = []
         self._offsets: list[memoryview] = []
@@ -288,25 +296,25 @@ class OffsetMap:
         return self._keys
 
     def reserve(self) -> Iterator[int]:
-        """Get the memory, a page with each step; each gives how many bytes it was."""
+        """Allocate the memory, one page per step; yield the bytes of each."""
         for begin in range(0, self._slots, PAGE_SLOTS):
             slots = min(PAGE_SLOTS, self._slots - begin)
             self._hashes.append(bytearray(slots * HASH_BYTES))
-            # One more than the offset, as 0 is what fresh memory has.
+            # Offsets are stored plus one, because fresh memory is 0.
             self._offsets.append(memoryview(bytearray(slots * 8)).cast("q"))
             yield slots * ENTRY_BYTES
 
     def release(self) -> Iterator[int]:
-        """Give the memory back in the same way. Nothing may be asked any more."""
+        """Free the memory page by page; the map can't be used any more."""
         while self._offsets:
             self._hashes.pop()
             yield len(self._offsets.pop()) * ENTRY_BYTES
 
     def take(self, records: Iterable[LogRecord]) -> bool:
-        """These are the newest of their keys so far, in order; False if there was no room.
+        """Add records in order, each the newest of its key so far; False if the map is full.
 
-        Records without a key are left out. What was taken before there was no room stays:
-        it is true, too.
+        Records without a key are skipped. Records added before the map was full stay in it, because
+        their offsets are right.
         """
         copy, hashes, offsets, slots = self._hash.copy, self._hashes, self._offsets, self._slots
         for offset, _, key, _, _ in records:
@@ -329,7 +337,7 @@ class OffsetMap:
         return True
 
     def newest(self, records: Iterable[LogRecord]) -> list[int]:
-        """For each record the offset that was taken last for its key, or -1."""
+        """Return for each record the offset added last for its key, or -1."""
         copy, hashes, offsets, slots = self._hash.copy, self._hashes, self._offsets, self._slots
         found: list[int] = []
         for _, _, key, _, _ in records:

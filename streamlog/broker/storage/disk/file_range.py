@@ -1,4 +1,4 @@
-"""FileRange: bytes of a file that are sent from there, without a copy in this process."""
+"""FileRange: bytes of a file that are sent from it, without a copy in this process."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ import os
 
 
 class Descriptor:
-    """An open file of the kernel; closed when nobody refers to it any more."""
+    """An open file of the kernel; closed when the last reference is dropped."""
 
     __slots__ = ("_among", "number")
 
     def __init__(self, number: int, among: set[int]) -> None:
-        """`among` are the numbers of all open files; this one is in it until it is closed."""
+        """`among` is the set of the numbers of all open files.
+
+        This one is in it until it closes.
+        """
         self.number = number
         self._among = among
         among.add(number)
 
     def __del__(self) -> None:
-        # The number may belong to another file as soon as this one is closed.
+        # Before the close: afterwards the number may belong to another file.
         self._among.discard(self.number)
         os.close(self.number)
 
 
 class FileRange:
-    """Bytes that stay in their file until a socket takes them; never changed, for a log only grows.
+    """Bytes that stay in their file until a socket takes them.
 
-    It keeps the file open: deleted or closed by others, the bytes are still there.
+    They don't change, because a log only grows. The range keeps the file open: if the file is
+    deleted, or closed elsewhere, the bytes remain.
     """
 
     __slots__ = ("_descriptor", "_position", "_size_bytes")
@@ -40,27 +44,27 @@ class FileRange:
         return self._size_bytes
 
     def read(self) -> bytes:
-        """The bytes, in memory.
+        """Return the bytes, in memory.
 
         Raises:
-            OSError: they can't be read, or the file has been cut off.
+            OSError: they can't be read, or the file was cut.
         """
         data = read_at(self._descriptor.number, self._size_bytes, self._position)
         if len(data) < self._size_bytes:
-            raise OSError(errno.EIO, "the file has been cut off under a reader")
+            raise OSError(errno.EIO, "the file was cut while it was read")
         return data
 
     def part(self, start_bytes: int, size_bytes: int) -> FileRange:
-        """Some of the bytes."""
+        """Return a part of the range."""
         return FileRange(self._descriptor, size_bytes, self._position + start_bytes)
 
     def send(self, socket_descriptor: int, sent_bytes: int) -> int:
-        """Hand what follows the first `sent_bytes` to a socket, past this process's memory.
+        """Send the bytes after the first `sent_bytes` to a socket with sendfile.
 
-        Returned is how many bytes it took; 0 if the file has been cut off.
+        Returns the number of bytes sent; 0 if the file was cut.
 
         Raises:
-            OSError: the socket takes nothing now (BlockingIOError), or never will.
+            OSError: the socket accepts nothing now (BlockingIOError), or is broken.
         """
         left_bytes = self._size_bytes - sent_bytes
         position = self._position + sent_bytes
@@ -68,7 +72,7 @@ class FileRange:
 
 
 def read_at(descriptor: int, size_bytes: int, position: int) -> bytes:
-    """Bytes of an open file; fewer only at its end."""
+    """Read from an open file; fewer bytes only at its end."""
     data = os.pread(descriptor, size_bytes, position)
     if len(data) == size_bytes or not data:
         return data

@@ -1,14 +1,14 @@
 """Files: the port through which storage reaches the disk, and a reserve for a full disk.
 
 `os_files` and `memory_files` implement the port. It is as thin as the system calls, so a write may
-be short and a rename is not durable until its directory is synced; the loops are above the port,
+be short, and a rename is not durable until its directory is synced; the loops are above the port,
 where MemoryFiles can test them. `replace_file` is the one way to change a small file: write a
-temporary file, sync, rename, sync the directory. Errors are the system's `OSError`;
-`directory_error` gives them their meaning.
+temporary file, sync it, rename it, sync the directory. Errors are the system's `OSError`;
+`directory_error` translates them.
 
 `Reserve`: on a full disk nothing could be deleted, because a deletion is recorded before its files
-go. So a data directory keeps some files of zeros. When a small file can't be written for lack of
-space, one of them is removed, and created again, one at a time, as soon as there is room.
+are removed. So a data directory keeps some files of zeros. When a small file can't be written for
+lack of space, one of them is removed; they are created again, one by one, when there is space.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ if TYPE_CHECKING:
 RESERVE = "reserve"
 PIECES = 8
 PIECE_BYTES = 32 * 1024
-"""Together they hold what is replaced of a thousand partitions, some 100 KiB."""
+"""Together they hold the small files of a thousand partitions, some 100 KiB."""
 PROBE_BYTES = 1024 * 1024
-"""With so much more there is room again."""
+"""Free space that ends the state of a full disk."""
 _log = repeated.logger(__name__)
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class ReservedFile(Protocol):
-    """What is asked of an open file; see `files`."""
+    """The part of `File` that the reserve needs."""
 
     def size(self) -> int:
-        """Bytes in it."""
+        """Return the size of the file in bytes."""
         ...
 
     def truncate(self, size_bytes: int) -> None:
-        """Have it extended, if there is room."""
+        """Extend the file, if the disk has space."""
         ...
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the file."""
         ...
 
 
 class ReservedFiles(Protocol):
-    """What is asked of the disk."""
+    """The part of `Files` that the reserve needs."""
 
     @property
     def reserve(self) -> Reserve:
-        """Its reserve."""
+        """The reserve of the disk."""
         ...
 
     def open(self, path: str, *, writable: bool = False) -> ReservedFile:
@@ -73,11 +73,11 @@ class ReservedFiles(Protocol):
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory."""
+        """Return the names in a directory."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make a directory."""
+        """Create a directory."""
         ...
 
     def remove(self, path: str) -> None:
@@ -86,39 +86,39 @@ class ReservedFiles(Protocol):
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the disk has refused for want of space."""
+    """Whether the disk refused for lack of space."""
     return error.errno in _FULL
 
 
 class Reserve:
-    """The reserve of one data directory; there is none before `hold`. Callable from any thread."""
+    """The reserve of one data directory, empty before `hold`. Callable from any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._directory: str | None = None
         self._held: list[int] = []
         self.is_short = False
-        """Whether a log was refused room, and none was found since (`look`)."""
+        """Whether a log was refused space, and no space was found since (`look`)."""
 
     def __deepcopy__(self, memo: dict[int, object]) -> Reserve:
-        """Of a copied disk nothing is held."""
+        """Return an empty reserve: a copied disk holds none."""
         return Reserve()
 
     def hold(self, files: ReservedFiles, directory: str) -> None:
-        """Have a reserve in this directory from now on.
+        """Keep a reserve in this directory from now on.
 
         Raises:
-            OSError: the disk refused, and not for want of space.
+            OSError: the disk refused for a reason other than lack of space.
         """
         with self._lock:
             self._directory, self._held = f"{directory}/{RESERVE}", []
         self.renew(files)
 
     def renew(self, files: ReservedFiles) -> None:
-        """Take what is missing of it, as far as there is room.
+        """Create the missing files of the reserve, as far as there is space.
 
         Raises:
-            OSError: the disk refused, and not for want of space.
+            OSError: the disk refused for a reason other than lack of space.
         """
         with self._lock, unless_full():
             while self._directory is not None and len(self._held) < PIECES:
@@ -126,14 +126,15 @@ class Reserve:
                 try:
                     _fill(files, self._path(number))
                 except FileNotFoundError:
-                    # There was no room for its directory, or somebody has removed that.
+                    # There was no space for its directory, or somebody has removed it. Listing
+                    # the data directory raises if that is gone too.
                     files.list(self._directory.removesuffix(f"/{RESERVE}"))
                     files.make_directory(self._directory)
                     _fill(files, self._path(number))
                 self._held.append(number)
 
     def give_up(self, files: ReservedFiles) -> bool:
-        """Free some blocks and a name; False if there are none left."""
+        """Remove one file of the reserve, which frees blocks and a name; False if none is left."""
         with self._lock:
             while self._held:
                 with suppress(OSError):
@@ -142,9 +143,9 @@ class Reserve:
             return False
 
     def look(self, files: ReservedFiles) -> bool:
-        """Whether logs were refused room, and would not get some now either.
+        """Whether logs were refused space, and the disk is still full.
 
-        Nobody waits for the answer: a disk that refuses to be looked at takes no records either.
+        Errors are only logged: a disk that can't be probed accepts no records either.
         """
         if self._directory is None or not self.is_short:
             return False
@@ -170,7 +171,7 @@ class Reserve:
 
 @contextmanager
 def unless_full(what: str = "") -> Iterator[None]:
-    """Go on where the disk refuses for want of space; `what` is then logged as not written."""
+    """Suppress the error of a full disk; `what` is then logged as not written."""
     try:
         yield
     except OSError as error:
@@ -181,7 +182,7 @@ def unless_full(what: str = "") -> Iterator[None]:
 
 
 def warn_of_unwritten_indexes(directory: str, partitions: int) -> None:
-    """Say that the indexes of so many partitions are not on disk."""
+    """Log that the indexes of `partitions` partitions are not on disk."""
     if partitions:
         _log.warning(
             "the disk of %s is full: the indexes of %d partitions are kept in memory; records can"
@@ -197,7 +198,7 @@ def _fill(files: ReservedFiles, path: str, size_bytes: int = PIECE_BYTES) -> Non
 
 
 def with_reserve(files: ReservedFiles, write: Callable[[], None]) -> None:
-    """Do `write`, again with room of the reserve while there is none for it.
+    """Call `write`, and call it again with space from the reserve while the disk is full.
 
     Raises:
         OSError: the disk refused.
@@ -213,81 +214,81 @@ def with_reserve(files: ReservedFiles, write: Callable[[], None]) -> None:
         else:
             break
     if was_full:
-        files.reserve.renew(files)  # Before somebody else takes what is left of it.
+        files.reserve.renew(files)  # Before others use the space.
 
 
 Buffer = bytes | bytearray | memoryview
 Content = Buffer | list[memoryview]
-"""What is written at one place: one piece, or several that follow each other."""
+"""Bytes to write at one position: one piece, or several consecutive ones."""
 PIECES_MAX = 1024
-"""In one system call (IOV_MAX)."""
+"""Pieces per system call (IOV_MAX)."""
 View = mmap.mmap | bytearray
 """The bytes of a mapping."""
 _VANISHED = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 TEMPORARY = ".tmp"
-"""Behind the name of a file that is being written, until it has that name."""
+"""The suffix of a file while it is being written."""
 
 
 class File(Protocol):
     """An open file, addressed by position."""
 
     def read(self, size_bytes: int, position: int) -> bytes:
-        """Up to `size_bytes` from `position`; fewer only where the file ends."""
+        """Read up to `size_bytes` from `position`; fewer only at the end of the file."""
         ...
 
     def write(self, data: Content, position: int) -> int:
-        """Write at `position`; how many bytes were taken, which may be less than all."""
+        """Write at `position`; return the number of bytes written, which may be less than all."""
         ...
 
     def size(self) -> int:
-        """Bytes in the file."""
+        """Return the size of the file in bytes."""
         ...
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file to `size_bytes`, or extend it with zeros that the disk has room for.
+        """Cut the file to `size_bytes`, or extend it with allocated zeros.
 
-        A file that can't be extended stays as it is.
+        A file that can't be extended stays unchanged.
         """
         ...
 
     def sync(self) -> None:
-        """Return when the content is on disk. A sync that failed once must not be repeated."""
+        """Sync the content to disk. A sync that failed once must not be repeated."""
         ...
 
     def linked(self) -> bool:
-        """Whether some directory still has the file."""
+        """Whether the file still has a name in a directory."""
         ...
 
     def shared(self) -> File:
-        """The same open file, under a handle of its own; each is closed by itself."""
+        """Return the same open file under a separate handle; each is closed separately."""
         ...
 
     def range(self, size_bytes: int, position: int) -> Buffer | FileRange:
-        """Bytes that are in the file, for whoever sends them on; closing it takes none away."""
+        """Return bytes of the file to send on; closing the file does not invalidate them."""
         ...
 
     def close(self) -> None:
-        """Give the file back; a lock that it holds is released."""
+        """Close the file; a lock on it is released."""
         ...
 
 
 class Mapping(Protocol):
-    """A file as memory, for reading: what is written to the file shows in it.
+    """A file mapped for reading; writes to the file are visible in it.
 
-    A look behind the end of the file kills the process (SIGBUS): `reaches` is asked before, and
-    who cuts a file off gives its mapping back first.
+    Access after the end of the file kills the process (SIGBUS): call `reaches` first, and close the
+    mapping before the file is cut.
     """
 
     def reaches(self, size_bytes: int) -> bool:
-        """Whether as much of the file is mapped, and still there; never so once it is closed."""
+        """Whether the mapping is open, and map and file have at least `size_bytes` bytes."""
         ...
 
     def view(self) -> View:
-        """The bytes; not to be kept."""
+        """Return the bytes, which must not be kept."""
         ...
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the mapping."""
         ...
 
 
@@ -295,37 +296,37 @@ class Files(Protocol):
     """The disk; paths use `/`."""
 
     def open(self, path: str, *, writable: bool = False) -> File:
-        """Open a file; a writable one is made if it is not there."""
+        """Open a file; a writable one is created if it does not exist."""
         ...
 
     @property
     def held(self) -> OpenFiles:
-        """Those who keep a file open between two uses."""
+        """The holders that keep a file open between two uses."""
         ...
 
     @property
     def reserve(self) -> Reserve:
-        """Room for small files on a disk that is full."""
+        """Space for small files on a full disk."""
         ...
 
     def map(self, path: str) -> Mapping:
-        """Map a file, as long as it is now. Only so many are kept: the oldest ones are closed."""
+        """Map a file at its current size. Beyond a limit, the oldest mappings are closed."""
         ...
 
     def lock(self, path: str) -> File | None:
-        """Open a file, made if need be, and hold it alone; None if another one does."""
+        """Open a file, created if needed, with an exclusive lock; None if it is taken."""
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and those above it; fine if it is there."""
+        """Create a directory and its parents, unless they exist."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory; a file at `target` is replaced in one step."""
+        """Rename a file or directory; a file at `target` is replaced atomically."""
         ...
 
     def remove(self, path: str) -> None:
@@ -333,20 +334,20 @@ class Files(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Return when the names in a directory are on disk."""
+        """Sync the names in a directory to disk."""
         ...
 
 
 def size_of(data: Content) -> int:
-    """The bytes of all its pieces."""
+    """Return the number of bytes of all pieces."""
     return sum(map(len, data)) if isinstance(data, list) else len(data)
 
 
 def write_whole(file: File, data: Content, position: int) -> None:
-    """Write all of `data`, however often the file takes only a part.
+    """Write all of `data`, with as many calls as it takes.
 
     Raises:
-        OSError: the file takes no more; some of `data` may have been written.
+        OSError: the file accepts no more; a part of `data` may have been written.
     """
     written = file.write(data, position)
     if written == size_of(data):
@@ -355,12 +356,12 @@ def write_whole(file: File, data: Content, position: int) -> None:
     while written < len(rest):
         taken = file.write(rest[written:], position + written)
         if taken <= 0:
-            raise OSError(errno.EIO, "the file takes no bytes and reports no error")
+            raise OSError(errno.EIO, "the file accepts no bytes and reports no error")
         written += taken
 
 
 def read_file(files: Files, path: str) -> bytes:
-    """The content of a small file.
+    """Return the content of a small file.
 
     Raises:
         OSError: it can't be opened or read.
@@ -373,17 +374,20 @@ def read_file(files: Files, path: str) -> bytes:
 
 
 def replace_file(files: Files, path: str, data: bytes) -> None:
-    """Give a file new content, all or nothing, also through a power cut.
+    """Replace the content of a file atomically, also with respect to a power cut.
 
-    On a full disk it takes the room that is set aside for this.
+    On a full disk it uses the reserve.
 
     Raises:
-        OSError: the content is the old one or, if only the last step failed, the new one.
+        OSError: the file has the old content or, if only the last step failed, the new one.
     """
+    # 1. The temporary file is synced before the rename: otherwise a power cut could leave the
+    #    new name with an empty file. 2. The directory is synced after it: otherwise a power cut
+    #    could bring the old content back although the caller has acted on the new one.
     with_reserve(files, lambda: _write_aside(files, path, data))
     files.rename(path + TEMPORARY, path)
     files.sync_directory(parent_of(path))
-    files.reserve.renew(files)  # The old content has left its blocks.
+    files.reserve.renew(files)  # The old content's blocks are free now.
 
 
 def _write_aside(files: Files, path: str, data: bytes) -> None:
@@ -393,7 +397,7 @@ def _write_aside(files: Files, path: str, data: bytes) -> None:
         write_whole(file, data, 0)
         file.sync()
     except OSError:
-        # What is left of it would hold blocks that others need.
+        # The rest of it would occupy blocks that others need.
         with suppress(OSError):
             file.truncate(0)
         raise
@@ -402,10 +406,10 @@ def _write_aside(files: Files, path: str, data: bytes) -> None:
 
 
 def make_durable_directory(files: Files, path: str) -> None:
-    """Make a directory and those above it that are missing, so that a power cut leaves them.
+    """Create a directory and its missing parents, durably.
 
     Raises:
-        OSError: it can't be made.
+        OSError: it can't be created.
     """
     try:
         files.list(path)
@@ -416,36 +420,36 @@ def make_durable_directory(files: Files, path: str) -> None:
 
 
 def parent_of(path: str) -> str:
-    """The directory that has `path` in it."""
+    """Return the directory that contains `path`."""
     parent, slash, _ = path.rpartition("/")
     return parent or slash or "."
 
 
 def directory_error(error: OSError, path: str) -> LogDirectoryError:
-    """What an error of the system on `path` means for the data directory."""
+    """Return what a system error on `path` means for the data directory."""
     reason = error.strerror or str(error)
     path = error.filename or path
     if error.errno in _VANISHED:
         return LogDirectoryLost(
-            f"{path} has vanished while it was in use ({reason}): the log stops here; put the"
-            " data directory back in its place, or start with a new one"
+            f"{path} has vanished while it was in use ({reason}): the log stops here; restore the"
+            " data directory, or start with a new one"
         )
     if is_full(error):
         return LogDirectoryFull(
-            f"{path} can't be written ({reason}): what was acknowledged is there; free some"
+            f"{path} can't be written ({reason}): everything acknowledged is stored; free some"
             " space, then write again"
         )
     if error.errno in SHORT:
         return TooManyOpenFiles(
-            f"{path} can't be opened ({reason}): nothing is wrong with the disk, and the request"
-            " can be repeated; raise the limit of open files (ulimit -n, LimitNOFILE=), or lower"
+            f"{path} can't be opened ({reason}): the disk is fine, and the request can be"
+            " repeated; raise the limit of open files (ulimit -n, LimitNOFILE=), or lower"
             " max.connections"
         )
     return LogDirectoryFailed(
-        f"{path} can't be written ({reason}): what was acknowledged before is there; look at"
+        f"{path} can't be written ({reason}): everything acknowledged before is stored; check"
         " the disk, then start again"
     )
 
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What comes of looking into something that is not what it should be."""
+"""The exceptions of decoding content that is malformed."""

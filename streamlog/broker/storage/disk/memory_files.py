@@ -1,9 +1,9 @@
 """MemoryFiles: a disk in memory, behind the port `files`, for tests that break it.
 
-It loses on `crash` what was not synced, entries of directories included, and fails when told to.
+`crash` loses what was not synced, directory entries included; tests make operations fail.
 """
 
-# ruff: noqa: D102 - what a method promises is written at the port, once
+# ruff: noqa: D102 - the port documents the methods
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from streamlog.broker.storage.disk.descriptors import OpenFiles
 from streamlog.broker.storage.disk.files import Content, Reserve
 
 OPEN_LOGS_MAX = 1_000
-"""Of the logs that keep their files open; no system has to give descriptors for them."""
+"""The default limit of logs that keep their files open; no system provides descriptors here."""
 
 Tear = Callable[[bytes, bytes], bytes]
-"""What a power cut leaves of a file, from what was synced and what was written."""
+"""Returns what a power cut leaves of a file, from its synced and its written bytes."""
 
 
 class _Content:
-    """Bytes of a file in memory: as they are, and as they would be after a power cut."""
+    """The bytes of a file: as written, and as they are after a power cut."""
 
     __slots__ = ("data", "durable", "links", "locked")
 
@@ -35,7 +35,7 @@ class _Content:
 
 
 class _Names:
-    """A directory in memory: its entries, and those that a power cut would leave."""
+    """A directory: its entries, and those that are left after a power cut."""
 
     __slots__ = ("durable", "entries")
 
@@ -111,7 +111,7 @@ class MemoryFile:
 
 
 class MemoryMapping:
-    """A mapping of a file in memory; a look behind the file's end is a `struct.error`."""
+    """A mapping of a file in memory; access after the file's end raises `struct.error`."""
 
     def __init__(self, files: MemoryFiles, content: _Content) -> None:
         self._files = files
@@ -133,8 +133,8 @@ class MemoryMapping:
 class MemoryFiles:
     """A disk in memory, for tests and simulation, that fails as disks do.
 
-    `capacity_bytes` is when it is full: the write that passes it is short, the next one is
-    refused. `crash` is a power cut or a kill; whoever had files open has to open them again.
+    When it has `capacity_bytes`, it is full: the write that exceeds them is short, and the next is
+    refused. `crash` is a power cut or a kill; files that were open must be opened again.
     """
 
     def __init__(
@@ -150,23 +150,23 @@ class MemoryFiles:
         self._sync_failure: int | None = None
 
     def short_next_write(self, size_bytes: int) -> None:
-        """The next write takes only `size_bytes`; the one after it goes on as if nothing was."""
+        """Make the next write accept only `size_bytes`; the one after it works."""
         self._short_bytes = size_bytes
 
     def fail_next_write(self, code: int = errno.ENOSPC, *, after_bytes: int = 0) -> None:
-        """The next write fails, or, with `after_bytes`, takes that many and the next one fails."""
+        """Make the next write fail; with `after_bytes`, it is short and the one after it fails."""
         self._short_bytes = after_bytes or None
         self._write_failure = code
 
     def fail_next_sync(self, code: int = errno.EIO) -> None:
-        """The next sync fails and makes nothing durable."""
+        """Make the next sync fail and sync nothing."""
         self._sync_failure = code
 
     def crash(self, *, keep_bytes: int | None = 0, torn: Tear | None = None) -> None:
-        """Lose what was not synced, but for the first `keep_bytes` behind what each file had.
+        """Lose what was not synced, except the first `keep_bytes` after each file's synced bytes.
 
-        With None the process died and the machine did not: everything written is still there.
-        `torn` decides by itself what is left of a file, from what was synced and what was written.
+        With None, the process died and the machine did not: everything written is still there. With
+        `torn`, that function decides what is left of a file, from its synced and written bytes.
         """
         self.life += 1
         self.held = OpenFiles(self.held.most)
@@ -178,14 +178,14 @@ class MemoryFiles:
             self._revert(self._root, torn or partial(_first_bytes, keep_bytes))
 
     def used_bytes(self) -> int:
-        """What all files together hold."""
+        """Return the total size of all files."""
         return sum(len(content.data) for content in _contents(self._root))
 
     def admit(self, size_bytes: int, growth_bytes: int) -> int:
-        """How much of a write of `size_bytes` is taken now.
+        """Return how much of a write of `size_bytes` is accepted.
 
         Raises:
-            OSError: a fault that was ordered, or the disk is full.
+            OSError: a fault that a test has ordered, or the disk is full.
         """
         if self._short_bytes is not None:
             size_bytes, self._short_bytes = min(size_bytes, self._short_bytes), None
@@ -201,10 +201,10 @@ class MemoryFiles:
         return size_bytes - max(over_bytes, 0)
 
     def admit_room(self, growth_bytes: int) -> None:
-        """Let a file be extended by as much.
+        """Allow a file to grow by `growth_bytes`.
 
         Raises:
-            OSError: a fault that was ordered, or there is not so much room.
+            OSError: a fault that a test has ordered, or there is not enough space.
         """
         if self._write_failure is not None and self._short_bytes is None:
             code, self._write_failure = self._write_failure, None
@@ -214,10 +214,10 @@ class MemoryFiles:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def admit_sync(self) -> None:
-        """Let a sync happen.
+        """Allow a sync.
 
         Raises:
-            OSError: a fault that was ordered.
+            OSError: a fault that a test has ordered.
         """
         if self._sync_failure is not None:
             code, self._sync_failure = self._sync_failure, None

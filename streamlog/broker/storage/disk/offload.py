@@ -1,11 +1,12 @@
-"""Aside: work that may take long, done by one thread beside the broker's loop.
+"""Offload: long work, done by one thread beside the broker's event loop.
 
-Whoever has much to do is a generator of steps: after each it can be left alone for a while, and
-where it has to open, read, sync, compress or remove something it yields a `Job`. Who drives it
-may start the job in the thread and come back when it has ended; who does not, a test say, has
-it done in place.
-Rule of the file: a job touches what the loop does not touch meanwhile, and holds the
-interpreter no longer than about two milliseconds at a stretch: that is what the loop then waits.
+Long work is a generator of steps. After each step it can be paused, and where it has to open, read,
+sync, compress or remove something, it yields an `OffloadedJob`. Its driver may start the job in the
+thread and continue when the job has ended; a driver that does not, such as a test, makes the work
+run in place.
+
+Rule of the file: a job touches nothing that the event loop touches meanwhile, and holds the
+interpreter for at most about two milliseconds at a time, because the loop waits for that long.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 Threads: TypeAlias = Callable[[str], Executor]
-"""Gives a thread by its name, as an executor: whoever works beside the loop is given its own."""
+"""Returns a thread, by its name, as an executor: each user beside the loop has its own."""
 
 
 def os_thread(name: str) -> Executor:
-    """A thread of this process, which begins with the first job."""
+    """Return a thread of this process, which starts with the first job."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
 
 class OffloadedJob(Generic[T_co]):
-    """Something to do once; in the thread if it was started, or else where its result is asked."""
+    """Work to do once: in the thread if it was started, otherwise when its result is read."""
 
     def __init__(self, work: Callable[[], T_co]) -> None:
         self._work = work
@@ -42,21 +43,21 @@ class OffloadedJob(Generic[T_co]):
         return self._future is not None and self._future.done()
 
     def start(self, executor: Executor) -> Future[T_co]:
-        """Have it done elsewhere."""
+        """Run the work in `executor`."""
         self._future = executor.submit(self._work)
         return self._future
 
     def result(self) -> T_co:
-        """What has come of it. Raises what the work has raised."""
+        """Return the result of the work, or raise what it raised."""
         return self._work() if self._future is None else self._future.result()
 
 
 Steps = Generator[int | OffloadedJob[object], None, T]
-"""After each step: bytes that were read and written, or what is to be done before the next."""
+"""A generator that yields, after each step, the bytes read and written, or a job to do first."""
 
 
 def offload(work: Callable[[], T], size_bytes: int = 0) -> Steps[T]:
-    """Have the work done as a job; `size_bytes` is what it reads or writes."""
+    """Do the work as a job; `size_bytes` is what it reads and writes."""
     job = OffloadedJob(work)
     yield job
     result = job.result()
@@ -66,28 +67,30 @@ def offload(work: Callable[[], T], size_bytes: int = 0) -> Steps[T]:
 
 
 class Offload:
-    """The thread, which begins with the first job."""
+    """One thread, which starts with the first job."""
 
     def __init__(self, threads: Threads = os_thread, name: str = OFFLOAD_THREAD) -> None:
         self._thread = threads(name)
         self._closed = False
 
     def start(self, job: OffloadedJob[object], then: Callable[[], None]) -> None:
-        """Do the job, after those that were started before; the running loop calls `then`."""
+        """Run the job after those started before; the running loop then calls `then`."""
         loop = asyncio.get_running_loop()
 
         def done(_: Future[object]) -> None:
+            # Checked in the thread: after `close` the loop may be gone.
             if not self._closed:
                 loop.call_soon_threadsafe(then)
 
         job.start(self._thread).add_done_callback(done)
 
     def wait(self) -> None:
-        """Return when what was started has ended."""
+        """Wait until the jobs started so far have ended."""
         if not self._closed:
+            # One thread runs jobs in order, so an empty job ends after all others.
             self._thread.submit(int).result()
 
     def close(self) -> None:
-        """Wait for what was started; nobody is called any more."""
+        """Wait for the jobs that were started; no callback is called any more."""
         self._closed = True
         self._thread.shutdown(wait=True)

@@ -1,10 +1,10 @@
 """OsFiles: the disk, behind the port `files`.
 
-Rule of the file: it is the only one in the broker that opens files.
+Rule of the file: it is the only module of the broker that opens files.
 """
 
-# ruff: noqa: D102 - what a method promises is written at the port, once
-# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH116, PTH208 - a path is a string, as the port has it
+# ruff: noqa: D102 - the port documents the methods
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH116, PTH208 - the port's paths are strings
 from __future__ import annotations
 
 import errno
@@ -25,19 +25,19 @@ from streamlog.broker.storage.disk.file_range import Descriptor, FileRange, read
 from streamlog.broker.storage.disk.files import PIECES_MAX, Content, Reserve, write_whole
 
 MAPPED_BYTES_MAX = 64 * 1024 * 1024
-"""At most so much of this process's resident memory are pages of mapped files."""
+"""The limit of the resident memory that is pages of mapped files."""
 OWNER_ONLY = 0o600
-"""Who may read a log may read everything in it, keys made of passwords included."""
+"""A reader of a log can read everything in it, including keys derived from passwords."""
 OWNER_ONLY_DIRECTORY = 0o700
 
 SHORT_TRIES = 10
-"""How often an open is repeated while the process has no descriptor left."""
+"""How often an open is repeated while no descriptor is free."""
 SHORT_WAIT_S = 0.02
-"""Between two of those tries; others close files meanwhile."""
+"""The pause between two of those tries, in which others may close files."""
 
 # macOS has no fdatasync.
 _sync_data = getattr(os, "fdatasync", os.fsync)
-# macOS has none; some file systems refuse it.
+# macOS has none; some file systems don't support it.
 _allocate = getattr(os, "posix_fallocate", None)
 _NO_ALLOCATION = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV}
 _ZEROS_BYTES = 64 * 1024
@@ -77,7 +77,7 @@ class OsFile:
             raise
 
     def _extend(self, begin: int, end: int) -> None:
-        """A file with holes would be short of space later, when nobody can tell the writer."""
+        """Extend the file with allocated blocks: a sparse file would run out of space later."""
         if _allocate is not None:
             try:
                 _allocate(self._descriptor, begin, end - begin)
@@ -100,6 +100,8 @@ class OsFile:
 
     def range(self, size_bytes: int, position: int) -> FileRange | bytes:
         held = self._open_descriptor()
+        # The range holds a descriptor until the client has read all of it. When many files are
+        # open, slow clients must not keep theirs: copy the bytes instead.
         if self._files.is_short:
             return self.read(size_bytes, position)
         return FileRange(held, size_bytes, position)
@@ -116,7 +118,7 @@ class OsFile:
 
 
 class OsMapping:
-    """A file that is mapped by the operating system."""
+    """A file mapped by the operating system."""
 
     __slots__ = ("_files", "_map", "_open", "size_bytes")
 
@@ -129,7 +131,7 @@ class OsMapping:
             self._map = mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ)
 
     def reaches(self, size_bytes: int) -> bool:
-        # The mapping asks the system how long the file is now.
+        # `size` of a mapping asks the system for the file's size now.
         return self._map is not None and size_bytes <= min(self.size_bytes, self._map.size())
 
     def view(self) -> mmap.mmap:
@@ -150,14 +152,14 @@ class OsFiles:
     """The files of the operating system."""
 
     def __init__(self, shares: Shares | None = None) -> None:
-        """`shares` is what files may hold of the process's descriptors; by default, as of now."""
+        """`shares` limits the descriptors that files use; the default is computed now."""
         self.shares = shares_now() if shares is None else shares
         self._held = OpenFiles(self.shares.open_logs)
         self.reserve = Reserve()
         self._numbers: set[int] = set()
-        """The descriptors of all open files; mappings have others."""
+        """The descriptors of all open files, without those of mappings."""
         self._mapped: dict[OsMapping, None] = {}
-        """Those that are open, the oldest first."""
+        """The open mappings, the oldest first."""
         self._mapped_bytes = 0
 
     def open(self, path: str, *, writable: bool = False) -> OsFile:
@@ -170,7 +172,7 @@ class OsFiles:
 
     @property
     def is_short(self) -> bool:
-        """Whether so many files are open that none should stay open for a slow reader."""
+        """Whether so many files are open that a slow reader should not keep one open."""
         return len(self._numbers) > self.shares.open_logs + self.shares.reads
 
     def map(self, path: str) -> OsMapping:
@@ -189,7 +191,7 @@ class OsFiles:
         return mapping
 
     def forget(self, mapping: OsMapping) -> None:
-        """It is closed."""
+        """Stop counting a mapping that has been closed."""
         del self._mapped[mapping]
         self._mapped_bytes -= mapping.size_bytes
 
@@ -230,7 +232,7 @@ class OsFiles:
         return OsFile(self, Descriptor(descriptor, self._numbers))
 
     def _descriptor(self, path: str, flags: int) -> int:
-        """Open `path`; while there is no descriptor left, have others give theirs back.
+        """Open `path`; while no descriptor is free, make holders release theirs.
 
         Raises:
             OSError: it can't be opened.
@@ -247,7 +249,7 @@ class OsFiles:
 
 
 def shares_now() -> Shares:
-    """The shares under the limit of this process, less what it has open already."""
+    """Divide the descriptor limit of this process, less those that are already open."""
     try:
         taken = RESERVED + len(os.listdir(_OPEN_NOW))
     except OSError:
@@ -256,7 +258,7 @@ def shares_now() -> Shares:
 
 
 def file_stamp(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file is replaced or written to; None while there is no such file."""
+    """Return a value that changes when the file is replaced or written; None without a file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -265,5 +267,5 @@ def file_stamp(path: str) -> tuple[int, int, int] | None:
 
 
 def process_id() -> int:
-    """The number of this process, for those who find a lock of it."""
+    """Return this process's id, for the lock file."""
     return os.getpid()

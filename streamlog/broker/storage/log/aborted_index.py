@@ -1,11 +1,12 @@
-"""AbortedIndex: the aborted transactions whose markers are in a segment, as a file beside it.
+"""AbortedIndex: the aborted transactions whose markers are in a segment, in a file beside its log.
 
-Whoever reads committed records is told, with every answer, which transactions in it were aborted,
-so that it can leave their records out; the `.txnindex` tells the broker. An entry is laid out as
-Kafka's: version, producer id, first offset, offset of the marker, and the stable offset behind
-it; entries are in order of their markers. There is a file only if there are entries.
-Rule of the file: unlike other indexes it is no hint. One that is not sound is built anew from the
-log before anybody is answered, and it is synced with its sealed segment.
+With every Fetch response, a reader of committed records gets the list of aborted transactions, so
+that it can skip their records; the list comes from the `.txnindex`. Entries have Kafka's layout:
+version, producer id, first offset, offset of the marker, and the last stable offset after it. They
+are in order of their markers. The file exists only if there are entries.
+
+Rule of the file: unlike other indexes, this one is not a hint. If it is unsound, it is rebuilt from
+the log before a read is answered, and it is synced with its sealed segment.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from streamlog.broker.storage.log.producer_states import Decided
 
 ABORTED_SUFFIX = ".txnindex"
 PENDING_MAX = 100
-"""Entries kept in memory before they are written; after a crash they are found in the log."""
+"""Entries kept in memory before they are written; after a crash the log contains them."""
 
 _ENTRY = Struct(">hqqqq")
 ENTRY_BYTES = _ENTRY.size
@@ -33,12 +34,12 @@ _VERSION = 0
 
 
 class AbortedIndex:
-    """Entries in one file. With `in_memory` the file is read but never written."""
+    """The entries of one file. With `in_memory`, the file is read but never written."""
 
     def __init__(self, files: Files, path: str, *, in_memory: bool) -> None:
         self.path = path
         self.is_distrusted = False
-        """Whether the file has to be built anew from the log."""
+        """Whether the file has to be rebuilt from the log."""
         self._files = files
         self._in_memory = in_memory
         self._data: bytearray | None = None
@@ -53,24 +54,24 @@ class AbortedIndex:
 
     @property
     def is_known(self) -> bool:
-        """Whether its entries are those of the log; if not, `load` or `rebuild` it."""
+        """Whether the entries are known; if not, call `load` or `rebuild`."""
         return self._data is not None
 
     @property
     def is_behind(self) -> bool:
-        """Whether the file is not what the index is."""
+        """Whether the file differs from the index."""
         return self._data is not None and (
             self.is_distrusted or self._stored_bytes < len(self._data)
         )
 
     @property
     def flush_due(self) -> bool:
-        """Whether enough entries wait in memory to be worth a write."""
+        """Whether enough entries are in memory to be worth a write."""
         waiting_bytes = len(self._data or b"") - self._stored_bytes
         return waiting_bytes >= PENDING_MAX * ENTRY_BYTES and not self._in_memory
 
     def load(self, base_offset: int) -> bool:
-        """Read the entries of the segment that begins there; False if they are not sound.
+        """Read the entries of the segment that begins at `base_offset`; False if they are unsound.
 
         Raises:
             OSError: the file can't be read.
@@ -88,40 +89,42 @@ class AbortedIndex:
         return True
 
     def restore(self, base_offset: int, entries: int) -> bool:
-        """Whether there are so many entries as there were when it was closed in order.
+        """Load the index, and check that it has the number of entries of the clean shutdown.
 
         Raises:
             OSError: the file can't be read.
         """
+        # Without entries there was no file to read; a file that is there now is ignored until the
+        # segment is loaded.
         if not entries or (self.load(base_offset) and len(self) == entries):
             return True
         self.distrust()
         return False
 
     def distrust(self) -> None:
-        """Forget what is known, and do not believe the file either."""
+        """Forget the entries, and rebuild the file from the log before it is used again."""
         self._data, self._stored_bytes, self.is_distrusted = None, 0, True
 
     def rebuild(self, entries: Iterable[Decided]) -> None:
-        """Take these for its entries; the file follows with the next `flush`."""
+        """Replace the entries; `flush` replaces the file."""
         self._data, self._stored_bytes, self.is_distrusted = bytearray(), 0, True
         self.extend(entries)
 
     def add(self, entry: Decided) -> None:
-        """Add an entry, whose marker stands behind those of the others."""
+        """Add an entry, whose marker is after those of all others."""
         if self._data is None:
             self._data = bytearray()
         self._data += _ENTRY.pack(_VERSION, *entry[:4])
 
     def extend(self, entries: Iterable[Decided]) -> None:
-        """Add them, in order of their markers."""
+        """Add entries, which are in order of their markers."""
         for entry in entries:
             self.add(entry)
 
     def overlapping(self, offset: int, end_offset: int) -> tuple[list[Decided], bool]:
-        """Entries with records from `offset` to before `end_offset`, and whether those are all.
+        """Return the entries with records from `offset` to before `end_offset`.
 
-        If not, there may be more in the next segment.
+        The second value is whether the list is complete; if not, the next segment may have more.
         """
         found: list[Decided] = []
         for number in range(self._first_after(offset), len(self)):
@@ -129,11 +132,13 @@ class AbortedIndex:
             if entry.first_offset < end_offset:
                 found.append(entry)
             if entry.last_stable_offset >= end_offset:
+                # At this marker every transaction that began before `end_offset` was decided, so no
+                # later marker can concern the range.
                 return found, True
         return found, False
 
     def flush(self, *, durable: bool = False) -> None:
-        """Write what waits in memory, and cut off what does not belong to the index.
+        """Write the entries in memory, and cut off what does not belong to the index.
 
         Raises:
             OSError: it can't be written; the entries stay in memory.
@@ -145,7 +150,7 @@ class AbortedIndex:
                 self.remove()
             return
         if self.is_distrusted:
-            # As a whole: a part of it would look like a sound index that has fewer entries.
+            # As a whole: a part of it would look like a sound index with fewer entries.
             replace_file(self._files, self.path, bytes(self._data))
             self._stored_bytes, self.is_distrusted = len(self._data), False
             return
@@ -159,11 +164,12 @@ class AbortedIndex:
             if durable:
                 file.sync()
         if durable and self._is_new:
+            # A new file's name is durable only after a sync of the directory.
             self._files.sync_directory(parent_of(self.path))
             self._is_new = False
 
     def seal(self) -> None:
-        """Bring it to disk, with an empty file if it has no entries.
+        """Sync the file; it is empty if there are no entries.
 
         Raises:
             OSError: the disk refused.
@@ -175,7 +181,7 @@ class AbortedIndex:
         self._stored_bytes, self.is_distrusted = len(self._data or b""), False
 
     def rename(self, path: str) -> None:
-        """Give the file another name.
+        """Rename the file.
 
         Raises:
             OSError: it can't be renamed.
@@ -184,17 +190,17 @@ class AbortedIndex:
         self.path = path
 
     def remove(self) -> None:
-        """Remove the file; fine if there is none.
+        """Remove the file, if it exists.
 
         Raises:
-            OSError: it is there and can't be removed.
+            OSError: the file exists and can't be removed.
         """
         with suppress(FileNotFoundError):
             self._files.remove(self.path)
         self._data, self._stored_bytes, self.is_distrusted = bytearray(), 0, False
 
     def _first_after(self, offset: int) -> int:
-        """Number of the first entry whose marker is not before `offset`."""
+        """Return the number of the first entry whose marker is at or after `offset`."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -209,7 +215,7 @@ class AbortedIndex:
 
 
 def decode_entries(data: bytes) -> list[Decided] | None:
-    """The entries of an index file; None if they are not sound."""
+    """Decode the entries of an index file; None if they are unsound."""
     if len(data) % ENTRY_BYTES or not _is_sound(data, 0):
         return None
     return [_decided(data, position) for position in range(0, len(data), ENTRY_BYTES)]
@@ -223,6 +229,8 @@ def _decided(data: bytes | bytearray, position: int) -> Decided:
 def _is_sound(data: bytes | bytearray, base_offset: int) -> bool:
     if len(data) % ENTRY_BYTES:
         return False
+    # Markers ascend, and each is after its transaction's first record: a torn or overwritten file
+    # rarely satisfies both.
     reached = base_offset - 1
     for position in range(0, len(data), ENTRY_BYTES):
         version, _, first, last, stable = _ENTRY.unpack_from(data, position)

@@ -1,11 +1,12 @@
-"""BatchRun: what several requests bring for one log, as far as one write can take it.
+"""BatchRun: the batches of several requests that one write can append to a log.
 
-Most batches need nothing but the look at their header and the scan of their records: a client's
-own, for a topic that takes them as they are. Those that follow each other are placed and written
-together, which is what a log spends most of its time on when batches are small. Rule of the file:
-it decides and writes nothing, and it refuses nobody. A batch that is special in any way ends the
-run, and the log appends it by itself, by the way that is for all. It may be compiled, where
-integers wrap: what it adds up is bounded by a segment's room and by what requests can hold.
+Most batches need only a look at their header and a scan of their records: those of clients, for a
+topic that stores batches as they are. Consecutive ones get their offsets and are written together,
+as the write dominates the cost of an append when batches are small.
+
+Rule of the file: it decides and writes nothing, and it refuses nothing. A batch that is special in
+any way ends the run, and the log appends it alone with the full validation. The module may be
+compiled, where integers wrap: sums are bounded by a segment's size and by the size of requests.
 """
 
 from __future__ import annotations
@@ -30,14 +31,11 @@ _SCANNED_BYTES_MAX = PLAIN_BYTES_MAX
 _CODEC_AT = 22
 _CODEC_BITS = 0x07
 _NOT_IN_LENGTH = 12
-_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
+_new_tuple = tuple.__new__  # makes a named tuple without its handling of keywords and defaults
 
 
 class BatchRun:
-    """Batches that can be written behind each other from `next_offset` on.
-
-    `room_bytes` is how much the segment takes.
-    """
+    """Consecutive batches from `next_offset` on; `room_bytes` is the room in the segment."""
 
     __slots__ = (
         "_due_epoch",
@@ -64,7 +62,7 @@ class BatchRun:
         self._scans = False
         self._oldest_ms = 0
         self._newest_ms = LONG_MAX
-        # Of the producer whose batch ends the run, and the number with which it goes on.
+        # The producer of the run's last batch, and the sequence number that its next batch has.
         self._due_producer = -1
         self._due_epoch = -1
         self._due_sequence = -1
@@ -78,9 +76,9 @@ class BatchRun:
         rules: RecordRules,
         scans: bool,
     ) -> None:
-        """Take and place the batches in `pieces`, one in each, up to the first that is special.
+        """Take the batches of `pieces`, one in each, up to the first that is special.
 
-        Without `scans` their records were scanned before, or need not be: the header counts.
+        Without `scans`, the records need no scan or have had one, and the header is trusted.
         """
         self._scans, self._oldest_ms, self._newest_ms = scans, rules.oldest_ms, rules.newest_ms
         for piece in pieces:
@@ -88,7 +86,7 @@ class BatchRun:
                 return
 
     def results(self) -> list[AppendResult]:
-        """Where they are in the log, once they are written."""
+        """Return where the batches are in the log, once they are written."""
         results: list[AppendResult] = []
         offset = self.base_offset
         for batch in self.batches:
@@ -117,7 +115,7 @@ class BatchRun:
         return True
 
     def _is_sound(self, batch: RecordBatch, size_bytes: int) -> bool:
-        """Whether the records are what the header and the topic say, if that is quickly seen."""
+        """Whether the records agree with the header and the topic's rules, as far as is cheap."""
         if batch.attributes != 0 or size_bytes > _SCANNED_BYTES_MAX:
             return False
         scan = RecordScan(batch)
@@ -128,7 +126,10 @@ class BatchRun:
         return scan.newest_ms == batch.max_timestamp_ms and scan.oldest_ms >= self._oldest_ms
 
     def _is_next(self, batch: RecordBatch, producers: ProducerStates) -> bool:
-        """Whether its producer may go on with it, the run being in the log."""
+        """Whether the batch continues its producer's sequence after the batches of the run."""
+        # The producer states don't know the batches of this run yet, as nothing is written. So only
+        # the first batch is checked against them, and each other one has to continue the one
+        # before, of the same producer. Anything else ends the run.
         if not self.batches:
             try:
                 if producers.check(batch) is not None:
@@ -150,10 +151,9 @@ class BatchRun:
 
 
 def _plain(piece: memoryview, size_bytes: int) -> RecordBatch | None:
-    """The one batch that is all of `piece`, if a log takes it and nothing is special in it.
+    """Return the batch that fills `piece`, if it is valid and has nothing special.
 
-    Special are transactions and whatever else the attributes know, but for the codec. It may have
-    any size.
+    Special are transactions and every attribute other than the codec. The size is not checked.
     """
     try:
         batch = RecordBatch(piece)
@@ -177,7 +177,7 @@ def _plain(piece: memoryview, size_bytes: int) -> RecordBatch | None:
 
 
 def wait_for_thread(pieces: Sequence[memoryview]) -> bool:
-    """Whether records have to be decompressed, or are too many, to be looked at in the loop."""
+    """Whether a thread should check the records: they are compressed, or large."""
     for piece in pieces:
         end = len(piece)
         position = 0
@@ -194,7 +194,7 @@ def wait_for_thread(pieces: Sequence[memoryview]) -> bool:
 
 
 def is_plain_topic(config: TopicConfig) -> bool:
-    """Whether the topic wants nothing to be done with batches, and no keys of records."""
+    """Whether the topic stores batches as they are, and needs no record keys."""
     return (
         not config.compacts
         and config.compression_type == AS_PRODUCED

@@ -1,14 +1,14 @@
-"""OffsetIndex and TimeIndex: where in a segment to begin to look.
+"""OffsetIndex and TimeIndex: where in a segment a search begins.
 
-An index is a file of sorted entries of fixed size, one for every `index.interval.bytes` of
-log, in Kafka's layout: 4-byte relative offset and 4-byte position; 8-byte timestamp and
-4-byte relative offset. The newest entries wait in memory and are written by the hundred, into
-room that was set aside for them; what is left of that, zeros, is cut off when the segment is
-sealed or closed. Lookups in what is more than a page go through a mapping, which is only ever
-read (docs/decisions/004).
-Rule of the file: an index is a hint. It is never synced before the log, whoever uses an entry
-compares it with the batch that it points at, and rebuilds the index when they disagree.
-An entry that is wrong and not chosen can only make a search begin too early.
+An index is a file of sorted entries of fixed size, one for every `index.interval.bytes` of log, in
+Kafka's layout: 4-byte relative offset and 4-byte position; 8-byte timestamp and 4-byte relative
+offset. The newest entries are kept in memory and written by the hundred, into preallocated space;
+what is left of that, zeros, is cut off when the segment is sealed or closed. Lookups in an index
+larger than a page use a mapping, which is only read (docs/decisions/004).
+
+Rule of the file: an index is a hint. It is never synced before the log. Code that uses an entry
+compares it with the batch that it points at, and rebuilds the index if they disagree. A wrong entry
+that no lookup returns can only make a search begin too early.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from streamlog.broker.storage.disk.files import File, Files, Mapping, View, writ
 from streamlog.errors import CorruptData
 
 PENDING_MAX = 256
-"""Entries kept in memory before they are written: a reader beside the writer, or a restart,
-then has at most this many intervals to walk through (1 MiB with Kafka's interval). They are
-packed as in the file, as a partition that is seldom written keeps them for hours."""
+"""Entries kept in memory before they are written.
+
+A reader beside the writer, or a restart, walks at most this many intervals (1 MiB with Kafka's
+interval). They are packed as in the file, because a partition that is seldom written keeps them for
+hours.
+"""
 ROOM_ENTRIES = 2048
-"""For which room is set aside with the first write, doubled whenever it is used up. An index
-that has no entry to write has none: a thousand idle partitions reserve nothing."""
+"""Entries that the file has space for after the first write; doubled when it is used up. An index
+without entries has no such space: a thousand idle partitions reserve nothing."""
 READ_BYTES_MAX = 4096
-"""Of an index that is read for a lookup and not mapped: a page and a descriptor cost more."""
+"""The size up to which an index is read and not mapped: a page and a descriptor cost more."""
 
 _OFFSET_ENTRY = Struct(">II")
 _TIME_ENTRY = Struct(">qI")
@@ -36,13 +39,13 @@ TIME_ENTRY_BYTES = _TIME_ENTRY.size
 
 _Entry = tuple[int, int]
 _NONE = (0, 0)
-"""What room that is not used reads as; no index has such an entry."""
+"""Unused preallocated space reads as zeros; no index contains such an entry."""
 
 
 class SparseIndex:
-    """Sorted pairs of integers in one file, for which no more than `bytes_max` are set aside.
+    """Sorted pairs of integers in one file, of at most `bytes_max` bytes.
 
-    With `in_memory` the file is read but never written or mapped, for its writer may cut it:
+    With `in_memory`, the file is read but never written or mapped, because its writer may cut it:
     new entries stay in memory.
     """
 
@@ -58,7 +61,7 @@ class SparseIndex:
         self._stored = 0
         self._pending = bytearray()
         self._untrimmed = False
-        """The file may have more than the entries that are stored."""
+        """Whether the file may be longer than the stored entries."""
         self._mapping: Mapping | None = None
         self._pending_max_bytes = PENDING_MAX * layout.size
         self.last: _Entry | None = None
@@ -68,25 +71,25 @@ class SparseIndex:
 
     @property
     def flush_due(self) -> bool:
-        """Whether enough entries wait in memory to be worth a write."""
+        """Whether enough entries are in memory to be worth a write."""
         return len(self._pending) >= self._pending_max_bytes and not self._in_memory
 
     @property
     def is_behind(self) -> bool:
-        """Whether the file is not what the index is."""
+        """Whether the file differs from the index."""
         return bool(self._pending) or self._untrimmed
 
     def create(self) -> None:
-        """Make the file, empty.
+        """Create the file, empty.
 
         Raises:
-            OSError: it can't be made.
+            OSError: it can't be created.
         """
         self.clear()
         self.trim()
 
     def load(self) -> bool:
-        """Read how much there is; False if the file is missing or not whole.
+        """Read the number of entries; False if the file is missing or cut in an entry.
 
         Raises:
             OSError: it can't be read.
@@ -103,7 +106,8 @@ class SparseIndex:
             count = size_bytes // self.entry_bytes
             self._untrimmed = count > 0 and self._entry(file, count - 1) == _NONE
             if self._untrimmed:
-                # Whoever wrote it was killed. Zeros follow the entries, so that it is sorted.
+                # Its writer was killed. The preallocated zeros follow the entries, so "is it zero"
+                # is sorted, and a binary search finds the last entry.
                 count = bisect_left(range(count), 1, key=lambda n: self._entry(file, n) == _NONE)
             self._stored = count
             if count:
@@ -111,23 +115,23 @@ class SparseIndex:
         return True
 
     def clear(self) -> None:
-        """Forget every entry; the file follows with the next `flush` and `trim`."""
+        """Forget all entries; `flush` and `trim` change the file."""
         self._stored = 0
         self._pending = bytearray()
         self._untrimmed = True
         self.last = None
 
     def add(self, entry: _Entry) -> bool:
-        """Add an entry, greater than those before it; returns `flush_due`."""
+        """Add an entry, greater than all others; returns `flush_due`."""
         self._pending += self._layout.pack(*entry)
         self.last = entry
         return self.flush_due
 
     def floor(self, first: int) -> _Entry | None:
-        """The last entry whose first number is at most `first`.
+        """Return the last entry whose first number is at most `first`.
 
         Raises:
-            CorruptData: the file has been cut off, or is gone.
+            CorruptData: the file was cut, or is gone.
             OSError: it can't be read.
         """
         if self.last is None:
@@ -140,7 +144,7 @@ class SparseIndex:
         return self._read_floor(first) if self._in_memory else self._viewed_floor(first)
 
     def flush(self) -> None:
-        """Write what waits in memory, into room for more.
+        """Write the entries that are in memory, and preallocate space for more.
 
         Raises:
             OSError: it can't be written; the entries stay in memory.
@@ -150,7 +154,7 @@ class SparseIndex:
                 self._write_pending(file, make_room=True)
 
     def trim(self, *, durable: bool = False) -> None:
-        """Write what waits in memory, and cut off what does not belong to the index.
+        """Write the entries that are in memory, and cut the file to the index.
 
         Raises:
             OSError: it can't be written; the entries stay in memory.
@@ -161,7 +165,7 @@ class SparseIndex:
             self._write_pending(file, make_room=False)
             stored_bytes = self._stored * self.entry_bytes
             if file.size() != stored_bytes:
-                # Nothing may be mapped that is not there any more: a look at it would kill.
+                # Unmap first: touching a mapped page that is cut off raises SIGBUS and kills.
                 self.unmap()
                 file.truncate(stored_bytes)
             self._untrimmed = False
@@ -169,7 +173,7 @@ class SparseIndex:
                 file.sync()
 
     def rename(self, path: str) -> None:
-        """Give the file another name.
+        """Rename the file.
 
         Raises:
             OSError: it can't be renamed.
@@ -178,16 +182,16 @@ class SparseIndex:
         self.path = path
 
     def unmap(self) -> None:
-        """Give the mapping back; the next lookup makes another one."""
+        """Close the mapping; the next lookup makes another."""
         if self._mapping is not None:
             self._mapping.close()
             self._mapping = None
 
     def remove(self) -> None:
-        """Remove the file; fine if there is none.
+        """Remove the file, if it exists.
 
         Raises:
-            OSError: it is there and can't be removed.
+            OSError: it exists and can't be removed.
         """
         self.unmap()
         try:
@@ -198,7 +202,8 @@ class SparseIndex:
     def _write_pending(self, file: File, *, make_room: bool) -> None:
         size_bytes = file.size()
         if size_bytes < self._stored * self.entry_bytes:
-            # Somebody has cut it off. The entries that are left lead to all of the log, too.
+            # Somebody has cut the file. The entries in memory still lead into the log, as a walk
+            # from the segment's start finds what is before them.
             self._stored = 0
         if not self._pending:
             return
@@ -208,7 +213,7 @@ class SparseIndex:
         if make_room and end > size_bytes:
             file.truncate(self._room_bytes(end))
             self._untrimmed = True
-        # An index that is built anew over a sound one leaves it as it is.
+        # A rebuild that produces the same bytes leaves the file alone.
         if file.read(len(data), begin) != data:
             write_whole(file, data, begin)
         self._stored += len(data) // self.entry_bytes
@@ -242,9 +247,9 @@ class SparseIndex:
             except FileNotFoundError as error:
                 raise CorruptData(f"{self.path} is gone") from error
             except OSError:
-                return self._read(end)  # The file system maps nothing.
+                return self._read(end)  # The file system can't map files.
             if not mapping.reaches(end):
-                raise CorruptData(f"{self.path} has been cut off: {end} bytes of it were in use")
+                raise CorruptData(f"{self.path} was cut off: {end} bytes of it were in use")
         return mapping.view()
 
     def _read(self, end: int) -> bytes:
@@ -255,7 +260,7 @@ class SparseIndex:
         with closing(file):
             data = file.read(end, 0)
         if len(data) < end:
-            raise CorruptData(f"{self.path} has been cut off: {end} bytes of it were in use")
+            raise CorruptData(f"{self.path} was cut off: {end} bytes of it were in use")
         return data
 
     def _read_floor(self, first: int) -> _Entry | None:
@@ -266,27 +271,27 @@ class SparseIndex:
     def _entry(self, file: File, number: int) -> _Entry:
         data = file.read(self.entry_bytes, number * self.entry_bytes)
         if len(data) < self.entry_bytes:
-            return _NONE  # cut off by the writer
+            return _NONE  # Cut off by its writer meanwhile.
         first, second = self._layout.unpack(data)
         return (first, second)
 
 
 class OffsetIndex(SparseIndex):
-    """From an offset, relative to the segment's base, to the position of its batch."""
+    """Maps an offset, relative to the segment's base, to the position of its batch."""
 
     def __init__(self, files: Files, path: str, *, bytes_max: int, in_memory: bool) -> None:
         super().__init__(files, path, _OFFSET_ENTRY, bytes_max=bytes_max, in_memory=in_memory)
 
 
 class TimeIndex(SparseIndex):
-    """From the greatest timestamp so far to the relative base offset of the batch that has it."""
+    """Maps the greatest timestamp so far to the relative base offset of the batch that has it."""
 
     def __init__(self, files: Files, path: str, *, bytes_max: int, in_memory: bool) -> None:
         super().__init__(files, path, _TIME_ENTRY, bytes_max=bytes_max, in_memory=in_memory)
 
 
 class Indexes:
-    """Both indexes of a segment. Everything may raise OSError."""
+    """Both indexes of a segment. Every method may raise OSError."""
 
     def __init__(
         self, files: Files, offsets_path: str, times_path: str, *, bytes_max: int, in_memory: bool
@@ -296,67 +301,70 @@ class Indexes:
 
     @property
     def paths(self) -> list[str]:
-        """Their files."""
+        """The paths of the files."""
         return [self.offsets.path, self.times.path]
 
     @property
     def are_behind(self) -> bool:
-        """Whether their files lack entries, or have room for more."""
+        """Whether the files lack entries or have preallocated space."""
         return self.offsets.is_behind or self.times.is_behind
 
     def create(self) -> None:
-        """Make the files, empty."""
+        """Create the files, empty."""
         self.offsets.create()
         self.times.create()
 
     def load(self) -> bool:
-        """Read how much there is; False if a file is missing or not whole."""
+        """Read the number of entries; False if a file is missing or cut in an entry."""
         return self.times.load() and self.offsets.load()
 
     def clear(self) -> None:
-        """Forget every entry; the files follow."""
+        """Forget all entries; `flush` and `trim` change the files."""
         self.offsets.clear()
         self.times.clear()
 
     def add(self, place: _Entry, newest: _Entry) -> bool:
-        """Add where a batch is, and the greatest timestamp so far unless it has an entry.
+        """Add the position of a batch, and the greatest timestamp so far unless it has an entry.
 
-        Returned is whether enough entries wait in memory to be worth a `flush`.
+        Returns whether enough entries are in memory to be worth a `flush`.
         """
         flush_due = self.offsets.add(place)
         known = self.times.last
-        # The first batch, if it is of 1970, is where a search begins without an entry.
+        # A first batch of timestamp 0 gets no entry, which would read as preallocated space; a
+        # search without an entry begins there anyway.
         if newest[0] > (-1 if known is None else known[0]) and newest != _NONE:
             flush_due = self.times.add(newest) or flush_due
         return flush_due
 
     def flush(self) -> None:
-        """Write what waits in memory, into room for more."""
+        """Write the entries that are in memory, and preallocate space for more."""
+        # Times first: an offset entry promises that the time index covers its batch (see
+        # `Segment._times_agree`).
         self.times.flush()
         self.offsets.flush()
 
     def trim(self) -> None:
-        """Write what waits in memory, and give back the room for more."""
+        """Write the entries that are in memory, and cut off preallocated space."""
         for index in (self.times, self.offsets):
             if index.is_behind:
                 index.trim()
 
     def keep(self) -> None:
-        """Bring them to disk as they are."""
+        """Sync the indexes to disk."""
         self.times.trim(durable=True)
         self.offsets.trim(durable=True)
 
     def unmap(self) -> None:
-        """Give their mappings back."""
+        """Close the mappings."""
         self.offsets.unmap()
         self.times.unmap()
 
     def rename(self, offsets_path: str, times_path: str) -> None:
-        """Give the files other names."""
+        """Rename the files."""
         self.offsets.rename(offsets_path)
         self.times.rename(times_path)
 
     def remove(self) -> None:
-        """Remove the files; fine if there are none."""
+        """Remove the files, if they exist."""
         self.offsets.remove()
         self.times.remove()

@@ -1,13 +1,15 @@
-"""LeaderEpochs: which leadership wrote which offsets of a log (KIP-101).
+"""LeaderEpochHistory: which leader epoch wrote which offsets of a log (KIP-101).
 
-`leader-epoch-checkpoint` in Kafka's text format: version, number of entries, and on each line an
-epoch and the offset at which it began. The epoch goes up with every start that was not in order:
-what was not on disk may be gone then, and other records get its offsets, which a client that has
-read the old ones finds out by asking where their epoch ended. It is in every batch, too.
-Rule of the file: an epoch is durable before the first batch of it is written, and no batch is
-written while the file names epochs that the log has lost. A log without it is all of epoch 0. A
-file that is damaged, or missing though batches have other epochs, is made anew of their headers; a
-new epoch begins then, for nobody knows what else the file had said.
+The file `leader-epoch-checkpoint` has Kafka's text format: version, number of entries, and on each
+line an epoch and the offset at which it began. Every batch also carries its epoch. The epoch grows
+with every start after a crash: records that were not on disk may be lost then, and other records
+get their offsets. A client that has read the old records notices when it asks where their epoch
+ended.
+
+Rule of the file: an epoch is durable before its first batch is written, and no batch is written
+while the file names epochs that the log has lost. A log without the file has epoch 0 throughout. A
+file that is damaged, or missing although batches have other epochs, is rebuilt from their headers;
+a new epoch begins then, because the file may have named more.
 """
 
 from __future__ import annotations
@@ -26,23 +28,23 @@ if TYPE_CHECKING:
 
 EPOCHS = "leader-epoch-checkpoint"
 EPOCH_MAX = 2**31 - 2
-"""There is one more for the next start."""
+"""The highest epoch; one more is left for the next start."""
 _FORMAT = 0
 
 _logger = repeated.logger(__name__)
 
 
 class LeaderEpochHistory:
-    """The epochs of one log."""
+    """The leader epochs of one log, and where each began."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self.current = 0
-        """What batches get that are appended now."""
+        """The epoch of batches appended now."""
         self._files = files
         self._path = f"{directory}/{EPOCHS}"
         self._entries: list[tuple[int, int]] = []
         self._is_behind = False
-        """Whether the file names epochs of batches that are gone."""
+        """Whether the file names epochs whose batches are gone."""
         self._start_offset = 0
 
     def open(
@@ -53,10 +55,10 @@ class LeaderEpochHistory:
         batches: Callable[[], Iterable[tuple[int, int]]],
         newest_known: int = -1,
     ) -> None:
-        """Read the file of a log that begins and ends there; begin an epoch unless it is clean.
+        """Read the file of a log of this extent, and begin a new epoch unless `clean`.
 
-        `batches` tells epoch and base offset of all batches, in order, and is asked if the file
-        is no good, or missing though `newest_known`, an epoch that some batch has, is not 0.
+        `batches` returns epoch and base offset of all batches in order. It is called if the file is
+        unusable, or missing although a batch has the epoch `newest_known`, which is not 0.
 
         Raises:
             OSError: the file, or the log, can't be read.
@@ -65,11 +67,12 @@ class LeaderEpochHistory:
         if lost:
             self._write(_beginnings(batches()))
             _logger.warning(
-                "%s was missing or damaged: it was made anew of the log's batches", self._path
+                "%s was missing or damaged: it was rebuilt from the log's batches", self._path
             )
             clean = False
         _, end_offset = extent
         newest = self._newest()
+        # An empty log of epoch 0 has nothing that could be confused: it stays at 0.
         self.current = newest if clean or not end_offset + newest else newest + 1
         self._keep_before(end_offset)
 
@@ -80,7 +83,7 @@ class LeaderEpochHistory:
         batches: Callable[[], Iterable[tuple[int, int]]],
         newest_known: int = -1,
     ) -> None:
-        """The same for who changes nothing, beside a broker that may be at work.
+        """Read the file without changing anything, as a broker may be writing.
 
         Raises:
             OSError: the file, or the log, can't be read.
@@ -91,7 +94,7 @@ class LeaderEpochHistory:
         self._entries = [entry for entry in self._entries if entry[1] < extent[1]]
 
     def _read(self, extent: tuple[int, int], newest_known: int) -> bool:
-        """Read the file; whether it is no good, or missing though there were epochs."""
+        """Read the file; return whether it is unusable, or missing although epochs are known."""
         self._start_offset = extent[0]
         self._entries, self.current, self._is_behind = [], 0, False
         try:
@@ -106,7 +109,7 @@ class LeaderEpochHistory:
         return max((epoch for epoch, _ in self._entries), default=0)
 
     def note(self, offset: int) -> None:
-        """A batch of the current epoch is about to be written at `offset`.
+        """Make the current epoch durable before a batch is written at `offset`.
 
         Raises:
             OSError: the disk refused.
@@ -117,14 +120,14 @@ class LeaderEpochHistory:
             self._write(self._entries)
 
     def begin(self, epoch: int) -> None:
-        """What is appended from now on is of `epoch`, as the controller has said.
+        """Set the epoch of batches appended from now on, as the controller has decided.
 
-        An epoch that is older than what the log has is no controller's: it is not gone back to.
+        An epoch older than the log's newest one can't come from a controller, and is ignored.
         """
         self.current = max(epoch, self._entries[-1][0] if self._entries else 0)
 
     def note_copies(self, batches: Sequence[RecordBatch]) -> None:
-        """Batches of another log, with their epochs, are about to be written.
+        """Make the epochs of another log's batches durable before they are written.
 
         Raises:
             OSError: the disk refused.
@@ -138,7 +141,7 @@ class LeaderEpochHistory:
         self.current = entries[-1][0] if entries else 0
 
     def truncate(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now. If the disk is full, the next append writes the file.
+        """Note that the log ends at `end_offset`; on a full disk, the next append writes the file.
 
         Raises:
             OSError: the disk refused for another reason.
@@ -150,9 +153,9 @@ class LeaderEpochHistory:
                 self._write(self._entries)
 
     def trim(self, start_offset: int) -> None:
-        """The log begins at `start_offset` now, for good: epochs that ended before are forgotten.
+        """Note that the log durably begins at `start_offset`: forget epochs that ended before.
 
-        Not the last one: what was committed before the log's start was of it.
+        The last of them stays, because the record before the log start was of that epoch.
 
         Raises:
             OSError: the disk refused.
@@ -163,23 +166,26 @@ class LeaderEpochHistory:
             self._write(self._entries[over[-1] :])
 
     def start_after(self, epoch: int) -> int | None:
-        """Where the first epoch after `epoch` begins; None if there is none."""
+        """Return where the first epoch after `epoch` begins; None without one."""
         return min((start for each, start in self._entries if each > epoch), default=None)
 
     def at(self, offset: int) -> int:
-        """The epoch that wrote `offset`."""
+        """Return the epoch of the record at `offset`."""
         return max((epoch for epoch, start in self._entries if start <= offset), default=0)
 
     def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
-        """The last epoch that is not after `epoch`, and where it ends; -1 and -1 if unknown.
+        """Return the last epoch up to `epoch` and its end offset; -1 and -1 if unknown (KIP-279).
 
-        `end_offset` is where the log ends. Of an epoch all of whose records are deleted that is
-        where the log begins, and whether there was such an epoch nobody knows.
+        `end_offset` is the log end offset. An epoch whose records are all deleted ends at the log
+        start; whether it existed is unknown.
         """
         if not 0 <= epoch <= self.current:
             return -1, -1
         if epoch == self.current:
-            return epoch, end_offset  # also before its first batch
+            return epoch, end_offset  # The current epoch may have no batch yet.
+        # 1. Epochs 1 at 0, 3 at 100 and 5 at 200; a reader has epoch 4. 2. The last epoch up to 4
+        # is 3, and it ends at 200. 3. If the reader's log says that 4 began at 150, it truncates
+        # to 150 and asks again with 3 (KIP-279); one response need not be the final answer.
         known = self._entries
         if not known or known[0][1] > self._start_offset:
             known = [(0, 0), *known]
@@ -188,12 +194,12 @@ class LeaderEpochHistory:
         return found, max(min(ends, default=end_offset), self._start_offset)
 
     def diverges(self, epoch: int, offset: int, end_offset: int) -> tuple[int, int] | None:
-        """What a reader has to go back to, as `end_of` tells; None if it is right.
+        """Return where a reader diverges, as `end_of` does; None if it does not (KIP-320).
 
-        It has read up to `offset`, the last batch in `epoch`.
+        The reader has read up to `offset`, and its last batch is of `epoch`.
 
         Raises:
-            OffsetOutOfRange: the epoch is not known, so nobody can tell.
+            OffsetOutOfRange: the epoch is unknown.
         """
         found, end = self.end_of(epoch, end_offset)
         if found < 0:
@@ -212,10 +218,10 @@ class LeaderEpochHistory:
 
 
 def _beginnings(batches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Where epochs begin; the first one, 0, goes without saying.
+    """Return where each epoch begins; epoch 0 is implied.
 
-    No checksum covers the epoch of a batch, and epochs never go down: where they seem to, the
-    fewer batches are wrong.
+    No checksum covers the epoch of a batch, and epochs never decrease. Where they seem to, the
+    shorter of the two runs of batches is wrong.
     """
     runs = [[0, -1, 0]]  # epoch, first offset, number of batches
     for epoch, offset in batches:
@@ -225,6 +231,9 @@ def _beginnings(batches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     entries: list[tuple[int, int]] = []
     newest = 0
     for (epoch, offset, count), (following, _, other) in pairwise([*runs, [EPOCH_MAX, -1, 0]]):
+        # 1. Runs: epoch 2 (50 batches), 9 (1 batch), 3 (40 batches). 2. Epoch 9 is greater than
+        # what follows, and has fewer batches: a flipped bit, so it is skipped. 3. With 2, 9 (60
+        # batches), 3 (1 batch), the run of 3 is skipped, as it is lower than 9.
         odd = epoch > following >= newest and count <= other
         if newest < epoch <= EPOCH_MAX and not odd:
             entries.append((epoch, offset))

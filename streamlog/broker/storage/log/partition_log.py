@@ -57,22 +57,22 @@ from streamlog.records.control_batches import Marker, MarkTold, encode_marker, e
 
 
 class AppendedLog(Protocol):
-    """What is asked of the log that is appended to, a `PartitionLog`."""
+    """The part of `PartitionLog` that `RunAppends` needs."""
 
     epochs: LeaderEpochHistory
 
     @property
     def config(self) -> TopicConfig:
-        """The settings that hold for it."""
+        """The topic's current settings."""
         ...
 
     @property
     def producers(self) -> ProducerStates:
-        """Who has written to it."""
+        """The idempotent producers of the log, and their transactions."""
         ...
 
     def check_open(self) -> None:
-        """Raises LogDirectoryError if it takes nothing."""
+        """Raise LogDirectoryError if the log accepts no appends."""
         ...
 
     def append(
@@ -83,12 +83,12 @@ class AppendedLog(Protocol):
         wall_ms: int | None = None,
         prepared: Prepared | None = None,
     ) -> AppendResult:
-        """Append batches by themselves."""
+        """Append one piece of encoded batches, all of them or none."""
         ...
 
 
 class RunAppends:
-    """The appends of one log that come together."""
+    """Appends the batches of several requests to one log with as few writes as possible."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class RunAppends:
         check: Callable[[], None],
         write: Callable[[Content, list[RecordBatch], int], None],
     ) -> None:
-        """`check` raises an error if the end of the log is damaged; `write` appends bytes."""
+        """`check` raises if the log's end is damaged; `write` appends bytes."""
         self._log = log
         self._segments = segments
         self._producers = producers
@@ -112,15 +112,19 @@ class RunAppends:
         now: tuple[int, int],
         prepared: Sequence[Prepared | StreamlogError],
     ) -> list[AppendResult | StreamlogError]:
-        """See `PartitionLog.append_each`; `now` is monotonic, and by the clock on the wall."""
+        """See `PartitionLog.append_each`; `now` is the monotonic time and the wall time in ms."""
         outcomes: list[AppendResult | StreamlogError] = []
         config = self._log.config
         scans = not prepared and is_checked(config)
         rules = RecordRules.of(config, now[1])
+        # Pieces that failed their check keep their position among the outcomes: the runs between
+        # them are appended, and each failure is its own outcome.
         refused = {n: each for n, each in enumerate(prepared) if isinstance(each, StreamlogError)}
         for stop in (*refused, len(pieces)):
             while len(outcomes) < stop:
                 begin = len(outcomes)
+                # A run ends before the first batch that needs the full validation. An empty run
+                # means that the very next piece needs it, so that piece is appended by itself.
                 outcomes += self._append_run(pieces[begin:stop], now[0], rules, scans=scans)
                 if len(outcomes) == begin:
                     ready = prepared[begin] if prepared else None
@@ -142,7 +146,7 @@ class RunAppends:
     def _append_run(
         self, pieces: Sequence[memoryview], now_ms: int, rules: RecordRules, *, scans: bool
     ) -> list[AppendResult | StreamlogError]:
-        """Append the batches at the front that are taken as they are."""
+        """Append the batches at the front that need no full validation."""
         log, config = self._log, self._log.config
         if not batch_run.is_plain_topic(config):
             return []
@@ -163,6 +167,8 @@ class RunAppends:
                 self._write(run.pieces, batches, now_ms)
         except StreamlogError as error:
             return [error for _ in batches]
+        # Producer states change only after the write: a batch that failed must not look like a
+        # duplicate when its producer sends it again (KIP-98).
         results = run.results()
         for batch, result in zip(batches, results, strict=True):
             if batch.producer_id >= 0:
@@ -171,15 +177,15 @@ class RunAppends:
 
 
 START_OFFSET = 0
-"""Of a new log."""
+"""The first offset of a new log."""
 UNSYNCED_MAX = 16
-"""Sealed segments that may wait for those who sync beside; then whoever appends waits for them."""
+"""Sealed segments that may wait for a background sync; beyond that, the append syncs them."""
 
 
 class PartitionLog:
     """The log of one partition, in one directory.
 
-    Made by `create` or `open`. `name` (`topic-3`) is what errors call it.
+    Create it with `create` or `open`. Error messages call it by its `name` (`topic-3`).
     """
 
     def __init__(
@@ -198,13 +204,13 @@ class PartitionLog:
         self.recovery = recovery.Recovery()
         self.synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
         self.found_end_offset = START_OFFSET
-        """Behind the last batch that `range` has found."""
+        """The offset after the last batch that `range` returned."""
         self.cleaned = swap.CleanedOffset(files, directory)
         self.lost = LostOffsets(files, directory)
         self.high_watermark = START_OFFSET
-        """Up to where its partition is known to be committed, kept for the next opening."""
+        """The high watermark of the partition as far as it is known; kept for the next opening."""
         self.syncs_off_loop = False
-        """Whether somebody sees to syncs after every append, so that a roll need not wait."""
+        """Whether the caller syncs after every append, so that a roll need not sync."""
         self._config = config
         self._read_only = read_only
         self._segments = Segments(files, directory, name=name, config=config, read_only=read_only)
@@ -230,7 +236,7 @@ class PartitionLog:
         config: TopicConfig,
         rolls: RollBudget[PartitionLog] | None = None,
     ) -> PartitionLog:
-        """A new log in a directory that is made for it; `rolls` is shared with others.
+        """Create a log and its directory; `rolls` limits the rolls of all logs that share it.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -256,34 +262,43 @@ class PartitionLog:
         read_only: bool = False,
         rolls: RollBudget[PartitionLog] | None = None,
     ) -> PartitionLog:
-        """The log that is in `directory`.
+        """Open the log in `directory`.
 
-        With `clean` it was closed in order, so its end is looked at and nothing is scanned; with
-        `end`, what `end` was then, not even that.
-        Before `recovery_point` nothing can be torn: what is missing there is damage. What is
-        before `log_start_offset` has been deleted, and files of it that are left go now. With
-        `read_only` nothing is changed and a writer may be at work; the end is where it was.
-        Damage is reported in `recovery` and in the process's log; it is not an error.
+        With `clean`, the log was closed in order: its end is checked, and nothing is scanned. With
+        `end`, the value of `end` at that time, not even the end is checked. Nothing before
+        `recovery_point` can be torn: what is missing there is damage. Records before
+        `log_start_offset` were deleted; their remaining files are removed now. With `read_only`
+        nothing on disk changes, and the end is what it was when it was read, as a broker may be
+        writing. Damage is not an error: it is in `recovery`, and logged.
 
         Raises:
             LogDirectoryError: the disk refused.
         """
         log = cls(files, directory, name=name, config=config, read_only=read_only, rolls=rolls)
         with log._disk.errors():
+            # The order matters:
+            # 1. Unfinished swaps, before the chain of segments is read from the names of files.
+            # 2. The end of the log, before anything that depends on it: lost offsets, leader epochs
+            #    (which drops epochs behind the end), producers (which are replayed up to the end).
+            # 3. `_take_over`, which may write: it is last, so that a failed opening changes little.
             log.synced = log.synced._replace(offset=recovery_point)
             log._start_offset = log_start_offset
             if not read_only:
                 swap.recover(files, directory)
             log._segments.find(log_start_offset)
             last = log._segments.active
+            # A reader beside a running broker must not judge: an unfinished batch is a write in
+            # progress, not a torn one.
             if read_only:
                 recovery.look_at_end(last)
             elif end is not None and last.restore(end):
                 log.recovery = recovery.Recovery()
             elif not (clean and log._segments.ends_whole()):
                 log.recovery = log._segments.recover(recovery_point)
-                # A segment that was begun may be seen, and not be there after a power cut.
+                # A directory entry that is visible may not be durable: the process died after it
+                # created the segment and before it synced the directory.
                 log._segments.names_are_due = not read_only
+            # Closed in order, but shorter than what was synced: something cut the file.
             elif last.next_offset < recovery_point:
                 last.note_tail_damage("", None)
                 log.recovery = recovery.Recovery(damage=tuple(last.damage))
@@ -301,11 +316,11 @@ class PartitionLog:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that can be read; below it everything was deleted."""
+        """The first offset that can be read; all records below it are deleted."""
         return self._start_offset
 
     def look_at_epochs(self) -> LeaderEpochHistory:
-        """The leader epochs of a log that was opened with `read_only`.
+        """Read the leader epochs of a log that was opened with `read_only`.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -320,65 +335,68 @@ class PartitionLog:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record will get."""
+        """The offset of the next record."""
         return self._segments.active.next_offset
 
     @property
     def recovery_point(self) -> int:
-        """Everything before this offset is known to be on disk, indexes included."""
+        """The offset below which everything is on disk, indexes included."""
+        # The lowest of three: what the last sync covered, the first sealed segment that awaits a
+        # sync, and the first segment whose indexes did not fit on a full disk. Recovery scans from
+        # here, and a scan is what rebuilds an index.
         held = [s.base_offset for s in self._segments.unsynced[:1]]
         owing = self._segments.first_unwritten_index
         return min([self.synced.offset, *held, *([] if owing is None else [owing])])
 
     @property
     def active_base_offset(self) -> int:
-        """Where the segment that is appended to begins."""
+        """The base offset of the active segment."""
         return self._segments.active.base_offset
 
     @property
     def config(self) -> TopicConfig:
-        """The settings that hold for it."""
+        """The topic's current settings."""
         return self._config
 
     @property
     def end(self) -> SegmentEnd:
-        """How the last segment ends, for `open`."""
+        """The state of the last segment's end, for `open`."""
         return self._segments.active.end
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches, as far as segments have been looked into."""
+        """Bytes of all batches in the segments that have been loaded."""
         return self._segments.size_bytes
 
     @property
     def producers(self) -> ProducerStates:
-        """Who has written to it, and their transactions."""
+        """The idempotent producers of the log, and their transactions."""
         return self._producers.states
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """The damaged places that are known."""
+        """The damaged ranges found so far."""
         return self._segments.damage
 
     @property
     def lacks_records(self) -> bool:
-        """Whether it is damaged, or was mended: other replicas may have more than this one."""
+        """Whether it is damaged or was repaired: other replicas may have more records."""
         return bool(self.damage) or self.lost.first_from(self._start_offset) is not None
 
     def watch_damage(self, on_damage: Callable[[], None]) -> None:
-        """Have it called if it lacks records, and by any thread that finds damage."""
+        """Call `on_damage` if the log lacks records, and from any thread that finds damage."""
         self._segments.watch_damage(on_damage)
         if self.lacks_records:
             on_damage()
 
     @property
     def has_unwritten_indexes(self) -> bool:
-        """Whether there was no room for indexes of it: they are in memory until there is."""
+        """Whether index entries are only in memory because the disk was full."""
         return self._segments.has_unwritten_indexes
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is known to be damaged and the disk has not failed."""
+        """Whether no damage is known and the disk has not failed."""
         return self._disk.failure is None and not self.damage
 
     def append(
@@ -392,16 +410,18 @@ class PartitionLog:
     ) -> AppendResult:
         """Append encoded batches, all of them or none.
 
-        They get the next offsets and this log's leader epoch, unless their `origin` is another
-        log: such copies keep what they have and have to continue this one.
-        `now_ms` is monotonic and seals a segment whose records have no timestamps; `wall_ms` is
-        what timestamps are judged by, or set to. Without it they are taken as they are. A
-        memoryview that can be written is given away: the batches get their place where they are.
-        With `prepared`, `data` was checked before (`admission.prepare`).
+        Batches get the next offsets and this log's leader epoch. Batches of `origin` COPY keep
+        theirs, and have to continue this log. `now_ms` is monotonic; it decides when a segment
+        without record timestamps is sealed. `wall_ms` is the time that timestamps are checked
+        against, or set to; without it they are accepted as they are. A writable memoryview is
+        handed over: offsets are set in place. With `prepared`, `data` was checked before
+        (`validator.prepare`).
+
+        Returns where the batches are; for a duplicate (KIP-98), where its first copy is.
 
         Raises:
-            LogError: a batch is refused; `code` says why, nothing was appended.
-            CorruptData: the end of the log is damaged, so nobody knows the next offset.
+            LogError: a batch is refused; `code` says why, and nothing was appended.
+            CorruptData: the end of the log is damaged, so the next offset is unknown.
             LogDirectoryLost: the directory has vanished.
             LogDirectoryFailed: the disk is full or failing; nothing was appended.
         """
@@ -413,16 +433,23 @@ class PartitionLog:
             if prepared is None:
                 prepared = validator.prepare(placed, self._config, wall_ms=wall_ms, origin=origin)
             elif origin is AppendOrigin.CLIENT:
+                # Prepared before the request's transaction was verified: check again.
                 validator.check_transactional(prepared.batches)
             placed, batches = prepared
             numbered = origin is not AppendOrigin.COORDINATOR
             appended = self.producers.check(batches[0], numbered=numbered)
             if appended is not None:
+                # The first batch speaks for all: a request of an idempotent producer has one batch
+                # per partition, so `appended` covers the whole piece.
                 return AppendResult(appended.first_offset, appended.last_offset, -1, 0)
             validator.assign_offsets(placed, batches, base_offset, self.epochs.current)
             if wall_ms is not None and self._config.message_timestamp_type == LOG_APPEND_TIME:
                 batches = validator.stamp(placed, batches, wall_ms=wall_ms)
         else:
+            # A follower appends the leader's bytes unchanged, epochs included. The epochs are
+            # durable before the batches: a batch whose epoch the checkpoint lacks would make the
+            # log look longer than its epochs, and truncation by epoch (KIP-101) would cut too
+            # little.
             batches = validator.validate_copies(placed, next_offset=base_offset)
             with self._disk.errors():
                 self.epochs.note_copies(batches)
@@ -442,20 +469,20 @@ class PartitionLog:
         wall_ms: int,
         prepared: Sequence[Prepared | StreamlogError] = (),
     ) -> list[AppendResult | StreamlogError]:
-        """Append what several requests bring, each by itself, but by as few writes as can be.
+        """Append the pieces of several requests, each independently, with few writes.
 
-        What becomes of each is what `append` would have returned or raised. With `prepared`, which
-        has one for each piece, they were checked before.
+        Returns, for each piece, what `append` would have returned or raised. With `prepared`, which
+        has one entry for each piece, the pieces were checked before.
         """
         return self._runs.append_each(pieces, (now_ms, wall_ms), prepared)
 
     def end_transaction(
         self, producer_id: int, producer_epoch: int, marker: Marker, *, now_ms: int, wall_ms: int
     ) -> AppendResult:
-        """Append the marker with which the producer's transaction ends here, if there is one.
+        """Append the marker that ends the producer's transaction in this partition.
 
         Raises:
-            LogError: a newer instance of the producer, or a newer coordinator, has taken over.
+            LogError: a newer instance of the producer or a newer coordinator has written already.
             LogDirectoryError: see `append`.
         """
         self.check_open()
@@ -467,10 +494,11 @@ class PartitionLog:
     def mark_time(
         self, ms: int, *, now_ms: int, told: Sequence[MarkTold] = ()
     ) -> AppendResult | None:
-        """Append a mark that time has passed; None where no record has a time that could go on.
+        """Append a time mark; None if the active segment has no timestamp to give to its batch.
 
-        Its batch has the newest time there is: retention and searches by time don't see it. Where
-        no record has a time, as in an empty partition, a mark has to tell one (`told`).
+        The batch gets the newest timestamp of the segment, so retention and searches by time
+        are not affected. A segment without timestamps, as in an empty partition, takes a mark only
+        if it carries the times of other partitions (`told`).
 
         Raises:
             LogDirectoryError: see `append`.
@@ -483,10 +511,10 @@ class PartitionLog:
         return self._append_control(encode_time_mark(ms, newest_ms, told), now_ms)
 
     def aborted(self, offset: int, end_offset: int) -> list[Decided]:
-        """The aborted transactions with records from `offset` to before `end_offset`.
+        """Return the aborted transactions with records from `offset` to before `end_offset`.
 
         Raises:
-            CorruptData: their index has to be built anew, and the log is damaged.
+            CorruptData: their index has to be rebuilt, and the log is damaged.
             LogDirectoryError: the disk refused.
         """
         with self._disk.errors():
@@ -500,7 +528,7 @@ class PartitionLog:
         min_one: bool = True,
         before_offset: int | None = None,
     ) -> Buffer:
-        """What `range` finds, in memory. Raises what `range` raises."""
+        """Return what `range` finds, in memory. Raises what `range` raises."""
         found = self.range(
             offset, max_bytes=max_bytes, min_one=min_one, before_offset=before_offset
         )
@@ -518,23 +546,27 @@ class PartitionLog:
         synced: bool = False,
         before_offset: int | None = None,
     ) -> Buffer | FileRange:
-        """Whole batches from the one with `offset` in it on, about `max_bytes` at most.
+        """Find whole batches from the one that contains `offset` on, about `max_bytes` at most.
 
-        The first batch may begin before `offset`. With `min_one` it is returned however large.
-        Batches come from one segment; nothing is returned at the end of the log. They stay in
-        their file, which may be deleted meanwhile, until somebody reads or sends them. With
-        `synced` the log ends where it is known to be on disk; it also ends at `before_offset`,
-        where a batch begins.
+        The first batch may begin before `offset`. With `min_one` it is returned whatever its size.
+        All batches are of one segment; at the end of the log the result is empty. The batches stay
+        in their file until they are read or sent, and the file may be deleted before that. With
+        `synced` the log ends where it is known to be on disk. It also ends at `before_offset`,
+        which is the base offset of a batch.
 
         Raises:
-            OffsetOutOfRange: the log does not reach there.
-            CorruptData: the place is damaged; says where.
+            OffsetOutOfRange: the log has no such offset.
+            CorruptData: the range is damaged; the message says where.
             LogDirectoryError: the disk refused.
         """
         end_offset = self._segments.active.next_offset
         if not self._start_offset <= offset <= end_offset:
             with self._disk.errors():
-                self._check_end()  # Or who has read what is lost now would begin anew elsewhere.
+                # 1. A consumer has read up to offset 90; the file is damaged from offset 80 on.
+                # 2. The log ends at 80 after a restart, so 90 is "out of range".
+                # 3. With that error the consumer would reset its position (to 0, or to 80) and
+                #    skip or repeat records. CorruptData stops it instead.
+                self._check_end()
             raise self._out_of_range(offset)
         with self._disk.errors():
             if offset == end_offset:
@@ -543,6 +575,8 @@ class PartitionLog:
             if synced and offset >= self.synced.offset:
                 return b""
             segment = self._segments.segment_of(offset)
+            # A position in the active segment bounds the synced bytes; a sealed segment before it
+            # is synced as a whole.
             end = None
             if synced and segment.base_offset == self.synced.base_offset:
                 end = self.synced.position
@@ -555,10 +589,10 @@ class PartitionLog:
             return found
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record that is not older; None if all are.
+        """Return offset and timestamp of the first record not older than `timestamp_ms`, if any.
 
         Raises:
-            CorruptData: a batch on the way is damaged.
+            CorruptData: a batch that the search reads is damaged.
             LogDirectoryError: the disk refused.
         """
         with self._disk.errors():
@@ -566,7 +600,7 @@ class PartitionLog:
         return None if found is None else (found.offset, found.timestamp_ms)
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """Offset and timestamp of the newest record, the first of them; None if none has one.
+        """Return offset and timestamp of the newest record, the first of equals; None without one.
 
         Raises:
             CorruptData: its batch is damaged.
@@ -577,14 +611,14 @@ class PartitionLog:
         return None if newest is None else (newest.offset, newest.timestamp_ms)
 
     def configure(self, config: TopicConfig) -> None:
-        """Go on with other settings; segments that are there stay as they are."""
+        """Use other settings; existing segments keep theirs."""
         self._config = self._segments.config = config
 
     def advance_start(self, offset: int) -> None:
-        """Delete what is before `offset`: nobody can read it any more.
+        """Move the log start to `offset`: records before it can no longer be read.
 
-        It is for good once the directory has written its checkpoints, and `retire` may not be
-        called before.
+        The move is durable once the directory has written its checkpoints; call `retire` only
+        after that.
 
         Raises:
             OffsetOutOfRange: the log ends before `offset`.
@@ -597,14 +631,14 @@ class PartitionLog:
         self._start_offset = max(self._start_offset, offset)
 
     def set_start(self, offset: int) -> None:
-        """The log is about to begin again at `offset`; see `Truncation.begin_restart`."""
+        """Set the start of a log that restarts at `offset`; see `Truncation.begin_restart`."""
         self._start_offset = offset
 
     def expire(self, *, high_watermark: int, wall_ms: int, now_ms: int) -> None:
-        """Delete the segments whose time is over by the topic's settings; see `advance_start`.
+        """Move the log start past the segments that retention deletes; see `advance_start`.
 
-        Only whole segments go, the oldest first, and nothing from `high_watermark` on: who has
-        written that may not have been told so yet. One that is written to is sealed before.
+        Only whole segments below `high_watermark` are deleted, the oldest first: records above it
+        are not acknowledged yet. If the active segment is one of them, it is sealed first.
 
         Raises:
             LogDirectoryError: the disk refused, or the log has failed.
@@ -615,6 +649,8 @@ class PartitionLog:
             count = min(count, self._segments.count_before(high_watermark))
             if not count:
                 return
+            # The active segment expires too. Seal it first: the log keeps one (empty) segment, so
+            # its end offset survives although no record does.
             if count == len(self._segments):
                 self._roll(is_doomed=True)
                 self._rolling.begin(now_ms)
@@ -622,21 +658,25 @@ class PartitionLog:
 
     @property
     def has_expired_files(self) -> bool:
-        """Whether `retire` would find something to do."""
+        """Whether `retire` has files to rename."""
         return self._segments.has_first_before(self._start_offset)
 
     def retire(self, *, kept_start: int | None = None) -> list[str]:
-        """Take the files of what is before the log start out of the log, by renaming them.
+        """Rename the files of segments below the log start, which takes them out of the log.
 
-        `kept_start` is the log start that was made durable, if it may have moved since.
+        `kept_start` is the durable log start, if the log start may have moved since it was written.
 
-        Returned are the paths to be removed, `file.delete.delay.ms` later.
+        Returns the paths to remove after `file.delete.delay.ms`.
 
         Raises:
             LogDirectoryError: the disk refused; the rest can be retired later.
         """
         renamed: list[str] = []
         with self._disk.errors():
+            # 1. The start moves to 100, and a checkpoint with 100 begins to be written.
+            # 2. Meanwhile DeleteRecords moves the start to 200.
+            # 3. The checkpoint with 100 is durable. Only what lies below 100 may go: after a crash
+            #    the log starts at 100 again, and files missing from there on would be damage.
             start = self._start_offset if kept_start is None else kept_start
             while self._segments.has_first_before(start):
                 renamed += self._segments.retire_first()
@@ -644,10 +684,10 @@ class PartitionLog:
         return renamed
 
     def flush(self) -> None:
-        """Return when everything appended is on disk.
+        """Sync everything that was appended to disk.
 
         Raises:
-            LogDirectoryError: the disk refused; nothing more is taken.
+            LogDirectoryError: the disk refused; the log accepts nothing more.
         """
         self.check_open()
         if self._dirty:
@@ -657,10 +697,10 @@ class PartitionLog:
             self.synced = max(self.synced, self._end())
 
     def begin_sync(self, *, sealed_only: bool = False) -> PendingSync | None:
-        """Take up bringing to disk what is in the log by now; None if there is nothing to do.
+        """Prepare a sync of what the log contains now; None if everything is on disk.
 
-        The caller runs what is returned, in whatever thread, and gives it to `end_sync`. With
-        `sealed_only` the open segment is left to the system.
+        The caller runs the result in any thread and passes it to `end_sync`. With `sealed_only` the
+        active segment is left to the operating system.
 
         Raises:
             LogDirectoryError: the files can't be opened.
@@ -681,20 +721,23 @@ class PartitionLog:
         return PendingSync(end, sealed, tuple(files), names, generation)
 
     def end_sync(self, pending: PendingSync) -> None:
-        """A sync has succeeded: everything up to its end is on disk."""
+        """Note that a sync has succeeded: everything up to its end is on disk."""
         unsynced = self._segments.unsynced
         self._segments.unsynced = [each for each in unsynced if each not in pending.sealed]
         self._segments.note_named(pending.names is not None, pending.end.base_offset)
+        # 1. A sync of offsets up to 100 begins. 2. The log is truncated to 50, and other records
+        #    are appended up to 100. 3. The sync ends: it covered the old records 50-99, not the new
+        #    ones. The generation tells the two apart.
         if pending.generation == self.truncation.generation:
             self.synced = max(self.synced, pending.end)
 
     def check_open(self) -> None:
-        """Whether it takes anything.
+        """Check that the log accepts appends.
 
         Raises:
-            LogDirectoryError: it has failed.
-            UnknownTopicOrPartition: it was closed, or deleted.
-            UsageError: it was opened for reading only.
+        LogDirectoryError: the disk has failed.
+        UnknownTopicOrPartition: the log was closed or deleted.
+        UsageError: the log was opened for reading only.
         """
         if self._disk.failure is not None:
             raise self._disk.failure
@@ -704,14 +747,14 @@ class PartitionLog:
             raise UsageError(f"{self.name} was opened for reading only")
 
     def fail(self, failure: LogDirectoryError) -> None:
-        """Take nothing more: the disk is not to be trusted."""
+        """Accept nothing more, because the disk can't be trusted."""
         if self._disk.failure is None:
             self._disk.failure = failure
 
     def sealed_segments(self, *, before_offset: int) -> Iterator[Segment]:
-        """The segments that end at `before_offset` at the latest and are on disk as a whole.
+        """Iterate over the sealed segments that are on disk and end at `before_offset` at most.
 
-        They are looked at as they are reached, which may take a moment for each.
+        A segment is loaded when the iterator reaches it, which takes a moment.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -722,22 +765,22 @@ class PartitionLog:
             yield from self._segments.sealed_before(limit)
 
     def has_segment(self, segment: Segment) -> bool:
-        """Whether it still is part of the log."""
+        """Whether `segment` is still part of the log."""
         return segment in self._segments
 
     def cleaned_segment(self, base_offset: int) -> Segment:
-        """A segment to be made and filled, which is none of the log's yet."""
+        """Return a new segment to create and fill; it is not part of the log yet."""
         return self._segments.unfinished(base_offset)
 
     def begin_swap(self, replaced: Sequence[Segment], cleaned: Segment) -> swap.Swap:
-        """Put `cleaned`, which is on disk, in the place of segments that follow each other.
+        """Replace consecutive segments with `cleaned`, which is on disk.
 
-        It is read from now on. Next the caller has to `take_out` what was replaced, in whatever
-        thread, and then to call `end_swap`.
+        Readers use it from now on. The caller then runs `Swap.take_out` in any thread, and calls
+        `end_swap`.
 
         Raises:
             UnknownTopicOrPartition: the log, or one of the segments, is gone.
-            LogDirectoryError: the disk refused; nothing more is taken until the next opening.
+            LogDirectoryError: the disk refused; nothing more is accepted until the next opening.
         """
         self.check_open()
         place = self._segments.place_of(replaced)
@@ -747,23 +790,23 @@ class PartitionLog:
             raise self._disk.failed(error) from error
 
     def end_swap(self, begun: swap.Swap) -> None:
-        """What was replaced is taken out: give the files of the cleaned segment their names.
+        """Give the cleaned segment's files their final names, after `Swap.take_out`.
 
         Raises:
-            LogDirectoryError: the disk refused; nothing more is taken until the next opening.
+            LogDirectoryError: the disk refused; nothing more is accepted until the next opening.
         """
         if self._closed or begun.cleaned not in self._segments:
-            return  # Deleted meanwhile, or as far as it goes by retention.
+            return  # The log was deleted meanwhile, or retention has removed the segment.
         try:
             begun.settle()
         except OSError as error:
             raise self._disk.failed(error) from error
 
     def close(self) -> None:
-        """Bring everything to disk, so that the next opening need not scan, and close.
+        """Sync everything, so that the next opening need not scan, and close.
 
         Raises:
-            LogDirectoryError: the disk refused; the next opening will scan.
+            LogDirectoryError: the disk refused; the next opening scans.
         """
         if self._closed:
             return
@@ -774,14 +817,16 @@ class PartitionLog:
             self.discard()
 
     def discard(self) -> None:
-        """Close without bringing anything to disk: the log is about to be deleted, or broken."""
+        """Close without a sync, because the log is about to be deleted or its disk has failed."""
         self._closed = True
         self._segments.close()
 
     def _begin_at_start(self) -> None:
-        """Go on at the log start if a power cut took everything up to there.
+        """Restart an empty log at its start if a power cut has taken everything below the start.
 
-        Those offsets were given out, and what had them was deleted on purpose.
+        1. Offsets 0-99 are appended and not synced; DeleteRecords moves the start to 100, and the
+        checkpoint is durable. 2. A power cut takes the segments. 3. The log ends at 0, before its
+        start: offsets 0-99 were given out, so it must continue at 100 and not reuse them.
         """
         if self.log_end_offset < self._start_offset and self.recovery_point <= self._start_offset:
             self._segments.begin_again(self._start_offset)
@@ -791,11 +836,13 @@ class PartitionLog:
         return SyncedEnd(active.next_offset, active.base_offset, active.size_bytes)
 
     def _take_over(self) -> None:
-        """Get ready to append."""
+        """Make an opened log ready for appends."""
         self._segments.report(self.recovery)
         self._segments.active.unseal()
         self._producers.restore()
         if self.recovery.unsynced_segments:
+            # What recovery found sound may be only in the page cache, and a sync of the previous
+            # process may have failed on it. Write it again and sync it before it counts as synced.
             with self._disk.errors():
                 found = self._segments.rewrite_unsynced(self.recovery, self.recovery_point)
             self._sync(found)
@@ -803,7 +850,7 @@ class PartitionLog:
             self._segments.note_unwritten_indexes(
                 self._segments.last(self.recovery.scanned_segments)
             )
-        # Of a damaged end it is known that more had been on disk.
+        # A log with a damaged end had more on disk than it shows: the recovery point stays.
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 
     def _check_end(self) -> None:
@@ -817,7 +864,7 @@ class PartitionLog:
         )
 
     def _append_control(self, control: bytes, now_ms: int) -> AppendResult:
-        """Append a control batch of the broker's own."""
+        """Append a control batch that the broker itself has made."""
         offset, data = self._segments.active.next_offset, bytearray(control)
         place_batch(data, offset, self.epochs.current)
         batch = RecordBatch(data)
@@ -827,6 +874,9 @@ class PartitionLog:
 
     def _write(self, data: Content, batches: list[RecordBatch], now_ms: int) -> None:
         try:
+            # In this order, so that each failure leaves a log that the next append can continue:
+            # indexes that a full disk refused, the epoch (durable before its first batch), the
+            # roll, and the batches last.
             if self._segments.has_unwritten_indexes:
                 self._segments.settle_indexes()
             self.epochs.note(self._segments.active.next_offset)
@@ -843,7 +893,7 @@ class PartitionLog:
             raise self._disk.noted(error) from error
 
     def roll_late(self, now_ms: int) -> None:
-        """Begin the segment that was postponed, if that has not been done meanwhile.
+        """Begin the segment that a roll budget has postponed, unless an append has done so.
 
         Raises:
             LogDirectoryError: the disk refused; the next append tries again.
@@ -859,9 +909,10 @@ class PartitionLog:
             self._rolling.begin(now_ms)
 
     def _roll(self, *, is_doomed: bool = False) -> None:
-        """Begin a segment; every step may fail and be tried again with the next append.
+        """Begin a new segment; if a step fails, the next append repeats it.
 
-        Of one that is sealed to be deleted, nothing has to fit on a full disk.
+        With `is_doomed`, the sealed segment is about to be deleted, so its indexes and snapshot are
+        optional: a full disk, which the deletion will relieve, must not prevent it.
         """
         sealed = self._segments.active
         for write in (sealed.trim_indexes, self._producers.keep):
@@ -874,6 +925,8 @@ class PartitionLog:
         if self.syncs_off_loop and len(self._segments.unsynced) < UNSYNCED_MAX:
             self._segments.unsynced = [*self._segments.unsynced, sealed]
             return
+        # At most two segments are unsynced: when segment n+1 is sealed, segment n is synced. The
+        # sync runs in the append, once per segment.
         self._sync(self._segments.unsynced)
         self._segments.unsynced = [sealed]
         self.synced = max(self.synced, SyncedEnd(sealed.base_offset, sealed.base_offset, 0))
@@ -886,7 +939,8 @@ class PartitionLog:
                 self._segments.sync_names()
                 self._segments.names_are_due = False
         except OSError as error:
-            # The kernel may have dropped the pages: a second sync would succeed and lie.
+            # The kernel may have dropped the pages it could not write: a second sync would
+            # succeed without writing them.
             raise self._disk.failed(error) from error
 
     def _settle(self) -> None:

@@ -1,11 +1,12 @@
-"""ProducerSnapshots: the producers of a log as files, so that opening it needs no full replay.
+"""ProducerSnapshots: the producer states of a log as files, so that opening it is no full replay.
 
-`%020d.snapshot` holds the producers as of that offset. One is written when a segment is sealed and
-when the log is closed. `LogProducers` loads the newest sound snapshot, replays the log from there,
-and rebuilds the indexes of aborted transactions that can't be trusted.
+`%020d.snapshot` contains the producers as of that offset. It is written when a segment is sealed
+and when the log is closed. `LogProducers` loads the newest sound snapshot, replays the log from
+there, and rebuilds the indexes of aborted transactions that are not trusted.
 
-Rule of this module: a snapshot holds nothing that is not in the log. It is checked when it is read,
-so it is never synced; one that is unsound, or newer than the log's end after a crash, is removed.
+Rule of this module: a snapshot contains nothing that is not in the log. It is checked when it is
+read, so it is never synced; one that is unsound, or newer than the log's end after a crash, is
+removed.
 """
 
 from __future__ import annotations
@@ -25,24 +26,21 @@ if TYPE_CHECKING:
 
 SNAPSHOT_SUFFIX = ".snapshot"
 SNAPSHOTS_KEPT = 2
-"""The newest may be of offsets that a power cut took back; the one before it is not."""
+"""The newest may be of offsets that a power cut has taken; then the one before it is used."""
 NAME_DIGITS = 20
 
 
 class ProducerSnapshots:
-    """The snapshots in the directory of one log.
-
-    Every method raises OSError if the system refuses.
-    """
+    """The snapshots of one log. Every method raises OSError if the system refuses."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self.newest_offset: int | None = None
-        """Of the newest that was written or taken; None if there is none."""
+        """The offset of the newest snapshot written or loaded; None without one."""
         self._files = files
         self._directory = directory
 
     def write(self, producers: ProducerStates, offset: int) -> None:
-        """Keep `producers`, as of `offset`; no more than the newest two are kept."""
+        """Write a snapshot of `producers` as of `offset`; remove all but the newest two."""
         with closing(self._files.open(self._path(offset), writable=True)) as file:
             file.truncate(0)
             write_whole(file, producers.snapshot(), 0)
@@ -51,7 +49,7 @@ class ProducerSnapshots:
             self._files.remove(self._path(old))
 
     def take(self, end_offset: int) -> tuple[ProducerStates, int | None]:
-        """The newest producers that are not of beyond `end_offset`, and as of which offset."""
+        """Return the newest producers up to `end_offset`, and the offset of their snapshot."""
         for offset in reversed(self._offsets()):
             path = self._path(offset)
             if offset <= end_offset:
@@ -63,11 +61,16 @@ class ProducerSnapshots:
                     self.newest_offset = offset
                     return producers, offset
             else:
+                # 1. A snapshot as of 200 was written. 2. A power cut leaves the log with an end of
+                #    180.
+                # 3. The snapshot knows sequence numbers of lost batches: with it, the producer's
+                #    retry of them would count as a duplicate, and be acknowledged without being
+                #    stored.
                 self._files.remove(path)
         return ProducerStates(), None
 
     def forget(self) -> None:
-        """Remove all of them."""
+        """Remove all snapshots."""
         for offset in self._offsets():
             self._files.remove(self._path(offset))
         self.newest_offset = None
@@ -81,7 +84,7 @@ class ProducerSnapshots:
 
 
 def offset_of(name: str) -> int:
-    """The offset that a file is named by; 0 for a name that is none."""
+    """Return the offset in a file's name; 0 if there is none."""
     digits = name[:NAME_DIGITS]
     return int(digits) if digits.isdecimal() else 0
 
@@ -90,7 +93,7 @@ _BEGINNING = 0
 
 
 class LogProducers:
-    """The producers of the log in `directory`. Everything raises OSError if the system refuses."""
+    """The producers of one log. Every method raises OSError if the system refuses."""
 
     def __init__(self, files: Files, directory: str, segments: Segments) -> None:
         self.states = ProducerStates()
@@ -98,10 +101,10 @@ class LogProducers:
         self._segments = segments
 
     def restore(self, *, forget: bool = False) -> None:
-        """As of the end of the log: the newest good snapshot, and a replay.
+        """Restore the producers as of the log's end, from the newest sound snapshot and a replay.
 
-        The replay begins further back where aborted transactions have to be found again. With
-        `forget` nothing is known any more: the log is another one.
+        If an index of aborted transactions must be rebuilt, the replay begins before its segment.
+        With `forget`, the log restarts elsewhere and nothing is known.
         """
         if forget:
             self._snapshots.forget()
@@ -115,16 +118,17 @@ class LogProducers:
             self._segments.replay(offset, self.states.replay)
 
     def keep(self) -> None:
-        """Write a snapshot as of the end of the log, unless there is one."""
+        """Write a snapshot as of the log's end, unless there is one."""
         end_offset = self._segments.active.next_offset
         if (self._snapshots.newest_offset or _BEGINNING) != end_offset:
             self._snapshots.write(self.states, end_offset)
 
     def note(self, batch: RecordBatch, base_offset: int) -> None:
-        """The batch has been appended to the active segment."""
+        """Note that the batch was appended to the active segment."""
         decided = self.states.replay(batch, base_offset)
         if decided is None:
             return
         self.states.transactions.hold(decided)
+        # A marker decides in the log's index now, and for readers once it is committed.
         if decided.aborted:
             self._segments.active.note_aborted(decided)

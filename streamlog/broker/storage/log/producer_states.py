@@ -1,16 +1,16 @@
 """ProducerStates: what each idempotent producer has written, and its open transactions (KIP-98).
 
 A producer numbers its records. The last five batches of each are kept, so a retried batch gets
-the offsets of the first try, and a batch that skips numbers is refused. An older epoch of the same
-producer id is fenced.
+the offsets of its first copy, and a batch that skips numbers is refused. A batch with an older
+epoch of the same producer id is fenced.
 
 A transaction begins in a partition with its producer's first batch and ends with the coordinator's
-marker. What lies before the first open transaction is *stable*. A marker that a power cut could
-take back decides nothing yet, so its transaction holds the last stable offset back until the
-marker is committed.
+marker. Records before the first open transaction are *stable*. A power cut can remove a marker
+that is not committed yet, so its transaction holds the last stable offset back until the marker is
+committed.
 
 Rules of this module: the state is a function of the log, less the producers that have expired. It
-is fed batch by batch in log order: live, on opening and in compaction. Checks decide and change
+receives batch by batch in log order: live, on opening and in compaction. Checks decide and change
 nothing; `replay` changes the state, and a snapshot only saves the replay.
 """
 
@@ -29,24 +29,24 @@ from streamlog.records.control_batches import ABORT, MARKERS, AbortedRange, Mark
 
 
 class Decided(NamedTuple):
-    """A transaction that has ended, as it lies in one partition."""
+    """A transaction that has ended, with its offsets in one partition."""
 
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of its marker."""
+    """The offset of its marker."""
     last_stable_offset: int
-    """Behind the marker no transaction that begins before this offset was open."""
+    """The offset before which no transaction was open after the marker."""
     aborted: bool
 
     @property
     def range(self) -> AbortedRange:
-        """What readers of committed records skip of it if it was aborted."""
+        """The range that readers of committed records skip if the transaction was aborted."""
         return AbortedRange(self.producer_id, self.first_offset, self.last_offset)
 
 
 class OpenTransactions:
-    """The transactions of one partition."""
+    """The open and undecided transactions of one partition."""
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # by producer id, in order of the first offset
@@ -56,29 +56,33 @@ class OpenTransactions:
         return producer_id in self._open
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Producer id and first offset of those that are open, the earliest first."""
+        """Iterate over producer id and first offset of the open transactions, earliest first."""
         return iter(self._open.items())
 
     @property
     def first_open_offset(self) -> int | None:
-        """Where the earliest open one begins; None if all are decided."""
+        """The first offset of the earliest open transaction; None without one."""
         return next(iter(self._open.values()), None)
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the earliest one begins that is not decided for good; None if all are."""
+        """The first offset of the earliest transaction that is open or whose marker may be lost."""
+        # 1. Producer 7 writes offset 10; its commit marker is at 20; the high watermark is 15.
+        # 2. A consumer that reads 10 as committed now would be wrong if the leader failed and the
+        #    new leader had lost the marker and then aborted the transaction.
+        # 3. So 10 stays unstable until the marker itself is committed (`settle`).
         unsettled = [decided.first_offset for decided in self._unsettled]
         return min([*unsettled, *list(self._open.values())[:1]], default=None)
 
     def first_offset(self, producer_id: int) -> int | None:
-        """Where the open transaction of a producer begins; None if it has none."""
+        """Return the first offset of the producer's open transaction; None without one."""
         return self._open.get(producer_id)
 
     def take(self, batch: RecordBatch, base_offset: int) -> Decided | None:
-        """The next batch of the log, at `base_offset`; returns the transaction that it has ended.
+        """Add the next batch of the log, at `base_offset`; return the transaction that it ends.
 
         Raises:
-            CorruptData: it is a malformed marker.
+            CorruptData: the batch is a malformed marker.
         """
         if batch.is_control:
             marker = marker_of(batch)
@@ -90,11 +94,11 @@ class OpenTransactions:
         return None
 
     def begin(self, producer_id: int, offset: int) -> None:
-        """A batch at `offset` belongs to the producer's transaction, and may be its first."""
-        self._open.setdefault(producer_id, offset)
+        """Note that a batch at `offset` belongs to the producer's transaction."""
+        self._open.setdefault(producer_id, offset)  # Only the first batch sets the offset.
 
     def end(self, producer_id: int, offset: int, *, aborted: bool) -> Decided | None:
-        """A marker stands at `offset`; None if there was nothing to decide."""
+        """Note a marker at `offset`; return the transaction that it ends, if any."""
         first = self._open.pop(producer_id, None)
         if first is None:
             return None
@@ -102,24 +106,24 @@ class OpenTransactions:
         return Decided(producer_id, first, offset, stable, aborted)
 
     def hold(self, decided: Decided) -> None:
-        """Its marker is in the log, and could still be lost: it does not count before `settle`."""
+        """Keep the transaction unstable until `settle` passes its marker."""
         self._unsettled.append(decided)
 
     def settle(self, offset: int) -> None:
-        """Everything before `offset` is committed, markers too."""
+        """Note that everything before `offset`, markers included, is committed."""
         while self._unsettled and self._unsettled[0].last_offset < offset:
             self._unsettled.popleft()
 
 
 BATCHES_REMEMBERED = 5
-"""As many as a producer may have in flight, Kafka's bound on `max.in.flight.requests`."""
+"""Kafka's bound on `max.in.flight.requests.per.connection` of an idempotent producer."""
 PRODUCERS_MAX = 10_000
-"""Producers remembered in a partition. The one that has been silent for longest, and has no
-transaction open, makes room; if it comes back its next batch is taken with whatever number it
-has, as after retention."""
+"""Producers kept per partition. To make room, the producer that has been silent for longest and
+has no open transaction is forgotten; if it returns, its next batch is accepted with any sequence
+number, as after retention."""
 LOOKS_MAX = 8
-"""So often in the time after which a producer is forgotten it is noted where the log ended then:
-it may be silent for an eighth longer."""
+"""How often, within the time after which a silent producer is forgotten, the log's end is sampled:
+a producer may be kept an eighth longer."""
 
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 DUPLICATE_SEQUENCE_NUMBER = 46
@@ -132,8 +136,8 @@ _SEQUENCES = 2**31
 _FORMAT = 2
 _NONE = -1
 _HEAD = struct.Struct(">hI")
-# producer id, epoch, coordinator's epoch, last offset, its time, first offset of its open
-# transaction, count of batches that follow
+# producer id, epoch, coordinator epoch, last offset and its timestamp, first offset of the open
+# transaction, number of batches that follow
 _PRODUCER = struct.Struct(">qhiqqqB")
 _APPENDED = struct.Struct(">iiqq")
 
@@ -148,71 +152,72 @@ class ProducerBatch(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """What is known of a producer."""
+    """What is known of one producer."""
 
     epoch: int
     batches: tuple[ProducerBatch, ...] = ()
-    """The newest that it numbered in this epoch, oldest first."""
+    """Its newest numbered batches of this epoch, oldest first."""
     coordinator_epoch: int = _NONE
-    """Of the coordinator that ended its last transaction."""
+    """The epoch of the coordinator that ended its last transaction."""
     newest_offset: int = _NONE
-    """The last one of its newest batch or marker."""
+    """The last offset of its newest batch or marker."""
     timestamp_ms: int = _NONE
-    """Of that."""
+    """The timestamp of that batch or marker."""
 
     @property
     def last_sequence(self) -> int:
-        """-1 if none of this epoch is known."""
+        """The last sequence number of this epoch; -1 without one."""
         return self.batches[-1].last_sequence if self.batches else _NONE
 
     @property
     def last_offset(self) -> int:
-        """Of the batch that all of this can be told from, but for the batches before it."""
+        """The last offset of the batch from which a compacted log can restore this state."""
         return self.batches[-1].last_offset if self.batches else self.newest_offset
 
 
 class _Look(NamedTuple):
-    """Where the log ended at a time: whose newest batch is before that has been silent since."""
+    """The log's end at one time: a producer whose newest batch is before it is silent since."""
 
     at_ms: int
     end_offset: int
 
 
 class ProducerStates:
-    """The producers of one partition."""
+    """The idempotent producers of one partition."""
 
     def __init__(self) -> None:
         self.transactions = OpenTransactions()
         self._producers: dict[int, ProducerState] = {}
-        """In order of last use, which is that of `newest_offset`."""
+        """In order of last use, which is the order of `newest_offset`."""
         self._looks: deque[_Look] = deque()
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def __iter__(self) -> Iterator[tuple[int, ProducerState]]:
-        """Every producer with its id."""
+        """Iterate over producer ids and states."""
         return iter(self._producers.items())
 
     def has_begun(self, producer_id: int, epoch: int) -> bool:
-        """Whether a producer has a transaction open here, and in this epoch."""
+        """Whether the producer has an open transaction here in this epoch."""
         known = self._producers.get(producer_id)
         return known is not None and known.epoch == epoch and producer_id in self.transactions
 
     def check(self, batch: RecordBatch, *, numbered: bool = True) -> ProducerBatch | None:
-        """May this batch be appended? None if so; where it is if it is there already.
+        """Decide whether a batch may be appended.
 
-        One that no producer has `numbered`, the broker's own, only has to be of its epoch.
+        Returns None if it may, or the batch that it repeats. A batch that is not `numbered`, as
+        the broker's own are, only needs the current producer epoch.
 
         Raises:
-            LogError: with Kafka's codes 45 (numbers are missing before it), 46 (it was appended
-                so long ago that its offsets are forgotten), 47 (its epoch is over) or 48 (its
-                producer has a transaction open, to which it does not belong).
+            LogError: with Kafka's codes 45 (sequence numbers before it are missing), 46 (it was
+                appended, but too long ago to know its offsets), 47 (its epoch is fenced) or 48 (its
+                producer has an open transaction, to which it does not belong).
         """
         if batch.producer_id < 0:
             return None
         known = self._producers.get(batch.producer_id)
-        if known is None:
+        if known is None:  # Unknown or expired: accepted with any number, as in Kafka.
             return None
         if not numbered:
             if batch.producer_epoch < known.epoch:
@@ -225,13 +230,14 @@ class ProducerStates:
             and batch.producer_id in self.transactions
         ):
             raise LogError(
-                f"producer {batch.producer_id} has a transaction open in which this batch is not",
+                f"producer {batch.producer_id} has an open transaction, to which the batch does not"
+                " belong",
                 code=INVALID_TXN_STATE,
             )
         return appended
 
     def check_marker(self, producer_id: int, producer_epoch: int, marker: Marker) -> None:
-        """May this marker be appended?
+        """Check that a marker may be appended.
 
         Raises:
             LogError: INVALID_PRODUCER_EPOCH, a newer instance of the producer has taken over;
@@ -239,9 +245,12 @@ class ProducerStates:
         """
         known = self._producers.get(producer_id)
         if known is None:
-            return
+            return  # Nothing that it wrote is left, so nothing can fence the marker.
         if producer_epoch < known.epoch:
             raise _fenced(producer_id, producer_epoch, known.epoch)
+        # 1. Coordinator A (epoch 1) decides to abort and pauses. 2. B (epoch 2) takes over and
+        # writes its marker here. 3. A wakes up and sends its marker: it must not end the
+        # producer's next transaction.
         if marker.coordinator_epoch < known.coordinator_epoch:
             raise LogError(
                 f"a marker for producer {producer_id} comes from coordinator epoch"
@@ -251,10 +260,10 @@ class ProducerStates:
             )
 
     def replay(self, batch: RecordBatch, base_offset: int) -> Decided | None:
-        """The batch is in the log at `base_offset`; returns the transaction that it has ended.
+        """Add a batch of the log at `base_offset`; return the transaction that it ends.
 
         Raises:
-            CorruptData: it is a malformed marker.
+            CorruptData: the batch is a malformed marker.
         """
         producer_id = batch.producer_id
         if producer_id < 0:
@@ -262,11 +271,12 @@ class ProducerStates:
         if batch.is_control:
             return self._replay_marker(batch, base_offset)
         if batch.base_sequence < 0 and not batch.is_transactional:
-            return None
+            return None  # Neither numbered nor transactional: nothing to remember.
         last_offset = base_offset + batch.last_offset_delta
         known = self._producers.get(producer_id)
         coordinator_epoch = _NONE if known is None else known.coordinator_epoch
         batches: tuple[ProducerBatch, ...] = ()
+        # A new epoch starts its numbers at 0, so batches of the old one can't be duplicates.
         if known is not None and known.epoch == batch.producer_epoch:
             batches = known.batches
         if batch.base_sequence >= 0:
@@ -283,13 +293,15 @@ class ProducerStates:
         return None
 
     def forget_silent(self, *, end_offset: int, now_ms: int, silent_ms: int) -> None:
-        """Forget who has written nothing for `silent_ms` and has no transaction open (KIP-854).
+        """Forget producers silent for `silent_ms` and without an open transaction (KIP-854).
 
-        To be called every now and then, with where the log ends. Times are monotonic: what a batch
-        says of its time is its producer's word, and may be years ago.
+        Call it regularly, with the log's end offset. `now_ms` is monotonic: batch timestamps are
+        set by producers and may be years old.
         """
         looks = self._looks
         before = -1
+        # Offsets stand in for time: a producer whose newest offset is below the log's end of
+        # `silent_ms` ago has written nothing since then.
         while looks and now_ms - looks[0].at_ms >= silent_ms:
             before = looks.popleft().end_offset
         if self._producers and (not looks or now_ms - looks[-1].at_ms >= silent_ms // LOOKS_MAX):
@@ -298,21 +310,21 @@ class ProducerStates:
             del self._producers[producer_id]
 
     def _silent(self, before: int) -> list[int]:
-        """Who has written nothing from an offset on, and has no transaction open."""
+        """Return the producers without a batch from `before` on and without an open transaction."""
         silent = []
         for producer_id, known in self._producers.items():
-            if known.newest_offset >= before:
+            if known.newest_offset >= before:  # The dict is in order of the newest offset.
                 break
             if producer_id not in self.transactions:
                 silent.append(producer_id)
         return silent
 
     def last_offsets(self) -> dict[int, int]:
-        """Per producer, the last offset of the batch that tells of it; see `Producer`."""
+        """Return per producer the offset that compaction keeps; see `ProducerState.last_offset`."""
         return {producer_id: known.last_offset for producer_id, known in self._producers.items()}
 
     def snapshot(self) -> bytes:
-        """The state as bytes, for `restore`."""
+        """Encode the state for `restore`."""
         parts: list[bytes] = []
         for producer_id, known in self._producers.items():
             first_offset = self.transactions.first_offset(producer_id)
@@ -325,9 +337,9 @@ class ProducerStates:
 
     @classmethod
     def restore(cls, data: bytes) -> ProducerStates:
-        """The state that `snapshot` wrote.
+        """Decode what `snapshot` has encoded.
 
-        Raises:
+        CorruptData: the data is damaged or of another format.
             CorruptData: it is damaged or of another format.
         """
         states = cls()
@@ -352,6 +364,8 @@ class ProducerStates:
         batches: tuple[ProducerBatch, ...] = ()
         coordinator_epoch = _NONE
         if known is not None:
+            # The coordinator raises the epoch in the marker when it fences a producer (KIP-890):
+            # batches of the older epoch are no duplicates of what comes next.
             batches = known.batches if known.epoch == batch.producer_epoch else ()
             coordinator_epoch = known.coordinator_epoch
         if marker is not None and marker.kind in MARKERS:
@@ -371,7 +385,7 @@ class ProducerStates:
         return self.transactions.end(batch.producer_id, base_offset, aborted=marker.kind == ABORT)
 
     def _note(self, producer_id: int, producer: ProducerState) -> None:
-        # Taken out and put back, so that the dict is in order of last use.
+        # Removed and inserted again, so that the dict is in order of last use.
         self._producers.pop(producer_id, None)
         self._producers[producer_id] = producer
         if len(self._producers) > PRODUCERS_MAX:
@@ -382,27 +396,35 @@ class ProducerStates:
 
 
 def _find_or_check(batch: RecordBatch, known: ProducerState) -> ProducerBatch | None:
-    """Where the batch is in the log, or None if it is the one that is due."""
+    """Return the copy of the batch that is in the log, or None if it is the next in sequence.
+
+    Raises LogError if it is neither.
+    """
     first = batch.base_sequence
     if batch.producer_epoch != known.epoch:
         _check_epoch(batch, known)
         return None
     last = (first + batch.last_offset_delta) % _SEQUENCES
+    # Duplicate detection, over the last five batches (KIP-98):
+    # 1. The producer sends batches 0-4 and gets no response for the first.
+    # 2. It sends them again. Each is found here, and the response carries its first offset.
+    # Five suffice because an idempotent producer has at most five requests in flight.
     for appended in known.batches:
         if appended.first_sequence == first and appended.last_sequence == last:
             return appended
     newest = known.last_sequence
     if first == (newest + 1) % _SEQUENCES:
         return None
+    # Sequence numbers wrap at 2**31, so "before" is a distance below half the circle.
     if newest >= 0 and (newest - last) % _SEQUENCES < _SEQUENCES // 2:
         raise LogError(
-            f"producer {batch.producer_id} sent sequence {first} to {last} again, which is in"
-            " the log but too long ago to tell its offsets",
+            f"producer {batch.producer_id} sent sequence numbers {first} to {last} again; they are"
+            " in the log, but too long ago to know their offsets",
             code=DUPLICATE_SEQUENCE_NUMBER,
         )
     raise LogError(
-        f"producer {batch.producer_id} sent sequence {first}, {(newest + 1) % _SEQUENCES} is"
-        " due: a batch before it is missing",
+        f"producer {batch.producer_id} sent sequence number {first} instead of"
+        f" {(newest + 1) % _SEQUENCES}: a batch before it is missing",
         code=OUT_OF_ORDER_SEQUENCE_NUMBER,
     )
 
@@ -420,14 +442,14 @@ def _check_epoch(batch: RecordBatch, known: ProducerState) -> None:
         raise _fenced(batch.producer_id, batch.producer_epoch, known.epoch)
     if batch.base_sequence != 0:
         raise LogError(
-            f"producer {batch.producer_id} begins epoch {batch.producer_epoch} with sequence"
+            f"producer {batch.producer_id} begins epoch {batch.producer_epoch} with sequence number"
             f" {batch.base_sequence} instead of 0",
             code=OUT_OF_ORDER_SEQUENCE_NUMBER,
         )
 
 
 def _producers(data: bytes) -> Iterator[tuple[int, ProducerState, int]]:
-    """Id, producer, and the first offset of its open transaction or -1."""
+    """Iterate over id, state, and the first offset of the open transaction (-1 without one)."""
     position = _HEAD.size
     while position < len(data):
         producer_id, epoch, *known, first_offset, batches = _PRODUCER.unpack_from(data, position)

@@ -1,20 +1,20 @@
-"""Recovery: what the end of a log is worth after its process or machine went down.
+"""Recovery: what the end of a log is worth after its process or machine has crashed.
 
-Nothing before the recovery point can have lost anything. The recovery point is at most one roll
-behind (see `partition_log`), unless a hole was found: it stays before the hole, so that the next
-opening finds the hole again. The batches from its segment on are scanned:
+Nothing before the recovery point can be lost. The recovery point is at most one roll behind (see
+`partition_log`), unless damage was found: it stays before the damage, so that the next opening
+finds it again. Recovery scans the batches from the segment of the recovery point on:
 
-1. Unsound bytes at the very end, behind the recovery point, are *torn*: they were being written,
-   and no client was promised more than "as long as the machine lives". They are cut off.
+1. Unsound bytes at the very end, after the recovery point, are *torn*: they were being written, and
+   no client was promised that they survive a crash of the machine. They are cut off.
 2. Any other unsound bytes are *damage*: sound batches follow them, or they had been synced. Damage
-   is reported and refused, never cut off, and what follows it is kept and served.
+   is reported and refused, never cut off, and the batches after it are kept and served.
 
-A torn tail and a damaged last batch that was not synced yet can't be told apart.
+A torn tail and a damaged last batch that was never synced look the same.
 
-`LostOffsets` records which offsets a repair gave up, in a file beside the segments. Other replicas
-may have these records, so a replica with such a log is not complete until it has fetched again
-from the first of them. Rule: lost offsets are recorded before the repaired segment is in place,
-and forgotten once the log is durably cut below them.
+`LostOffsets` records the offsets that a repair gave up, in a file of the partition's directory.
+Other replicas may have these records, so a replica with such a log is not complete until it has
+fetched again from the first of them. Rule: lost offsets are recorded before the repaired segment is
+in place, and forgotten once the log is durably cut below them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _EVERYTHING = (0, 2**63 - 1)
 
 
 class LostOffsets:
-    """The lost offsets of the log in `directory`: none before `first_offset` or from `end_offset`.
+    """The lost offsets of the log in `directory`, as one range.
 
-    What reads or writes raises OSError if the disk refuses.
+    Methods that read or write raise OSError if the disk refuses.
     """
 
     def __init__(self, files: Files, directory: str) -> None:
@@ -51,7 +51,7 @@ class LostOffsets:
         self._range: tuple[int, int] | None = None
 
     def read(self) -> None:
-        """Know what is written down. A file that says nothing says that all may be lost."""
+        """Read the file; if it is unreadable, any offset may be lost."""
         try:
             content = json.loads(read_file(self._files, f"{self._directory}/{LOST_OFFSETS}"))
             is_known = content["version"] == _FORMAT
@@ -63,18 +63,20 @@ class LostOffsets:
             self._range = _EVERYTHING
 
     def open(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Know what is written down of a log that begins and ends there."""
+        """Read the file of a log with this extent."""
         self.read()
         self.keep_within(log_start_offset, log_end_offset)
 
     def first_from(self, log_start_offset: int) -> int | None:
-        """From where on a log that begins there may lack records; None if it does not."""
+        """Return the first offset that the log may lack; None if it is complete."""
         if self._range is None or self._range[1] <= log_start_offset:
             return None
         return max(self._range[0], log_start_offset)
 
     def add(self, first_offset: int, end_offset: int) -> None:
-        """Write down, durably, that these are lost, besides what is known to be."""
+        """Durably record more lost offsets; the range is extended to include them."""
+        # One range for all: a gap between two repairs counts as lost, which costs a follower a
+        # longer fetch and nothing else.
         if self._range is not None:
             first_offset = min(first_offset, self._range[0])
             end_offset = max(end_offset, self._range[1])
@@ -85,7 +87,7 @@ class LostOffsets:
         self._range = (first_offset, end_offset)
 
     def keep_within(self, log_start_offset: int, log_end_offset: int) -> None:
-        """The log begins and ends there now, durably: nothing outside of it can be lost."""
+        """Forget lost offsets outside the durable extent of the log."""
         if self._range is None:
             return
         first_offset, end_offset = self._range
@@ -97,32 +99,37 @@ class LostOffsets:
 
 
 REWRITE_BYTES = 1024 * 1024
-"""At a time."""
+"""Bytes per read and write of a rewrite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What opening a log took."""
+    """What opening a log has scanned, cut off and found."""
 
     scanned_bytes: int = 0
     scanned_segments: int = 0
-    """The last so many of the log."""
+    """How many segments were scanned, counted from the log's end."""
     truncated_bytes: int = 0
     damage: tuple[Damage, ...] = ()
-    """Places that were found damaged; what was not scanned is not judged."""
+    """The damaged ranges found; segments that were not scanned are not judged."""
     unsynced_segments: int = 0
-    """The last so many: they, and their indexes, may be in the page cache only."""
+    """How many segments, counted from the log's end, may be only in the page cache."""
 
 
 def recover(segments: list[Segment], *, recovery_point: int) -> Recovery:
-    """Scan the segments that may be torn, cut off a torn tail, note what is damaged.
+    """Scan the segments that may be torn, cut off a torn tail, and note damage.
 
-    Segments with nothing sound in them that do not continue the log are removed from the list
-    and from disk.
+    Segments that contain nothing sound and don't continue the log are removed from `segments` and
+    from disk.
 
     Raises:
         OSError: the files can't be read or cut.
     """
+    # 1. The recovery point is 100, in the segment of base 80: everything below is on disk.
+    # 2. Segments 80 and 150 are scanned. 80 ends at 150: sound. 150 has batches up to 170 and
+    #    then half a batch: torn, because 170 is after the recovery point. It is cut off.
+    # 3. Had segment 80 ended at 140, offsets 140-149 would be damage, as segment 150 follows.
+    # 4. Had everything after 90 been unsound, 90 to the end would be damage: 90-99 was on disk.
     begin = _first_unsynced(segments, recovery_point)
     reasons = {segment.base_offset: _rescan(segment) for segment in segments[begin:]}
     scanned_bytes = sum(segment.size_bytes for segment in segments[begin:])
@@ -140,22 +147,23 @@ def recover(segments: list[Segment], *, recovery_point: int) -> Recovery:
     damage = tuple(place for segment in segments for place in segment.damage)
     scanned = unsynced = len(segments[begin:])
     if unsynced == 1 and last.next_offset <= recovery_point:
-        unsynced = 0  # There is nothing new but its indexes, and they may wait.
+        unsynced = 0  # Only its indexes are new, and they need no sync.
     return Recovery(scanned_bytes, scanned, truncated_bytes, damage, unsynced)
 
 
 def rewrite(files: Files, segment: Segment, offset: int) -> None:
-    """Write what a segment has from the batch with `offset` in it on once more, as it is.
+    """Rewrite the bytes of a segment from the batch that contains `offset` on, unchanged.
 
-    A sync that failed in a life before leaves pages that are in memory, taken for clean, and not
-    on disk: they look sound, and no sync would ever bring them there.
+    1. A sync of the previous process failed; the kernel marked the pages clean. 2. The process was
+    restarted: the scan reads those pages from memory and finds them sound. 3. A sync would skip
+    them, as they are clean, and a power cut would take them. So they are made dirty again.
 
     Raises:
-        OSError: they can't be read or written.
+        OSError: the bytes can't be read or written.
     """
     if offset >= segment.next_offset:
         return
-    # In a damaged place nobody knows where a batch begins.
+    # The batches of a damaged segment can't be found by offset: rewrite all of it.
     is_whole = not segment.damage and offset > segment.base_offset
     begin = segment.position_of(offset) if is_whole else 0
     with closing(files.open(segment.path, writable=True)) as file:
@@ -165,9 +173,9 @@ def rewrite(files: Files, segment: Segment, offset: int) -> None:
 
 
 def look_at_end(last: Segment) -> None:
-    """Find the end of a log that someone else may be writing; nothing is changed or judged.
+    """Find the end of a log that another process may be writing; change and judge nothing.
 
-    What follows the last whole batch is a write in progress, unless sound batches follow it.
+    Bytes after the last whole batch are a write in progress, unless sound batches follow them.
 
     Raises:
         OSError: the files can't be read.
@@ -177,7 +185,7 @@ def look_at_end(last: Segment) -> None:
 
 
 def load_sealed(segment: Segment, next_base_offset: int) -> None:
-    """Load a segment that another one follows; an end that does not meet it is damage.
+    """Load a segment that another one follows; if it ends too early, note damage.
 
     Raises:
         OSError: the files can't be read.
@@ -187,16 +195,15 @@ def load_sealed(segment: Segment, next_base_offset: int) -> None:
     if not sound:
         reason = segment.rescan()
     if not sound or segment.has_stale_indexes:
-        segment.write_if_space(
-            segment.keep_indexes
-        )  # What a power cut took off them has been found again.
+        # Index entries that a power cut took were found again by the scan.
+        segment.write_if_space(segment.keep_indexes)
     if segment.next_offset < next_base_offset:
         segment.note_tail_damage(reason, next_base_offset)
 
 
 def _rescan(segment: Segment) -> str:
     reason = segment.rescan()
-    # Aborted transactions of a segment that was not on disk are told by a replay.
+    # The index of aborted transactions may not have been on disk; a replay rebuilds it.
     if segment.has_markers:
         segment.aborted.distrust()
     else:
@@ -211,6 +218,9 @@ def _first_unsynced(segments: list[Segment], recovery_point: int) -> int:
 
 def _drop_empty(segments: list[Segment], recovery_point: int) -> int:
     dropped_bytes = 0
+    # A segment without a sound batch was created by a roll whose data never reached the disk. It
+    # goes if what precedes it is unfinished too. It stays if the log reaches up to it (an idle
+    # new segment), or if synced offsets before it are missing (damage, which must be reported).
     while len(segments) > 1:
         earlier, last = segments[-2:]
         sound = last.size_bytes > 0 or earlier.next_offset == last.base_offset

@@ -1,11 +1,12 @@
 """Scan: walks the batches of a log file and says where they stop being sound.
 
-A batch is sound if its header is, its CRC matches, and it begins at the offset at which the
-one before it ended. That last rule protects the fields that no CRC covers, base offset and
-length; compaction keeps to it: what it takes out is spanned by batches without records.
-What follows an unsound place decides what it means: nothing sound means a torn tail, a sound
-batch (`sound_position`) means damage in the middle. The verdict itself is `partition_log`'s.
-Walking by headers alone is `Headers`, which trusts the CRC to whoever decodes the records.
+A batch is sound if its header is, its CRC matches, and it begins at the offset at which the batch
+before it ended. The last rule protects the fields that no CRC covers, base offset and length.
+Compaction keeps to it: batches without records span the offsets that it removes.
+
+What follows an unsound batch decides what it means: if nothing sound follows, the tail is torn; a
+sound batch after it (`sound_position`) means damage in the middle. `recovery` judges.
+`Headers` walks by headers alone, and leaves the CRC to the code that decodes the records.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from streamlog.errors import CorruptData
 from streamlog.records.batch import HEADER_BYTES, RecordBatch
 
 CHUNK_BYTES = 1024 * 1024
-"""Read at a time by a scan of whole batches."""
+"""Bytes per read of a scan of whole batches."""
 PREFIX_BYTES = 12
-"""Base offset and length, which the length does not count."""
+"""Base offset and length, which the length field does not count."""
 OFFSETS_MAX = 2**31
-"""Offsets in one segment: its index holds them relative to the base, in four bytes."""
+"""Offsets per segment: its index holds them relative to the base, in four bytes."""
 
 _MAGIC = b"\x02"
 _MAGIC_AT = 16
@@ -34,21 +35,21 @@ _HEADER = Struct(">qiib6xi8xq14xi")
 
 
 class Header(NamedTuple):
-    """What a walk needs to know of a batch."""
+    """The fields of a batch header that a walk needs."""
 
     position: int
     base_offset: int
     next_offset: int
     size_bytes: int
     max_timestamp_ms: int
-    """Of its records; -1 if compaction has left it none."""
+    """The maximum timestamp; -1 if compaction has left the batch without records."""
     leader_epoch: int
 
 
 class Headers:
-    """Reads the headers of a log file, checking that each batch continues the one before.
+    """Reads the headers of a log file and checks that each batch continues the one before.
 
-    `position` is where it is, and after an error where the unsound header stands.
+    `position` is the current position; after an error, that of the unsound header.
     """
 
     def __init__(self, file: File, *, end: int, chunk_bytes: int) -> None:
@@ -58,10 +59,10 @@ class Headers:
         self._chunk_bytes = max(chunk_bytes, HEADER_BYTES)
 
     def walk(self, position: int, next_offset: int) -> Iterator[Header]:
-        """Headers from `position`, where the batch with base offset `next_offset` begins.
+        """Iterate over headers from `position` on, where the batch of `next_offset` begins.
 
         Raises:
-            CorruptData: a header is not sound, and nothing behind it can be found.
+            CorruptData: a header is unsound; where the next one begins is unknown.
         """
         chunk = b""
         chunk_at = position
@@ -83,6 +84,8 @@ def _read_header(data: bytes, at: int, position: int, next_offset: int) -> Heade
     base_offset, length, epoch, magic, delta, max_timestamp_ms, count = _HEADER.unpack_from(
         data, at
     )
+    # The three checks in one: this runs for every batch of a walk, and the reason is only
+    # worked out for the message.
     if base_offset != next_offset or magic != _MAGIC[0] or delta < 0:
         raise CorruptData(_unsound(base_offset, magic, delta, next_offset))
     size_bytes = length + PREFIX_BYTES
@@ -100,14 +103,14 @@ def _check_room(header: Header, end: int) -> None:
 
 def _unsound(base_offset: int, magic: int, delta: int, next_offset: int) -> str:
     if magic != _MAGIC[0]:
-        return f"what stands there has format v{magic}, not v2"
+        return f"the batch has format v{magic} instead of v2"
     if delta < 0:
         return f"the batch has last offset delta {delta}"
-    return f"the batch has base offset {base_offset}, {next_offset} is due"
+    return f"the batch has base offset {base_offset} instead of {next_offset}"
 
 
 def header_at(file: File, position: int, base_offset: int, *, end: int) -> Header:
-    """The header of the batch that begins at `position` with `base_offset`.
+    """Return the header of the batch that begins at `position` with `base_offset`.
 
     Raises:
         CorruptData: there is no such batch.
@@ -121,16 +124,16 @@ def header_at(file: File, position: int, base_offset: int, *, end: int) -> Heade
 def last_whole(
     file: File, first: Header, *, end: int, log_end: int, chunk_bytes: int
 ) -> tuple[Header, Header | None]:
-    """The last batch before `end` that is whole, and the one behind it, if it was come across.
+    """Return the last whole batch before `end`, and the header after it if it was read.
 
-    `first` leads to it, and is the least. Only headers are read, each of which has to continue
-    the one before.
+    The walk starts at `first`, which is the least result. Only headers are read, and each has to
+    continue the one before.
     """
     last = first
     position = first.position + first.size_bytes
     if end - position < HEADER_BYTES:
         return first, None
-    # Large batches lie far apart: nothing else that is read with a header is of use then.
+    # Large batches lie far apart: of a chunk, only the header would be used.
     chunk_bytes = chunk_bytes if first.size_bytes < chunk_bytes else HEADER_BYTES
     headers = Headers(file, end=log_end, chunk_bytes=chunk_bytes)
     try:
@@ -142,16 +145,16 @@ def last_whole(
             if position == end:
                 break
     except CorruptData:
-        # The whole batches before it are good; it is told of to whoever wants what is behind them.
+        # The whole batches before it are sound; the read that begins at it reports the damage.
         return last, None
     return last, None
 
 
 class Scan:
-    """One pass over a log file, CRCs included, up to the first batch that is not sound.
+    """One pass over a log file, with CRCs, up to the first unsound batch.
 
-    After it, `position` and `next_offset` are where it stopped, `reason` why; the reason is
-    empty if it came to the end.
+    Afterwards, `position` and `next_offset` are where it stopped, and `reason` says why; it is
+    empty if the scan reached the end.
     """
 
     def __init__(self, file: File, *, position: int, next_offset: int, end: int) -> None:
@@ -185,7 +188,7 @@ class Scan:
         return batch
 
     def _load(self, size_bytes: int) -> None:
-        """Have that many bytes from `position` on in the chunk, if the file has them."""
+        """Load `size_bytes` bytes from `position` on into the chunk, if the file has them."""
         if self.position - self._chunk_at + size_bytes <= len(self._chunk):
             return
         wanted = min(max(size_bytes, CHUNK_BYTES), self._end - self.position)
@@ -196,9 +199,10 @@ class Scan:
 def sound_position(
     file: File, *, position: int, end: int, offsets: range
 ) -> tuple[int, int] | None:
-    """The first sound batch after `position` that begins at one of `offsets`.
+    """Find the first sound batch after `position` whose base offset is one of `offsets`.
 
-    Returned are its position and its base offset; None if there is no such batch before `end`.
+    Returns its position and base offset; None if there is none before `end`. The search looks for
+    the magic byte and checks the CRC at each hit, as no length can be trusted after damage.
     """
     chunk_at = position + 1
     while chunk_at + HEADER_BYTES <= end:
@@ -210,7 +214,7 @@ def sound_position(
             if offset is not None:
                 return candidate, offset
             at = chunk.find(_MAGIC, at + 1)
-        # The last bytes of a chunk may begin a header whose magic is in the next one.
+        # The last bytes of a chunk may begin a header whose magic byte is in the next chunk.
         chunk_at += max(len(chunk) - _MAGIC_AT, 1)
     return None
 
@@ -237,14 +241,14 @@ def _sound_at(file: File, position: int, end: int, offsets: range) -> int | None
 
 
 def epochs(headers: Iterator[Header]) -> Iterator[tuple[int, int]]:
-    """Leader epoch and base offset of headers, as far as they are sound."""
+    """Iterate over leader epoch and base offset of the headers up to the first unsound one."""
     with suppress(CorruptData):
         for header in headers:
             yield header.leader_epoch, header.base_offset
 
 
 def first_timestamp_ms(file: File, base_offset: int) -> int:
-    """The greatest timestamp of the first batch, which has `base_offset`; -1 if it is unsound."""
+    """Return the maximum timestamp of the first batch of a file; -1 if it is unsound."""
     headers = Headers(file, end=file.size(), chunk_bytes=HEADER_BYTES)
     try:
         return next(headers.walk(0, base_offset)).max_timestamp_ms

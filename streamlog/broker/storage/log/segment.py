@@ -1,14 +1,14 @@
 """Segment: one log file, its two indexes, and the index of the transactions aborted in it.
 
 It is named by the offset of its first batch in 20 digits. Its batches follow each other without
-gaps up to `size_bytes`; bytes behind that are not part of the log. The last segment of a partition
+gaps up to `size_bytes`; bytes after that are not part of the log. The last segment of a partition
 keeps its file open for writing until other partitions need the descriptor more (`AppendedFile`);
-sealed segments are opened for each read, so a thousand of them cost no descriptor. `Damage` names
-a damaged range of a log file: the records, the bytes, and what can be done.
+sealed segments are opened for each read, so a thousand of them cost no descriptor. `Damage`
+describes a damaged range of a log file: the records, the bytes, and what the operator can do.
 
 Rule of this module: it reads and reports; `recovery` decides whether a range is torn or damaged. A
-range that is known to be damaged is refused, and what surrounds it is served. If an index entry
-disagrees with the log, the file is scanned once and both indexes are rebuilt.
+range that is known to be damaged is refused, and the batches around it are served. If an index
+entry disagrees with the log, the file is scanned once and both indexes are rebuilt.
 """
 
 from __future__ import annotations
@@ -49,24 +49,26 @@ from streamlog.records.batch import HEADER_BYTES, LogRecord, RecordBatch, count_
 
 
 class AppendedFile:
-    """The open log of one segment; sealed segments have none."""
+    """The open log file of the active segment; a sealed segment has none."""
 
     __slots__ = ("_files", "file", "was_released", "was_used")
 
     def __init__(self, files: Files) -> None:
         self.file: File | None = None
         self.was_released = False
-        """Whether the log is appended to, and its file closed to leave others the descriptor."""
+        """Whether the file was closed to free its descriptor, although the log accepts appends."""
         self.was_used = False
         self._files = files
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is to be appended."""
+        """Whether the segment accepts no appends."""
         return self.file is None and not self.was_released
 
     def open(self, path: str, size_bytes: int = 0) -> File | None:
-        """Open the log for appending; None if its file is shorter, so not the one that was there.
+        """Open the log for appending; None if the file is shorter than `size_bytes`.
+
+        A shorter file is not the one that was written.
 
         Raises:
             OSError: it can't be opened.
@@ -74,13 +76,14 @@ class AppendedFile:
         file = self._files.open(path, writable=True)
         if file.size() < size_bytes:
             file.close()
+            # Somebody put an older copy under the same name: appending to it would leave a gap.
             return None
         self.file, self.was_released = file, False
         self._files.held.add(self)
         return file
 
     def to_append(self, path: str, size_bytes: int) -> File:
-        """The open file, opened again after others needed its descriptor.
+        """Return the open file; open it again if its descriptor was given to another log.
 
         Raises:
             OSError: it can't be opened, or is gone.
@@ -96,22 +99,23 @@ class AppendedFile:
         return file
 
     def close(self) -> None:
-        """Append nothing more."""
+        """Close the file; the segment accepts no more appends."""
         self._files.held.discard(self)
         file, self.file, self.was_released = self.file, None, False
         if file is not None:
             file.close()
 
     def release(self) -> None:
-        """See `Holder`."""
-        # Not closed: another thread may be using it, and the last reference closes it.
+        """Give up the descriptor; see `Holder`."""
+        # Not closed here: another thread may be using it, and dropping the last reference
+        # closes it.
         self.was_released = self.file is not None
         self.file = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A place in a log file that can't be served."""
+    """A range of a log file that can't be served."""
 
     partition: str
     path: str
@@ -119,11 +123,11 @@ class Damage:
     end_position: int
     first_offset: int
     next_offset: int | None
-    """The first offset behind it that can be served; None if it reaches to the log's end."""
+    """The first offset after the range that can be served; None if it reaches the log's end."""
     reason: str
 
     def covers(self, offset: int) -> bool:
-        """Whether a record at `offset` would be in it."""
+        """Whether `offset` lies in the range."""
         return offset >= self.first_offset and (
             self.next_offset is None or offset < self.next_offset
         )
@@ -133,7 +137,7 @@ class Damage:
         return (
             f"{self.partition}: {self.path} is damaged at position {self.position}"
             f" ({self.reason}): offsets {self.first_offset} to {until} can't be served;"
-            " stop the broker and mend it with `streamlog log repair`, or restore the file from a"
+            " stop the broker and repair it with `streamlog log repair`, or restore the file from a"
             " copy"
         )
 
@@ -142,17 +146,17 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 DELETED_SUFFIX = ".deleted"
-"""Of files that are no longer part of a log, and not removed yet."""
+"""The suffix of files that are out of the log and not removed yet."""
 INDEX_BYTES_MAX = 10 * 1024 * 1024
-"""Set aside for an index at most, unless its topic says otherwise."""
+"""The size limit of an index, unless the topic sets another."""
 WALK_BYTES_MAX = 64 * 1024
-"""Read at a time when headers are walked."""
+"""Bytes per read when headers are walked."""
 READ_ON_MAX = 64
-"""Readers of which it is remembered where they go on: they need no index."""
+"""Readers whose next position is kept in memory, so that their next read needs no index."""
 
 
 class SegmentEnd(NamedTuple):
-    """What is known of a segment that was closed in order, so that nobody has to look."""
+    """The state of a segment that was closed in order, so that opening need not read it."""
 
     base_offset: int
     size_bytes: int
@@ -169,9 +173,9 @@ class SegmentEnd(NamedTuple):
 class Segment:
     """The batches from `base_offset` on, in one file of `directory`.
 
-    Before anything is read, `create`, `load` or `rescan` has to be called. With `read_only`
-    nothing on disk is changed. `partition` names it in errors. With a `suffix` on the names of
-    its files it is none of the log's segments (yet).
+    Call `create`, `load` or `rescan` before reading. With `read_only`, nothing on disk changes.
+    Error messages call it by `partition`. A `suffix` on the names of its files means that it is not
+    (yet) one of the log's segments.
     """
 
     def __init__(
@@ -194,19 +198,19 @@ class Segment:
         self.loaded = False
         self.size_bytes = 0
         self.trailing_bytes = 0
-        """Bytes behind the last whole batch, when `load` or `rescan` looked at the file."""
+        """Bytes after the last whole batch when `load` or `rescan` read the file."""
         self.next_offset = base_offset
         self.first_timestamp_ms = -1
         self.max_timestamp_ms = -1
         self.leader_epoch = -1
-        """The newest of the batches that were looked at as a whole."""
+        """The highest leader epoch of the batches that were read as a whole."""
         self.damage: list[Damage] = []
         self.found_end_offset = base_offset
-        """Behind the last batch that `range` has found."""
+        """The offset after the last batch that `range` returned."""
         self.has_unwritten_indexes = False
-        """Whether there was no room for entries of its indexes, which are in memory."""
+        """Whether index entries are only in memory because the disk was full."""
         self.has_markers = False
-        """Whether `rescan` has met control batches."""
+        """Whether `rescan` found control batches."""
         self.aborted = AbortedIndex(files, stem + ABORTED_SUFFIX + suffix, in_memory=read_only)
         self._max_timestamp_offset = base_offset
         self._since_entry_bytes = 0
@@ -218,15 +222,15 @@ class Segment:
         self._rescanned = False
         self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
         self._read_on: dict[int, Header | int] = {}
-        """The batch that a reader will ask for next, or its position; a hint, like the index."""
+        """The batch that a reader will probably ask for next, or its position: a hint."""
         paths = (stem + INDEX_SUFFIX + suffix, stem + TIME_INDEX_SUFFIX + suffix)
         self._indexes = Indexes(files, *paths, bytes_max=index_bytes_max, in_memory=read_only)
         self._offsets, self._times = self._indexes.offsets, self._indexes.times
 
-    # Life. Everything here raises OSError when the system refuses.
+    # Life cycle. Every method here raises OSError when the system refuses.
 
     def create(self) -> None:
-        """Make the files, empty, and open the log for appending."""
+        """Create the files, empty, and open the log for appending."""
         self._indexes.create()
         self.aborted.remove()
         self.unseal()
@@ -234,27 +238,28 @@ class Segment:
         self.loaded = True
 
     def unseal(self) -> None:
-        """Let the log be appended to; it is opened when that happens, or costs no descriptor."""
+        """Allow appends; the file is opened with the first one, so until then it costs nothing."""
         self._sealed = False
 
     def trim_indexes(self) -> None:
-        """Write the index entries that wait in memory, and give back the room for more."""
+        """Write the index entries that are in memory, and cut off preallocated space."""
         self._indexes.trim()
         self.aborted.flush()
         self._flush_due = False
 
     @property
     def has_stale_indexes(self) -> bool:
-        """Whether their files lack entries, or have room for more."""
+        """Whether the index files lack entries or have preallocated space."""
         return self._indexes.are_behind or self.aborted.is_behind
 
     def keep_indexes(self) -> None:
-        """Bring the indexes to disk as they are."""
+        """Sync the indexes to disk."""
         self._indexes.keep()
         self.aborted.flush(durable=True)
 
     def write_if_space(self, write: Callable[[], None]) -> None:
-        """Write the indexes; what a full disk refuses stays in memory (`has_unwritten_indexes`)."""
+        """Write the indexes; if the disk is full, their entries stay in memory."""
+        # True first: an error other than a full disk leaves it set.
         self.has_unwritten_indexes = True
         with unless_full():
             write()
@@ -262,7 +267,7 @@ class Segment:
         self._flush_due = self._flush_due or self.has_unwritten_indexes
 
     def sync(self) -> None:
-        """Return when what was appended is on disk; of a closed log the indexes too."""
+        """Sync what was appended; sync the indexes too if the segment is sealed."""
         file = self._appended.file
         if file is not None:
             file.sync()
@@ -273,7 +278,7 @@ class Segment:
             self.write_if_space(self.keep_indexes)
 
     def files_to_sync(self) -> list[File]:
-        """The files of which something may not be on disk, under own handles; to be closed."""
+        """Open the files that may not be on disk, under separate handles that the caller closes."""
         file = self._appended.file
         if file is not None:
             return [file.shared()]
@@ -284,13 +289,13 @@ class Segment:
         return [self._files.open(path, writable=True) for path in paths]
 
     def close(self) -> None:
-        """Close the log; a read opens it again for itself."""
+        """Close the log; a later read opens it again."""
         self._sealed = True
         self._indexes.unmap()
         self._appended.close()
 
     def remove(self) -> None:
-        """Delete the files."""
+        """Remove the files."""
         self.close()
         self._indexes.remove()
         self.aborted.remove()
@@ -298,9 +303,9 @@ class Segment:
             self._files.remove(self.path)
 
     def retire(self) -> list[str]:
-        """Take the files out of the log by renaming them; returns what is to be removed.
+        """Take the files out of the log by renaming them; return the paths to remove.
 
-        The log file is last: as long as it has its name, this can be done again.
+        The log file is renamed last: while it has its name, the renames can be repeated.
         """
         self.close()
         renamed: list[str] = []
@@ -312,15 +317,15 @@ class Segment:
 
     @property
     def paths(self) -> list[str]:
-        """Its files, the log last."""
+        """The paths of all files, the log last."""
         return [*self._indexes.paths, self.aborted.path, self.path]
 
     def open(self) -> File:
-        """The log, once more, for reading; to be closed."""
+        """Open the log file for reading; the caller closes it."""
         return self._files.open(self.path)
 
     def rename_log(self, path: str) -> None:
-        """Give the log another name, under which it is read from now on."""
+        """Rename the log file and read it under the new name."""
         self._files.rename(self.path, path)
         self.path = path
 
@@ -331,14 +336,14 @@ class Segment:
         self.rename_log(self._stem + LOG_SUFFIX)
 
     def cut(self) -> None:
-        """Cut off, durably, what stands in the file behind the last whole batch."""
+        """Durably cut off the bytes after the last whole batch."""
         with closing(self._files.open(self.path, writable=True)) as file:
             file.truncate(self.size_bytes)
             file.sync()
         self.trailing_bytes = 0
 
     def linked(self) -> bool:
-        """Whether the log that is appended to still is in a directory."""
+        """Whether the active segment's log file is still in a directory."""
         file = self._appended.file
         if file is None and not self._sealed:
             file = self._appended.open(self.path, self.size_bytes)
@@ -346,7 +351,7 @@ class Segment:
 
     @property
     def end(self) -> SegmentEnd:
-        """What `restore` wants to know."""
+        """The state for `restore`."""
         return SegmentEnd(
             self.base_offset,
             self.size_bytes,
@@ -361,9 +366,11 @@ class Segment:
         )
 
     def restore(self, end: SegmentEnd) -> bool:
-        """Take `end` for true without reading the log; False if the files are not those."""
+        """Adopt `end` without reading the log; False if the files differ from it."""
         self._forget()
         with self._reading() as file:
+            # A clean shutdown may be followed by anything: a copied directory, a file that a person
+            # has cut. Sizes and counts are compared; the contents are trusted.
             if (file.size(), self.base_offset) != (end.size_bytes, end.base_offset):
                 return False
         if end.offset_entries and not self._indexes.load():
@@ -379,13 +386,13 @@ class Segment:
         self.loaded = True
         return True
 
-    # What is there. Everything here raises OSError when the files can't be read.
+    # Loading. Every method here raises OSError when the files can't be read.
 
     def load(self) -> bool:
-        """Find the end from the newest index entry on; False if the indexes are no good.
+        """Find the log's end from the newest index entry on; False if the indexes are unusable.
 
-        What stands before that entry is not looked at. Afterwards `trailing_bytes` tells
-        whether there is more in the file than whole batches.
+        Batches before that entry are not read. Afterwards, `trailing_bytes` is the number of bytes
+        after the last whole batch.
         """
         self._forget()
         if not self._indexes.load():
@@ -395,26 +402,35 @@ class Segment:
         with self._reading() as file:
             end = file.size()
             relative, position = self._offsets.last or (0, 0)
+            # An entry at relative offset 0 is never written, and an entry at or after the end of
+            # the file points nowhere: either proves that index and log do not belong together.
             if self._offsets.last is not None and (not relative or position >= end):
                 return False
             if self._times.last is not None:
                 self.max_timestamp_ms, offset = self._times.last
                 self._max_timestamp_offset = self.base_offset + offset
             self._scan_on(file, position, self.base_offset + relative, end)
+            # The entry must point at a sound batch: no progress behind it means it was wrong.
             self.loaded = position == 0 or self.size_bytes > position
             return self.loaded and self._times_agree(file)
 
     def rescan(self, end: int | None = None) -> str:
-        """Scan the whole file, CRCs included, or up to `end`; rebuild the indexes.
+        """Scan the whole file, or up to `end`, with CRCs, and rebuild the indexes.
 
-        Places that are not sound and have sound batches behind them are noted as `damage`.
-        What follows the last sound batch is left to the caller: returned is why it is not
-        one, or an empty string if the file ends there.
+        Unsound ranges that sound batches follow are noted as `damage`. The caller judges the bytes
+        after the last sound batch.
+
+        Returns:
+            Why the bytes after the last sound batch are unsound; an empty string if there are none.
         """
         self._forget()
         with self._reading() as file:
             end = file.size() if end is None else end
             position, offset = 0, self.base_offset
+            # 1. Batches 0-9 are sound, batch 10 fails its CRC, batch 11 is sound.
+            # 2. The scan stops at 10, and the search finds 11: 10 is damage, not a torn tail.
+            # 3. An index entry at 11 lets readers start behind the damage, which they can't walk
+            #    over.
             while reason := self._scan_on(file, position, offset, end):
                 found = self._sound_behind(file, end)
                 if found is None:
@@ -427,16 +443,19 @@ class Segment:
         return reason
 
     def note_tail_damage(self, reason: str, next_offset: int | None) -> Damage:
-        """Everything from the last sound batch to `next_offset` is damaged (None: to the end)."""
+        """Note that everything from the last sound batch to `next_offset` is damaged.
+
+        None means up to the end of the log.
+        """
         return self._note_damage(reason, self.size_bytes + self.trailing_bytes, next_offset)
 
     @property
     def has_damaged_end(self) -> bool:
-        """Whether nobody knows where it ends."""
+        """Whether damage reaches the end, so that the next offset is unknown."""
         return bool(self.damage) and self.damage[-1].next_offset is None
 
     def sound_behind(self) -> bool:
-        """Whether a sound batch stands somewhere in the trailing bytes."""
+        """Whether the trailing bytes contain a sound batch."""
         with self._reading() as file:
             return self._sound_behind(file, self.size_bytes + self.trailing_bytes) is not None
 
@@ -444,57 +463,60 @@ class Segment:
 
     @property
     def index_entries(self) -> int:
-        """How many places of it the offset index knows."""
+        """The number of entries of the offset index."""
         return len(self._offsets)
 
     def full(self, size_bytes: int, batches: Sequence[RecordBatch], config: TopicConfig) -> bool:
-        """Whether these batches, of so many bytes, are too many for the segment or its index."""
+        """Whether appending these batches would make the segment or its index too large."""
         if self.size_bytes + size_bytes > config.segment_bytes:
             return True
         if self._since_entry_bytes >= self._interval_bytes:
-            # The time index has the larger entries, and never more of them.
+            # The time index has larger entries than the offset index, and at most as many.
             index_bytes = (len(self._offsets) + 1) * self._times.entry_bytes
             if index_bytes > config.segment_index_bytes:
                 return True
-        # Offsets are told from the base, in four bytes.
+        # Index entries hold offsets relative to the base, in four bytes.
         return self.next_offset + count_offsets(batches) - self.base_offset > OFFSETS_MAX
 
     def note_aborted(self, decided: Decided) -> None:
-        """The last batch that was appended is the marker of a transaction that was aborted."""
+        """Note that the last batch appended is the marker of an aborted transaction."""
         self.aborted.add(decided)
         self._flush_due = self._flush_due or self.aborted.flush_due
 
     def room_bytes(self, config: TopicConfig) -> int:
-        """How much can be appended before it is full, whatever batches it is."""
+        """Bytes that can be appended before the segment is full, whatever the batches are."""
+        # Every interval of bytes costs one index entry; the time index fills first.
         entries = config.segment_index_bytes // self._times.entry_bytes - len(self._offsets)
         return min(config.segment_bytes - self.size_bytes, entries * self._interval_bytes)
 
     def append(self, data: Content, batches: Sequence[RecordBatch]) -> None:
-        """Write `data`: `batches`, placed one behind the other from `next_offset` on.
+        """Write `data`, which holds `batches` with offsets from `next_offset` on.
 
         Raises:
-            OSError: it can't be written; the file ends with the last whole batch, as before.
+            OSError: the write failed; the file ends with the last whole batch, as before.
         """
         file = self._appended.to_append(self.path, self.size_bytes)
         if self._flush_due:
-            # Before the data: if there is no space even for this, nothing has happened yet.
+            # Before the data: if the disk has no space for the indexes, the log has not changed.
             self._flush_indexes()
         try:
             write_whole(file, data, self.size_bytes)
         except OSError:
+            # A part of the batches may be in the file: cut it off, or the next batch would
+            # follow half a batch and look like damage.
             file.truncate(self.size_bytes)
             raise
         for batch in batches:
             self._note_batch(batch, self.size_bytes, self.next_offset)
 
-    # Reading. Everything here raises CorruptData at a damaged place, and OSError.
+    # Reading. Every method here raises CorruptData for a damaged range, and OSError.
 
     def range(
         self, offset: int, max_bytes: int, *, min_one: bool, limit: int | None = None
     ) -> Buffer | FileRange:
-        """Whole batches, the first of them with `offset` in it; one at least if `min_one`.
+        """Return whole batches, the first of which contains `offset`; at least one with `min_one`.
 
-        They end before position `limit`, where a batch begins.
+        `limit` is a position at which a batch begins; the batches end before it.
         """
         with self._reading() as file:
             first = self._find(file, offset)
@@ -503,6 +525,7 @@ class Segment:
                 self._remember(offset, first)
                 return b""
             log_end = self.size_bytes if limit is None else limit
+            # Readers get what lies before the next damage; the read that begins at it fails.
             for damage in self.damage:
                 if damage.position > first.position:
                     log_end = min(log_end, damage.position)
@@ -519,12 +542,12 @@ class Segment:
             return file.range(end - first.position, first.position)
 
     def position_of(self, offset: int) -> int:
-        """Where the batch with `offset` in it begins."""
+        """Return the position of the batch that contains `offset`."""
         with self._reading() as file:
             return self._find(file, offset).position
 
     def first_not_before(self, timestamp_ms: int, start_offset: int = 0) -> LogRecord | None:
-        """The first record from `start_offset` on that is not older than `timestamp_ms`."""
+        """Return the first record from `start_offset` on that is not older than `timestamp_ms`."""
         if self.max_timestamp_ms < timestamp_ms or start_offset >= self.next_offset:
             return None
         with self._reading() as file:
@@ -532,7 +555,9 @@ class Segment:
             for header in self._walk(file, begin.position, begin.base_offset):
                 if header.max_timestamp_ms < timestamp_ms:
                     continue
-                # So says the header. If the records know better, the walk goes on.
+                # The header's timestamp is the maximum of its records, and of records that
+                # compaction has removed: the records decide, and the walk continues without a
+                # match.
                 records = self._records(file, header)
                 kept = [record for record in records if record.offset >= start_offset]
                 if found := [record for record in kept if record.timestamp_ms >= timestamp_ms]:
@@ -540,9 +565,9 @@ class Segment:
         return None
 
     def newest(self, start_offset: int = 0) -> LogRecord | None:
-        """The first of the records with the greatest timestamp; None if none has any.
+        """Return the first record with the greatest timestamp; None without one.
 
-        Records before `start_offset` do not count.
+        Records before `start_offset` don't count.
         """
         if self.max_timestamp_ms < 0 or start_offset >= self.next_offset:
             return None
@@ -557,20 +582,20 @@ class Segment:
         return max(kept, key=attrgetter("timestamp_ms"), default=None)
 
     def batches(self, offset: int) -> Iterator[RecordBatch]:
-        """Every sound batch from the one with `offset` in it on; damaged places are left out."""
+        """Iterate over the sound batches from the one that contains `offset` on."""
         with self._reading() as file:
             for position, end, first in self._sound_ranges():
                 scan = Scan(file, position=position, next_offset=first, end=end)
                 yield from (batch for _, batch in scan if batch.next_offset > offset)
 
     def epochs(self) -> Iterator[tuple[int, int]]:
-        """Leader epoch and base offset of every batch whose header can be walked to."""
+        """Iterate over leader epoch and base offset of every batch whose header is reachable."""
         with self._reading() as file:
             for position, end, first in self._sound_ranges():
                 headers = Headers(file, end=end, chunk_bytes=self._chunk_bytes)
                 yield from epochs(headers.walk(position, first))
 
-    # Within.
+    # Internal.
 
     @contextmanager
     def _reading(self) -> Iterator[File]:
@@ -599,7 +624,7 @@ class Segment:
         self.loaded = False
 
     def _scan_on(self, file: File, position: int, offset: int, end: int) -> str:
-        """Take in the sound batches from `position` on; why it stopped before `end`, if it did."""
+        """Add the sound batches from `position` to `end`; return why the scan stopped, or ""."""
         if position > 0 and self.first_timestamp_ms < 0:
             self.first_timestamp_ms = first_timestamp_ms(file, self.base_offset)
         self.size_bytes, self.next_offset = position, offset
@@ -613,7 +638,7 @@ class Segment:
         return scan.reason
 
     def _note_batch(self, batch: RecordBatch, position: int, base_offset: int) -> None:
-        # No record has the time of a batch that compaction has emptied.
+        # Compaction may leave a batch without records, whose timestamp belongs to no record.
         timestamp_ms = batch.max_timestamp_ms if batch.record_count else -1
         if position == 0:
             self.first_timestamp_ms = timestamp_ms
@@ -632,7 +657,7 @@ class Segment:
     def _add_entry(self, position: int, base_offset: int) -> None:
         newest = self._offsets.last
         if position == 0 or (newest is not None and newest[1] >= position):
-            return  # found without an entry, or has one
+            return  # a walk from 0 finds it, or it has an entry already
         self._since_entry_bytes = 0
         place = (base_offset - self.base_offset, position)
         newest_at = self._max_timestamp_offset - self.base_offset
@@ -640,7 +665,9 @@ class Segment:
         self._flush_due = flush_due or self._flush_due
 
     def _times_agree(self, file: File) -> bool:
-        """Whether the time index reaches as far as the offset index, and ends in a true entry."""
+        """Whether the time index covers the range of the offset index, and ends correctly."""
+        # Time entries are written before offset entries, so after a crash the time index may be
+        # longer, but not shorter. Compare with the batches that both last entries point at.
         if self._offsets.last is None:
             return self._times.last is None
         try:
@@ -677,7 +704,7 @@ class Segment:
         return damage
 
     def _sound_ranges(self) -> Iterator[tuple[int, int, int]]:
-        """Position, end and first offset of what lies between damaged places."""
+        """Iterate over position, end and first offset of the ranges between the damaged ones."""
         position, offset = 0, self.base_offset
         for damage in self.damage:
             yield position, damage.position, offset
@@ -686,7 +713,7 @@ class Segment:
             yield position, self.size_bytes, offset
 
     def _find(self, file: File, offset: int) -> Header:
-        """The batch with `offset` in it."""
+        """Find the header of the batch that contains `offset`."""
         for damage in self.damage:
             if damage.covers(offset):
                 raise CorruptData(str(damage))
@@ -694,16 +721,17 @@ class Segment:
             return self._walk_to(file, offset)
         except CorruptData:
             if self._rescanned:
-                raise
+                raise  # The indexes come from a scan: the log itself is damaged.
         self._rebuild()
         return self._find(file, offset)
 
     def _rebuild(self) -> None:
-        """An index that points to nowhere, or damage that no scan has seen: a scan tells."""
+        """Scan the file, because an index entry is wrong or the log has damage not yet found."""
         self._rescanned = True
         end, next_offset = self.size_bytes, self.next_offset
         reason = self.rescan(end)
         if self.size_bytes < end:
+            # The end was known to readers: bytes that the scan rejects are damage, not torn.
             self._note_damage(reason, end, next_offset)
             self.size_bytes, self.next_offset = end, next_offset
 
@@ -714,6 +742,8 @@ class Segment:
 
     def _walk_to(self, file: File, offset: int) -> Header:
         known = self._read_on.pop(offset, None)
+        # A hint is taken out: a reader that asks again leaves a new one, and a reader that went
+        # away does not occupy an entry.
         if isinstance(known, Header):
             return known
         if known is not None:
@@ -738,7 +768,7 @@ class Segment:
             ) from error
 
     def _earliest(self, file: File, timestamp_ms: int) -> int:
-        """An offset before which every record is older than `timestamp_ms`."""
+        """Return an offset before which every record is older than `timestamp_ms`."""
         try:
             entry = self._times.floor(timestamp_ms)
         except CorruptData:
@@ -753,7 +783,7 @@ class Segment:
         except CorruptData:
             return self.base_offset
         agrees = (header.max_timestamp_ms, header.base_offset) == (entry[0], offset)
-        # If not, the entry is wrong, and the search begins at the beginning.
+        # If they differ, the entry is wrong: search from the segment's first record.
         return offset if agrees else self.base_offset
 
     def _records(self, file: File, header: Header) -> list[LogRecord]:

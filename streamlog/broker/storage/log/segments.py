@@ -1,18 +1,18 @@
-"""Segments: the chain of segments of one log, oldest first, and when the last one is rolled.
+"""Segments: the chain of segments of one log, oldest first, and when the active one is rolled.
 
-Each segment begins where the one before it ends; the last one is appended to. Sealed segments are
-examined when they are first needed, so a log of a thousand segments opens as fast as one of two.
+Each segment begins where the one before it ends; the last one accepts appends. A sealed segment is
+loaded when it is first needed, so a log of a thousand segments opens as fast as one of two.
 
 A segment is rolled as in Kafka: when it or its index would grow too large, when its offsets are
 too far from its base, or when a record arrives that is `segment.ms` newer than its first one.
-Records without a timestamp are judged by how long the segment has been written to. One produce
+Records without a timestamp are judged by the time since the segment's first append. One produce
 request can reach a thousand partitions whose `segment.ms` ends together, so `RollBudget` limits
-the rolls by time per request; the rest follows in portions between requests. A full segment always
-rolls at once.
+the rolls by time per request; the others follow in portions between requests. A full segment
+always rolls at once.
 
 Rule of this module: the chain in memory changes after the files have, and only as a whole, so a
-reader finds segments that follow each other. System errors are raised as they are:
-`partition_log` says what they mean for the log, `recovery` what a damaged end means.
+reader always finds consecutive segments. System errors are raised unchanged: `partition_log`
+decides what they mean for the log, `recovery` what a damaged end means.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from streamlog.errors import CorruptData, UnknownTopicOrPartition
 from streamlog.records.batch import LogRecord, RecordBatch, newest_timestamp_ms
 
 ROLLS_AT_ONCE = 4
+"""Rolls per request, and per portion between requests."""
 
 Log = TypeVar("Log")
 
 
 class RollBudget(Generic[Log]):
-    """What the logs of one directory share; times are monotonic."""
+    """The budget that all logs of a data directory share; times are monotonic, in ms."""
 
     def __init__(self) -> None:
         self._now_ms = -1
@@ -47,7 +48,8 @@ class RollBudget(Generic[Log]):
         self._waiting: set[int] = set()
 
     def take(self, log: Log, now_ms: int) -> bool:
-        """Whether the log may roll now; if not, it is one of those that are `due`."""
+        """Whether `log` may roll now; if not, it is queued for `due`."""
+        # All appends of one request have the same time, so a new time is a new request.
         if now_ms != self._now_ms:
             self._now_ms, self._left = now_ms, ROLLS_AT_ONCE
         if self._left > 0:
@@ -60,18 +62,18 @@ class RollBudget(Generic[Log]):
 
     @property
     def is_due(self) -> bool:
-        """Whether there are logs that were to wait."""
+        """Whether postponed logs wait to be rolled."""
         return bool(self._postponed)
 
     def due(self) -> list[Log]:
-        """The next portion of those."""
+        """Take the next portion of postponed logs."""
         logs = [self._postponed.popleft() for _ in range(min(ROLLS_AT_ONCE, len(self._postponed)))]
         self._waiting.difference_update(map(id, logs))
         return logs
 
 
 class Rolling(Generic[Log]):
-    """Of one log; `budget` is what it shares with others, if it does. Times are monotonic."""
+    """When one log rolls; `budget` is shared with other logs. Times are monotonic, in ms."""
 
     def __init__(self, log: Log, budget: RollBudget[Log] | None) -> None:
         self._log = log
@@ -79,7 +81,7 @@ class Rolling(Generic[Log]):
         self._opened_ms: int | None = None
 
     def begin(self, now_ms: int) -> None:
-        """A segment gets its first batch now, or was sealed although nothing came."""
+        """Note that a segment gets its first batch, or replaces one that was sealed when idle."""
         self._opened_ms = now_ms
 
     def due(
@@ -91,7 +93,9 @@ class Rolling(Generic[Log]):
         *,
         now_ms: int,
     ) -> bool:
-        """Whether the segment is to be sealed before these batches, of so many bytes."""
+        """Whether to seal the segment before these batches of `size_bytes` bytes."""
+        # An empty segment is never sealed, or a batch larger than `segment.bytes` would roll
+        # forever.
         if segment.size_bytes == 0:
             return False
         if segment.full(size_bytes, batches, config):
@@ -103,41 +107,42 @@ class Rolling(Generic[Log]):
     def is_time(
         self, segment: Segment, config: TopicConfig, newest_ms: int, *, now_ms: int
     ) -> bool:
-        """Whether a record of that time would be too much newer than the first one."""
+        """Whether a record of time `newest_ms` is more than `segment.ms` newer than the first."""
         if segment.first_timestamp_ms >= 0:
+            # Record time decides, as in Kafka: a replay of old records rolls as it did live.
             return newest_ms - segment.first_timestamp_ms > config.roll_ms
-        if self._opened_ms is None:
+        if self._opened_ms is None:  # Opened with batches: count from the first append.
             self._opened_ms = now_ms
         return now_ms - self._opened_ms > config.roll_ms
 
 
 DAMAGE_LOGGED_MAX = 1000
-"""Damaged places of one log that are told; whoever has more should look with `log verify`."""
+"""Damaged ranges logged per log; `log verify` lists all."""
 
 Replay = Callable[[RecordBatch, int], Decided | None]
-"""What is told of every batch and its base offset, and says which transaction it has ended."""
+"""Takes a batch and its base offset; returns the transaction that the batch has ended."""
 
 _logger = repeated.logger(__name__)
 
 
 class Segments:
-    """The segments of the log in `directory`; before anything else, `add` or `find` is called.
+    """The segments of the log in `directory`; call `add` or `find` first.
 
-    `name` is what errors call the log. Everything raises OSError when the system refuses.
+    Error messages call the log by `name`. Every method raises OSError when the system refuses.
     """
 
     active: Segment
-    """The last one: it is appended to."""
+    """The last segment, which accepts appends."""
 
     def __init__(
         self, files: Files, directory: str, *, name: str, config: TopicConfig, read_only: bool
     ) -> None:
         self.config = config
-        """For segments that are made from now on."""
+        """The settings of segments created from now on."""
         self.unsynced: list[Segment] = []
-        """Those that are sealed and may not be on disk, in order."""
+        """The sealed segments that may not be on disk, in order."""
         self.names_are_due = False
-        """Whether a segment was begun whose name may not be on disk."""
+        """Whether a segment exists whose directory entry may not be on disk."""
         self._files = files
         self._directory = directory
         self._name = name
@@ -152,17 +157,17 @@ class Segments:
         return len(self._chain)
 
     def __iter__(self) -> Iterator[Segment]:
-        """All of them, looked at as they are reached."""
+        """Iterate over all segments; each is loaded when it is reached."""
         return (self._loaded(number) for number in range(len(self._chain)))
 
     # Opening.
 
     def find(self, start_offset: int) -> None:
-        """Take what is in the directory; what is before `start_offset` was deleted, and goes."""
+        """Find the segments in the directory, and remove those below `start_offset`."""
         names = self._files.list(self._directory)
         found = [self._linked(link) for link in chain_of(names)]
         if not self._read_only:
-            # Files that were to be deleted and not even renamed.
+            # Retention made the log start durable and crashed before it renamed these files.
             while len(found) > 1 and found[1].base_offset <= start_offset:
                 found.pop(0).remove()
         if not found:
@@ -172,30 +177,33 @@ class Segments:
         self._take(found)
 
     def ends_whole(self) -> bool:
-        """Whether the last segment, as far as it is looked at, ends with a whole batch."""
+        """Whether the last segment, read from its newest index entry, ends with a whole batch."""
         last = self.active
         if not last.load() or last.trailing_bytes:
             return False
-        # An empty file behind others may be what a roll left that had failed.
+        # An empty last file may be left by a roll that failed after it created the file.
         return last.size_bytes > 0 or len(self._chain) == 1
 
     def recover(self, recovery_point: int) -> recovery.Recovery:
-        """Scan what may be torn; see `recovery`."""
+        """Scan the segments that may be torn; see `recovery`."""
         chain = list(self._chain)
         found = recovery.recover(chain, recovery_point=recovery_point)
         self._take(chain)
         return found
 
     def begin_again(self, offset: int) -> None:
-        """Remove all of them, and go on with an empty one at `offset`."""
+        """Remove all segments, and continue with an empty one at `offset`."""
+        # The newest first: a crash leaves a prefix of the log, never a gap.
         for segment in reversed(self._chain):
             segment.remove()
         self._chain, self._bases, self.unsynced = [], [], []
         self.add(offset)
 
     def truncate(self, offset: int) -> None:
-        """Take everything from the batch with `offset` in it on away, durably; the newest first."""
+        """Durably remove everything from the batch that contains `offset` on, newest first."""
         kept = max(bisect_left(self._bases, offset), 1)
+        # A batch may begin before `offset`, also in the segment before: the position is looked up
+        # by offset, and the whole batch goes.
         last = self._loaded(kept - 1)
         while len(self._chain) > kept:
             self._chain[-1].remove()
@@ -204,10 +212,11 @@ class Segments:
             end = last.position_of(offset) if offset > last.base_offset else 0
             last.close()
             last.rescan(end)
-            last.aborted.distrust()
+            last.aborted.distrust()  # It may list aborts whose markers are cut off.
             last.cut()
         last.unseal()
         last.linked()
+        # The caller counts everything that is left as synced: sync what was still waiting.
         for segment in self.unsynced:
             if segment in self._chain[:-1]:
                 segment.sync()
@@ -216,25 +225,25 @@ class Segments:
         self.sync_names()
         self.names_are_due = False
 
-    # Indexes for which there was no room.
+    # Indexes that a full disk refused.
 
     def note_unwritten_indexes(self, found: Sequence[Segment]) -> None:
-        """Of these, which a recovery has scanned, some may have entries in memory only."""
+        """Note which of the segments scanned by recovery have index entries only in memory."""
         self._owing = [segment for segment in found if segment.has_unwritten_indexes]
 
     @property
     def has_unwritten_indexes(self) -> bool:
-        """Whether the indexes of some are in memory only."""
+        """Whether a segment has index entries only in memory."""
         return bool(self._owing)
 
     @property
     def first_unwritten_index(self) -> int | None:
-        """Where the first sealed segment begins whose indexes are not on disk; None: all are."""
+        """The base offset of the first sealed segment whose indexes are not on disk, or None."""
         sealed = (each for each in self._owing if each is not self.active)
         return next((each.base_offset for each in sealed), None)
 
     def settle_indexes(self) -> None:
-        """Write what there was no room for, as more is about to be appended."""
+        """Write the entries that a full disk refused, before more is appended."""
         for segment in self._owing:
             if segment is self.active:
                 segment.trim_indexes()
@@ -246,14 +255,14 @@ class Segments:
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether something other than the active segment may not be on disk."""
+        """Whether anything besides the active segment may not be on disk."""
         return bool(self.unsynced) or self.names_are_due
 
     def add(self, base_offset: int, *, durable: bool = True) -> None:
-        """Begin a segment, which is the active one from now on.
+        """Begin a new active segment at `base_offset`.
 
-        If it is not to be durable by itself, its name is brought to disk by `sync_names`, before
-        anything in it is said to be.
+        Unless it is `durable`, its directory entry is synced by `sync_names`, before anything in
+        it counts as synced.
         """
         segment = self._new(base_offset)
         try:
@@ -261,47 +270,49 @@ class Segments:
             if durable:
                 self.sync_names()
         except OSError:
-            # Or the next clean opening would take it for the end of the log.
+            # A clean opening would take the empty file for the end of the log.
             segment.remove()
             raise
         self.names_are_due = not durable
         self._take([*self._chain, segment])
 
     def sync_names(self) -> None:
-        """Bring the names of all of them to disk; callable from any thread."""
+        """Sync the directory entries of all segments; callable from any thread."""
         self._files.sync_directory(self._directory)
 
     def note_named(self, synced: bool, base_offset: int) -> None:  # noqa: FBT001 - a state, not a switch
-        """The names of all segments up to the one at `base_offset` are on disk, if `synced`."""
+        """Note that the names of all segments up to the one at `base_offset` are on disk."""
+        # A segment that was begun during the sync is not covered by it.
         if synced and base_offset == self.active.base_offset:
             self.names_are_due = False
 
     def epochs(self) -> Iterator[tuple[int, int]]:
-        """Leader epoch and base offset of every batch, as far as headers are sound."""
+        """Iterate over leader epoch and base offset of every batch with a sound header."""
         for segment in self:
             yield from segment.epochs()
 
     @property
     def newest_epoch(self) -> int:
-        """Of the batches that were looked at so far; -1 if there was none."""
+        """The highest leader epoch of the batches read so far; -1 without one."""
         return max(segment.leader_epoch for segment in self._chain)
 
     def rewrite_unsynced(self, of: recovery.Recovery, offset: int) -> list[Segment]:
-        """Those that a recovery has found unsynced, from `offset` on written once more."""
+        """Rewrite the segments that recovery found unsynced, from `offset` on; return them."""
         found = self.last(of.unsynced_segments)
         for segment in found:
             recovery.rewrite(self._files, segment, offset)
         return found
 
     def last(self, count: int) -> list[Segment]:
-        """The newest ones, as they are."""
+        """Return the newest `count` segments without loading them."""
         return self._chain[-count:]
 
     def sealed_before(self, offset: int) -> Iterator[Segment]:
-        """The sealed segments that end at `offset` at the latest, looked at as they are reached.
+        """Iterate over the sealed segments that end at `offset` at most, loading each in turn.
 
-        Between two of them the chain may change; then they are those up to the change at least.
+        The chain may change between two steps; then the iterator ends at the change at the latest.
         """
+        # By base offset and not by number: retention may remove the head between two steps.
         base = self._bases[0]
         while True:
             number = bisect_left(self._bases, base)
@@ -313,19 +324,19 @@ class Segments:
             yield self._loaded(number)
 
     def base_offset(self, number: int) -> int:
-        """Where one of them begins; the oldest has number 0."""
+        """Return the base offset of segment `number`; the oldest has number 0."""
         return self._bases[number]
 
     def count_before(self, offset: int) -> int:
-        """How many, from the oldest on, have nothing from `offset` on; the active one included."""
+        """Count the segments, from the oldest on, that end at `offset` at most."""
         return bisect_right([*self._bases[1:], self.active.next_offset], offset)
 
     def has_first_before(self, offset: int) -> bool:
-        """Whether the oldest segment is sealed and has nothing from `offset` on."""
+        """Whether the oldest segment is sealed and ends at `offset` at most."""
         return len(self._bases) > 1 and self._bases[1] <= offset
 
     def retire_first(self) -> list[str]:
-        """Take the oldest segment out by renaming its files; returns what is to be removed."""
+        """Take the oldest segment out by renaming its files; return the paths to remove."""
         first = self._chain[0]
         renamed = first.retire()
         self._take(self._chain[1:])
@@ -333,11 +344,11 @@ class Segments:
         return renamed
 
     def unfinished(self, base_offset: int) -> Segment:
-        """A segment to be made and filled, which is none of the log's yet."""
+        """Return a new segment to create and fill; it is not part of the log yet."""
         return self._new(base_offset, suffix=CLEANED_SUFFIX)
 
     def place_of(self, replaced: Sequence[Segment]) -> slice:
-        """Where in the chain these segments follow each other.
+        """Return the slice of the chain that is these consecutive segments.
 
         Raises:
             UnknownTopicOrPartition: one of them is gone.
@@ -345,11 +356,16 @@ class Segments:
         first = bisect_right(self._bases, replaced[0].base_offset) - 1
         place = slice(first, first + len(replaced))
         if self._chain[place] != list(replaced):
-            raise UnknownTopicOrPartition(f"{self._name}: what was cleaned is gone")
+            raise UnknownTopicOrPartition(
+                f"{self._name}: a segment was deleted while it was compacted"
+            )
         return place
 
     def swap(self, place: slice, cleaned: Segment) -> Swap:
-        """Let `cleaned`, which is on disk, count there; after an error nobody knows what does."""
+        """Replace a slice of the chain with `cleaned`, which is on disk.
+
+        After an error, only the next opening knows which of them is in place.
+        """
         chain = list(self._chain)
         begun = begin_swap(self._files, self._directory, cleaned, chain[place])
         replaced = chain[place]
@@ -363,24 +379,24 @@ class Segments:
         return segment in self._chain
 
     def close(self) -> None:
-        """Close the files that are open."""
+        """Close all open files."""
         for segment in self._chain:
             segment.close()
 
-    # What is in them.
+    # Contents.
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches, as far as segments have been looked into."""
+        """Bytes of all batches in the segments that have been loaded."""
         return sum(segment.size_bytes for segment in self._chain)
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """The damaged places that are known."""
+        """The damaged ranges found so far."""
         return tuple(place for segment in self._chain for place in segment.damage)
 
     def segment_of(self, offset: int) -> Segment:
-        """The segment that has `offset`, its end known.
+        """Return the segment that contains `offset`, loaded.
 
         Raises:
             CorruptData: the first segments are missing.
@@ -388,21 +404,21 @@ class Segments:
         number = bisect_right(self._bases, offset) - 1
         if number < 0:
             raise CorruptData(
-                f"{self._name}: offsets before {self._bases[0]} are missing: there the"
+                f"{self._name}: offsets before {self._bases[0]} are missing: that is where the"
                 f" first file in {self._directory} begins"
             )
         return self._loaded(number)
 
     def reaching(self, offset: int) -> Iterator[Segment]:
-        """The segment that has `offset`, or the first one if none does, and all behind it."""
+        """Iterate over the segments from the one that contains `offset` on, or over all of them."""
         first = max(bisect_right(self._bases, offset) - 1, 0)
         return (self._loaded(number) for number in range(first, len(self._chain)))
 
     def first_not_before(self, timestamp_ms: int, start_offset: int) -> LogRecord | None:
-        """The first record from `start_offset` on that is not older; None if all are.
+        """Return the first record from `start_offset` on that is not older than `timestamp_ms`.
 
         Raises:
-            CorruptData: a batch on the way is damaged.
+            CorruptData: a batch that the search reads is damaged.
         """
         for segment in self:
             record = segment.first_not_before(timestamp_ms, start_offset)
@@ -411,7 +427,7 @@ class Segments:
         return None
 
     def newest(self, start_offset: int) -> LogRecord | None:
-        """The first of the records with the greatest timestamp; None if none has one.
+        """Return the first record with the greatest timestamp; None without one.
 
         Raises:
             CorruptData: its batch is damaged.
@@ -419,12 +435,16 @@ class Segments:
         return max(self, key=_max_timestamp_ms).newest(start_offset)
 
     def aborted(self, offset: int, end_offset: int) -> list[Decided]:
-        """The aborted transactions with records from `offset` to before `end_offset`.
+        """Return the aborted transactions with records from `offset` to before `end_offset`.
 
         Raises:
-            CorruptData: an index has to be built anew, and the log is damaged.
+            CorruptData: an index has to be rebuilt, and the log is damaged.
         """
         found: list[Decided] = []
+        # An abort is indexed in the segment of its marker, which may be a later one than that of
+        # its records. 1. Records of producer 7 are at 10-20, in segment 0. 2. Its marker is at 150,
+        # in segment 100. 3. A read of 10-20 searches segment 0, then segment 100, until an entry
+        # shows that every transaction begun before `end_offset` is decided (`last_stable_offset`).
         for segment in self._chain[max(bisect_right(self._bases, offset) - 1, 0) :]:
             if not (segment.aborted.is_known or segment.aborted.load(segment.base_offset)):
                 self.replay(self._bases[0], OpenTransactions().take)
@@ -436,14 +456,14 @@ class Segments:
 
     @property
     def distrusted_offset(self) -> int | None:
-        """Where the first segment begins whose index of aborted transactions has to be rebuilt."""
+        """The base offset of the first segment whose index of aborts is not trusted, or None."""
         chain = self._chain
         return next((each.base_offset for each in chain if each.aborted.is_distrusted), None)
 
     def replay(self, offset: int, take: Replay) -> None:
-        """Give `take` every batch from `offset` on, in order.
+        """Call `take` with every batch from `offset` on, in order.
 
-        What it says has been aborted becomes the index of a segment that has no sound one.
+        The aborted transactions that it returns become the index of a segment without a sound one.
         """
         for segment in self.reaching(offset):
             aborted: list[Decided] = []
@@ -456,7 +476,7 @@ class Segments:
                 segment.write_if_space(segment.aborted.flush)
 
     def report(self, found: recovery.Recovery) -> None:
-        """Say what opening the log took, if it has lost anything."""
+        """Log what recovery has cut off or found damaged."""
         if found.truncated_bytes:
             _logger.warning(
                 "%s: cut %d bytes of an unfinished write off the end of the log; it ends at offset"
@@ -469,9 +489,9 @@ class Segments:
             self.tell(str(place))
 
     def tell(self, damage: str) -> None:
-        """Say where a place is damaged, once and not to everyone who reads there.
+        """Log a damaged range, once and not for every read of it.
 
-        A reader beside the broker does not: it may be the files that change.
+        A reader beside a running broker logs nothing: a change of the files may look like damage.
         """
         if self._read_only:
             return
@@ -480,10 +500,10 @@ class Segments:
             _logger.error("%s", damage)
 
     def watch_damage(self, on_damage: Callable[[], None]) -> None:
-        """Have it called by any thread that finds some from now on."""
+        """Call `on_damage` from any thread that finds damage from now on."""
         self._on_damage = on_damage
 
-    # Within.
+    # Internal.
 
     def _take(self, chain: list[Segment]) -> None:
         self._chain = chain

@@ -1,18 +1,19 @@
-"""Swap: one cleaned segment takes the place of those it was made from, whatever is killed when.
+"""Swap: replaces segments with the one that compaction made of them, safely at any crash.
 
-    1  B.log.cleaned, B.index.cleaned, ...   being written; worth nothing, removed at opening
-    2  B-E.swap                              the cleaned log, synced, under its final name but one:
-                                             it counts from here on, for the offsets B to E
-    3  *.log.deleted, *.index.deleted, ...   what was there from B to before E, taken out
-    4  B.index, B.txnindex, ..., B.log       the cleaned files get their names
+    1  B.log.cleaned, B.index.cleaned, ...   being written; ignored, and removed at opening
+    2  B-E.swap                              the cleaned log, synced, renamed: from here on it
+                                             is the log's segment for the offsets B to before E
+    3  *.log.deleted, *.index.deleted, ...   the segments that it replaces, taken out
+    4  B.index, B.txnindex, ..., B.log       the cleaned files get their final names
 
-The name of step 2 says everything that is left to do, so that `finish` can be called after
-the process has died anywhere in between, and again if it dies in that. Between the steps the
-directory is synced: no power cut may leave the new log and an old one beside it.
-Who opens the log for reading meanwhile takes what `chain_of` tells. The index of aborted
-transactions is there, and synced, even if it is empty; other indexes are hints, and one that does
-not fit its log is rebuilt. The checkpoint is written when all swaps of a cleaning are done: one
-that is too low costs a cleaning, and nothing else.
+The name of step 2 says what is left to do, so `finish` can continue after the process has died
+anywhere, and again if it dies in `finish`. The directory is synced between the steps: no power cut
+may leave the new log together with an old one.
+
+A reader that opens the log meanwhile uses `chain_of`. The index of aborted transactions exists and
+is synced, even if it is empty; the other indexes are hints, and are rebuilt if they don't fit their
+log. The checkpoint of the cleaner is written after all swaps of a cleaning: if it is too low, a
+cleaning is repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from streamlog.broker.storage.log.segment import (
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 CHECKPOINT = "cleaned-offset"
-"""The file in a partition's folder that tells up to where its log is clean."""
+"""The file in a partition's directory that contains the offset below which the log is compacted."""
 
 _FORMAT = 1
 _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX)
@@ -53,17 +54,17 @@ _SEGMENT_LOG = re.compile(rf"(\d{{20}}){re.escape(LOG_SUFFIX)}")
 
 
 class Swap:
-    """What is left to do once a cleaned segment counts, that is after step 2.
+    """The rest of a swap whose cleaned segment is in place, after step 2.
 
-    `take_out` and `end` are jobs for a thread, `settle` changes names that the loop reads by.
-    Everything may raise OSError: what is left is done at the next opening.
+    `take_out` and `end` may run in a thread; `settle` runs in the event loop, which reads by the
+    names that it changes. Every method may raise OSError; the next opening does the rest.
     """
 
     def __init__(
         self, files: Files, directory: str, cleaned: Segment, replaced: Sequence[Segment]
     ) -> None:
         self.over: list[str] = []
-        """Paths of what was taken out, to be removed when nobody can be reading it any more."""
+        """The paths that were taken out, to be removed once no reader can have them open."""
         self.cleaned = cleaned
         self._files = files
         self._directory = directory
@@ -71,9 +72,11 @@ class Swap:
         self._paths = [path for segment in replaced for path in segment.paths]
 
     def take_out(self) -> None:
-        """Step 3; fine if it has been done."""
+        """Do step 3, unless it is done."""
         if self._taken_out:
             return
+        # The swap's name is durable before the old names go: otherwise a power cut could leave
+        # neither.
         self._files.sync_directory(self._directory)
         for path in self._paths:
             with suppress(FileNotFoundError):
@@ -83,19 +86,19 @@ class Swap:
         self._taken_out = True
 
     def settle(self) -> None:
-        """Step 4."""
+        """Do step 4."""
         self.cleaned.settle()
 
     def end(self) -> None:
-        """Make that durable."""
+        """Make step 4 durable."""
         self._files.sync_directory(self._directory)
 
 
 def begin_swap(files: Files, directory: str, cleaned: Segment, replaced: Sequence[Segment]) -> Swap:
-    """Let `cleaned`, whole and synced, count in the place of what has its offsets: step 2.
+    """Do step 2: put `cleaned`, which is complete and synced, in place of `replaced`.
 
     Raises:
-        OSError: the disk refused; nobody knows which of them counts before `recover`.
+        OSError: the disk refused; `recover` decides which of them is in place.
     """
     name = f"{cleaned.base_offset:020d}-{cleaned.next_offset:020d}{SWAP_SUFFIX}"
     cleaned.rename_log(f"{directory}/{name}")
@@ -103,20 +106,21 @@ def begin_swap(files: Files, directory: str, cleaned: Segment, replaced: Sequenc
 
 
 class Link(NamedTuple):
-    """Where the files of a segment are."""
+    """The files of one segment."""
 
     base_offset: int
     log: str
-    """The name of its log."""
+    """The name of its log file."""
     index_suffix: str
-    """Behind the names that its indexes would have."""
+    """The suffix of the names of its indexes."""
 
 
 def chain_of(names: Iterable[str]) -> list[Link]:
-    """The segments that count, of the files in a directory, in order."""
+    """Return the segments of the log, in order, from the names of files in its directory."""
     present = frozenset(names)
     swaps = [(int(m[1]), int(m[2]), name) for name in present if (m := _SWAP.fullmatch(name))]
     logs = [(int(m[1]), name) for name in present if (m := _SEGMENT_LOG.fullmatch(name))]
+    # A log whose base lies in a swap's range was replaced, and not renamed yet.
     links = [
         Link(base, name, "")
         for base, name in logs
@@ -124,18 +128,20 @@ def chain_of(names: Iterable[str]) -> list[Link]:
     ]
     for base, _, name in swaps:
         cleaned = f"{base:020d}{INDEX_SUFFIX}{CLEANED_SUFFIX}" in present
+        # Step 4 renames the indexes before the log, so a `.swap` log may have indexes with either
+        # name.
         links.append(Link(base, name, CLEANED_SUFFIX if cleaned else ""))
     return sorted(links)
 
 
 def swap_end(name: str) -> int | None:
-    """Up to where a segment counts whose log has this name, if it waits for its place."""
+    """Return the end offset of a swapped segment whose log has this name; None for other names."""
     match = _SWAP.fullmatch(name)
     return int(match[2]) if match else None
 
 
 def left_over(names: Iterable[str]) -> list[str]:
-    """Those of the files in a directory that are no part of its log any more, or not yet."""
+    """Return the names of files that are not, or no longer, part of the log."""
     suffixes = (DELETED_SUFFIX, CLEANED_SUFFIX)
     waiting = {
         f"{match[1]}{suffix}{CLEANED_SUFFIX}"
@@ -147,7 +153,7 @@ def left_over(names: Iterable[str]) -> list[str]:
 
 
 def finish(files: Files, directory: str) -> list[str]:
-    """Do what is left of swaps that count; returns the names of what has got its place.
+    """Finish swaps whose cleaned segment is in place; return the names of their logs.
 
     Raises:
         OSError: the disk refused; call it again before the log is used.
@@ -166,14 +172,14 @@ def finish(files: Files, directory: str) -> list[str]:
 
 
 class Recovered(NamedTuple):
-    """What was done about files, by their names."""
+    """The names of the files that recovery has handled."""
 
     finished: list[str]
     removed: list[str]
 
 
 def recover(files: Files, directory: str) -> Recovered:
-    """Finish the swaps that count, and remove what was made for others, or taken out of the log.
+    """Finish swaps that are in place; remove what was being cleaned, or was taken out.
 
     Raises:
         OSError: the disk refused.
@@ -186,7 +192,7 @@ def recover(files: Files, directory: str) -> Recovered:
 
 
 class CleanedOffset:
-    """Up to where the log in `directory` has been compacted, in a file of its own.
+    """The offset below which the log in `directory` is compacted, in a file.
 
     Both methods raise LogDirectoryError if the disk refuses.
     """
@@ -197,13 +203,13 @@ class CleanedOffset:
         self._offset: int | None = None
 
     def read(self) -> int:
-        """The offset; 0 if nobody knows, as compacting again is safe."""
+        """Return the offset; 0 if it is unknown, because compacting again is safe."""
         if self._offset is None:
             self._offset = self._stored()
         return self._offset
 
     def write(self, offset: int) -> None:
-        """Keep the offset, durably."""
+        """Write the offset durably."""
         text = json.dumps({"version": _FORMAT, "cleaned_offset": offset})
         try:
             replace_file(self._files, f"{self._directory}/{CHECKPOINT}", text.encode())
@@ -229,6 +235,7 @@ def _finish(files: Files, path: str, base_offset: int, replaced: Iterable[int]) 
         with suppress(FileNotFoundError):
             files.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix)
     for base in replaced:
+        # The log of the base offset itself is not removed but replaced by the rename below.
         for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
             with suppress(FileNotFoundError):
                 files.remove(f"{directory}/{base:020d}{suffix}")

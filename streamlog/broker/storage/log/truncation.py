@@ -1,9 +1,9 @@
 """Truncation, sync and system errors: what happens to a log's files besides appends.
 
 Truncation (KIP-101) cuts off the end of a log that differs from the leader's, in two steps: `begin`
-says that less of the log is on disk, the caller makes that checkpoint durable, `cut` removes the
-rest. Cut first, the log would seem damaged after a crash. Segments go from the newest on, so a
-crash leaves a prefix of the log. A sync that began before a cut says nothing about later appends,
+lowers the synced end, the caller makes that checkpoint durable, and `cut` removes the rest. In the
+reverse order, the log would look damaged after a crash. Segments are removed from the newest on, so
+a crash leaves a prefix of the log. A sync that began before a cut says nothing about later appends,
 so each cut begins a *generation*.
 
 A sync runs in three steps: the log lists the files (`PartitionLog.begin_sync`), any thread syncs
@@ -11,7 +11,7 @@ them (`PendingSync.run`), and the log notes the result (`PartitionLog.end_sync`)
 may grow, roll or be deleted. Rule: a failed sync is never repeated. The kernel may have dropped
 the pages that it could not write, and a second sync would succeed and lie (fsyncgate).
 
-`LogDisk` says what a system error means for one log: a full disk refuses a write, and the log
+`LogDisk` decides what a system error means for one log: a full disk refuses a write, and the log
 accepts writes when there is space again; a vanished file or a failed sync ends the log.
 """
 
@@ -44,11 +44,12 @@ if TYPE_CHECKING:
 
 
 LINK_CHECK_MS = 100
-"""A log whose file somebody has deleted takes what comes until it is noticed, this late at most."""
+"""How often the log checks that its file still has a name: appends to a file that somebody has
+deleted succeed until then."""
 
 
 class LogDisk:
-    """The disk of the log `name` in `directory`; `tell` is told of damaged places."""
+    """The disk of the log `name` in `directory`; `tell` receives messages about damage."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class LogDisk:
         tell: Callable[[str], None],
     ) -> None:
         self.failure: LogDirectoryError | None = None
-        """Why the log takes nothing more."""
+        """Why the log accepts nothing more; None while it works."""
         self._files = files
         self._directory = directory
         self._name = name
@@ -70,7 +71,7 @@ class LogDisk:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Errors of the system come out as what they mean for the data directory."""
+        """Raise system errors as errors of the data directory."""
         try:
             yield
         except CorruptData as error:
@@ -78,29 +79,31 @@ class LogDisk:
             raise
         except OSError as error:
             if self._read_only and self._retired_meanwhile(error):
+                # A reader beside the broker lost a race with retention: the offset is gone, and the
+                # disk is fine.
                 raise OffsetOutOfRange(
                     f"{self._name}: {error.filename or 'a segment'} was deleted while it was read"
                 ) from error
             raise self.noted(error) from error
 
     def failed(self, error: OSError) -> LogDirectoryError:
-        """It is not to be trusted any more; a lack of descriptors says nothing about it."""
+        """Return the error, and end the log unless only file descriptors ran out."""
         failure = directory_error(error, self._directory)
         if not isinstance(failure, TooManyOpenFiles):
             self.failure = failure
         return failure
 
     def noted(self, error: OSError) -> LogDirectoryError:
-        """It has refused; only what has vanished stays so."""
+        """Return the error; end the log only if its directory has vanished."""
         failure = directory_error(error, self._directory)
         if isinstance(failure, LogDirectoryFull):
-            self._files.reserve.is_short = True
+            self._files.reserve.is_short = True  # The reserve file's space is used now.
         if not isinstance(failure, LogDirectoryFailed):
             self.failure = failure
         return failure
 
     def check_linked(self, segment: Segment, now_ms: int) -> None:
-        """Look now and then whether the file that is written to is still there.
+        """Check, every `LINK_CHECK_MS`, that the active segment's file still exists.
 
         Raises:
             LogDirectoryLost: somebody has deleted it.
@@ -110,7 +113,7 @@ class LogDisk:
         if not segment.linked():
             self.failure = LogDirectoryLost(
                 f"{segment.path} has vanished while it was in use: the log of {self._name}"
-                " stops here; put the data directory back in its place, or start with a new one"
+                " stops here; restore the data directory, or start with a new one"
             )
             raise self.failure
         self._link_check_ms = now_ms + LINK_CHECK_MS
@@ -126,52 +129,52 @@ class LogDisk:
 
 
 class SyncedEnd(NamedTuple):
-    """Up to where a log is known to be on disk."""
+    """The end of the part of a log that is known to be on disk."""
 
     offset: int
-    """The first offset that may not be."""
+    """The first offset that may not be on disk."""
     base_offset: int
-    """Of the segment in which that one is, or will be."""
+    """The base offset of the segment that contains, or will contain, `offset`."""
     position: int
     """Bytes of that segment that are on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingSync:
-    """What a log had when a sync of it was begun."""
+    """A prepared sync of what a log contained when it was prepared."""
 
     end: SyncedEnd
-    """Up to where the log is on disk once this has run."""
+    """The synced end once this has run."""
     sealed: tuple[Segment, ...]
     files: tuple[File, ...]
     names: Callable[[], None] | None = None
-    """Brings the names of segments that were begun to disk, if any were."""
+    """Syncs the directory entries of new segments, if there are any."""
     generation: int = 0
-    """Which it was of the log, that is, how often it had been cut."""
+    """The generation of the log, which is the number of its truncations."""
 
     def run(self) -> None:
-        """Bring the bytes to disk; callable from any thread, once.
+        """Sync the files; callable from any thread, once.
 
         Raises:
-            OSError: the disk refused. What it has now is unknown.
+            OSError: the disk refused, and the contents of the disk are unknown.
         """
         try:
             for file in self.files:
                 file.sync()
             if self.names is not None:
-                with suppress(FileNotFoundError):  # The topic has been deleted meanwhile.
+                with suppress(FileNotFoundError):  # The topic was deleted meanwhile.
                     self.names()
         finally:
             self.close()
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         for file in self.files:
             file.close()
 
 
 class TruncatedLog(Protocol):
-    """What is asked of the log that is cut, a `PartitionLog`."""
+    """The part of `PartitionLog` that truncation needs."""
 
     synced: SyncedEnd
     epochs: LeaderEpochHistory
@@ -184,37 +187,37 @@ class TruncatedLog(Protocol):
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record will get."""
+        """The offset of the next record."""
         ...
 
     def check_open(self) -> None:
-        """Raises LogDirectoryError if it takes nothing."""
+        """Raise LogDirectoryError if the log accepts nothing."""
         ...
 
     def set_start(self, offset: int) -> None:
-        """It begins there from now on."""
+        """Set the log start offset."""
         ...
 
 
 class Truncation:
-    """Cuts one log. After an error of the disk the log takes nothing more."""
+    """Truncates one log. After a disk error the log accepts nothing more."""
 
     def __init__(
         self, log: TruncatedLog, segments: Segments, producers: LogProducers, disk: LogDisk
     ) -> None:
         self.generation = 0
-        """How often the log was cut since it was opened."""
+        """How many truncations the log has had since it was opened."""
         self._log = log
         self._segments = segments
         self._producers = producers
         self._disk = disk
 
     def begin(self, offset: int) -> None:
-        """From `offset` on nothing is on disk any more, as far as checkpoints are concerned.
+        """Lower the synced end to `offset`, for the checkpoint to be written before `cut`.
 
         Raises:
             LogDirectoryError: the log has failed.
-            CorruptData: the place is damaged.
+            CorruptData: the range is damaged.
         """
         log = self._log
         log.check_open()
@@ -224,17 +227,25 @@ class Truncation:
             position = segment.size_bytes
             if offset < segment.next_offset:
                 position = segment.position_of(offset)
+        # 1. The log has offsets 0-99, all synced; the leader's log ends at 60.
+        # 2. `begin(60)` lowers the synced end, and the recovery point 60 is made durable.
+        # 3. `cut(60)` removes 60-99.
+        # A crash after 2 finds sound batches after the recovery point, and the replica truncates
+        # again. If the cut came first, a crash would find the log ending before its recovery
+        # point, which means damage.
         log.synced = min(log.synced, SyncedEnd(offset, segment.base_offset, position))
 
     def cut(self, offset: int) -> None:
-        """Take everything from the batch with `offset` in it on away, durably.
+        """Durably remove everything from the batch that contains `offset` on.
 
         Raises:
-            LogDirectoryError: the disk refused; the log takes nothing more.
+            LogDirectoryError: the disk refused; the log accepts nothing more.
         """
         log = self._log
         try:
             self._segments.truncate(offset)
+            # Epochs and producers follow the log's real end: a batch that contains `offset` is
+            # removed whole, so the log may end before `offset`.
             log.epochs.truncate(log.log_end_offset)
             self._producers.restore()
             log.lost.keep_within(log.log_start_offset, log.log_end_offset)
@@ -244,11 +255,11 @@ class Truncation:
         log.synced = SyncedEnd(active.next_offset, active.base_offset, active.size_bytes)
 
     def begin_restart(self, offset: int) -> None:
-        """Delete everything: the log will go on at `offset`, beyond its end or before it.
+        """Move the log start to `offset`, before its beginning or after its end, to restart there.
 
-        It is for good once the checkpoint is durable; then comes `restart`. A crash between the
-        two is one in which everything up to the log's start was lost, and `open` goes on there.
-        Raises what `begin` raises.
+        Make the checkpoint durable, then call `restart`. After a crash between the two, everything
+        up to the log's start is missing, and `PartitionLog.open` continues there. Raises what
+        `begin` raises.
         """
         log = self._log
         log.check_open()
@@ -257,7 +268,7 @@ class Truncation:
         log.set_start(offset)
 
     def restart(self, offset: int) -> None:
-        """Begin again at `offset`. Raises what `cut` raises."""
+        """Remove everything and begin again at `offset`. Raises what `cut` raises."""
         log = self._log
         try:
             self._segments.begin_again(offset)

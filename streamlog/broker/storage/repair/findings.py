@@ -1,7 +1,7 @@
-"""Findings: what an inspection has to say, of which place, and how much it has looked at.
+"""Findings: what an inspection found, where, and how much it examined.
 
-Rule of the file: values and nothing else. What a broker that opens the log would finish or undo
-by itself is no damage, but it is told.
+Rule of the file: values and nothing else. What a broker that opens the log would finish or undo by
+itself is not damage, but it is reported.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from enum import StrEnum
 
 
 class FindingKind(StrEnum):
-    """What is wrong with a place."""
+    """What is wrong."""
 
     DAMAGED = "damaged"
-    """Bytes that are no sound batch, and were one."""
+    """Bytes that are not, or no longer, a sound batch."""
     UNREADABLE = "unreadable"
     """A batch with the right checksum whose records can't be decoded: it was written like that."""
     MISSING = "missing"
-    """Offsets that no file holds."""
+    """Offsets that no file contains."""
     OVERLAP = "overlap"
-    """Offsets that two files hold."""
+    """Offsets that two files contain."""
     UNFINISHED = "unfinished"
-    """The end of a log whose process or machine went down: a write that nobody was promised."""
+    """The end of a log after a crash: a write that was never acknowledged."""
     INDEX = "index"
     """An index that is missing or disagrees with its log."""
     SNAPSHOT = "snapshot"
-    """A snapshot of producers that can't be read: it is never synced, and told from the log."""
+    """A producer snapshot that can't be read; it is never synced, and is rebuilt from the log."""
     ORDER = "order"
-    """A producer's batches that are not in the order in which it numbered them."""
+    """Batches of a producer that are not in the order of their sequence numbers."""
     SWAP = "swap"
-    """A compacted segment that counts, and a crash has kept it from taking its place."""
+    """A compacted segment that is in effect and whose files a crash has kept from being renamed."""
     LEFTOVER = "leftover"
-    """A file that is not part of the log any more, or never was: of no use to anyone."""
+    """A file that is not, or no longer, part of the log, and can be removed."""
 
 
 LEFT_BY_CRASHES = frozenset(
@@ -42,7 +42,7 @@ LEFT_BY_CRASHES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A place that is not sound."""
+    """One thing that is wrong, and where."""
 
     kind: FindingKind
     topic: str
@@ -52,18 +52,18 @@ class Finding:
     size_bytes: int = 0
     first_offset: int | None = None
     next_offset: int | None = None
-    """The offsets concerned are those before this one; None if nobody knows where they end."""
+    """The end of the affected offsets; None if it is unknown."""
     reason: str
 
     @property
     def is_damage(self) -> bool:
-        """Whether something is wrong that the next start does not see to."""
+        """Whether it is something that the next start does not correct."""
         return self.kind not in LEFT_BY_CRASHES
 
 
 @dataclass(slots=True)
 class Counts:
-    """How much was looked at."""
+    """How much was examined."""
 
     partitions: int = 0
     segments: int = 0
@@ -72,7 +72,7 @@ class Counts:
     size_bytes: int = 0
 
     def add(self, other: Counts) -> None:
-        """Count what was counted elsewhere, too."""
+        """Add the counts of another inspection."""
         self.partitions += other.partitions
         self.segments += other.segments
         self.batches += other.batches
@@ -82,7 +82,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class InspectionReport:
-    """What an inspection has found."""
+    """The result of an inspection."""
 
     findings: tuple[Finding, ...]
     counts: Counts

@@ -1,9 +1,9 @@
-"""Inspection: looks through a data directory, every byte of it, and says what is not sound.
+"""Inspection: reads every byte of a data directory and reports what is not sound.
 
-Nothing is changed. If nobody has the directory open, it is locked meanwhile; if a broker has, it
-is read beside it. Rule of the file: the files are read as they are and not through
-`PartitionLog`, whose recovery would mend what is to be shown. What is looked for in a partition
-is `partition_audit`'s, and what to do about it `mending`'s.
+Nothing is changed. If no broker has the directory open, it is locked meanwhile; otherwise it is
+read while the broker works. Rule of the file: files are read as they are and not through
+`PartitionLog`, whose recovery would correct what has to be reported. `partition_audit` checks a
+partition, and `partition_repair` repairs it.
 """
 
 from __future__ import annotations
@@ -29,36 +29,39 @@ if TYPE_CHECKING:
 
 _NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 LOOKS_MAX = 5
-"""At a partition that a broker keeps changing."""
+"""Attempts at a partition that a broker keeps changing."""
 
 
 class Inspection:
-    """A data directory that is looked through. Made by `open`; a context manager."""
+    """A data directory under inspection. Call `open`; it is a context manager."""
 
     def __init__(self, files: Files, path: str, lock: File | None, holder: str | None) -> None:
         self.files = files
         self.path = path
         self.holder = holder
-        """Who has the directory open and may be writing; None if nobody has."""
+        """Describes the process that has the directory open and may write.
+
+        None if there is none.
+        """
         self.catalog = Catalog(files, path)
         self.is_read_only = False
-        """Whether its file system takes no writes, so that nobody can be writing either."""
+        """Whether the file system accepts no writes, so that no process can write either."""
         self._lock = lock
 
     @classmethod
     def open(cls, path: str, *, files: Files | None = None) -> Self:
-        """Lock the directory, unless somebody else has, or it can't be written to.
+        """Lock the directory, unless another process has locked it or it is not writable.
 
         Raises:
-            LogDirectoryLost: it is not there, or no data directory.
+            LogDirectoryLost: it does not exist, or is not a data directory.
             LogDirectoryFailed: it can't be read.
-            CorruptData: the file that says which log it is is damaged.
+            CorruptData: its identity file is damaged.
         """
         files = OsFiles() if files is None else files
         path = path.rstrip("/") or ("/" if path else ".")
         try:
             if Catalog(files, path).identity() is None:
-                raise LogDirectoryLost(f"{path} is no data directory of a log: it has no {META}")
+                raise LogDirectoryLost(f"{path} is not a data directory: it has no {META}")
             lock = files.lock(f"{path}/{LOCK}")
             if lock is not None:
                 content = json.dumps({"process_id": process_id(), "since_ms": 0}).encode()
@@ -72,7 +75,7 @@ class Inspection:
 
     @classmethod
     def _unlocked(cls, files: Files, path: str, error: OSError) -> Self:
-        """A directory that can't be locked: a copy that is read-only, or another user's."""
+        """Open a directory that can't be locked: a read-only copy, or another user's."""
         holder = None
         if error.errno != errno.EROFS:
             holder = f"{path} can't be locked ({error.strerror}), so a broker may be writing to it"
@@ -92,12 +95,12 @@ class Inspection:
         self.close()
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Release the directory."""
         if self._lock is not None:
             self._lock.close()
 
     def partitions(self) -> Iterator[RawPartition]:
-        """Every partition of every topic.
+        """Iterate over all partitions of all topics.
 
         Raises:
             CorruptData: a small file of the directory is damaged.
@@ -116,10 +119,10 @@ class Inspection:
                 yield self._stored(entry, number, recovery_point=point, log_start_offset=start)
 
     def partition(self, topic: str, partition: int) -> RawPartition:
-        """One of them. Raises what `partitions` raises.
+        """Return one partition. Raises what `partitions` raises.
 
         Raises:
-            UnknownTopicOrPartition: there is none.
+            UnknownTopicOrPartition: it is not in the directory.
         """
         for stored in self.partitions():
             if (stored.topic, stored.partition) == (topic, partition):
@@ -127,10 +130,10 @@ class Inspection:
         raise UnknownTopicOrPartition(f"{self.path} has no partition {partition} of {topic!r}")
 
     def verify(self) -> InspectionReport:
-        """Read everything and compare everything that can be compared.
+        """Read everything, and compare everything that can be compared.
 
         Raises:
-            CorruptData: a small file of the directory is damaged, so it can't be looked through.
+            CorruptData: a small file of the directory is damaged, which prevents the inspection.
             LogDirectoryError: it can't be read.
         """
         counts = Counts()
@@ -141,7 +144,7 @@ class Inspection:
         return InspectionReport(tuple(findings), counts)
 
     def findings(self, stored: RawPartition) -> list[Finding]:
-        """What is not sound in one partition.
+        """Inspect one partition.
 
         Raises:
             LogDirectoryError: it can't be read.
@@ -152,7 +155,7 @@ class Inspection:
     def batches(
         self, stored: RawPartition, offset: int = START_OFFSET
     ) -> Iterator[PlacedBatch | Finding]:
-        """The batches of a partition from the one with `offset` in it on, and what is not sound.
+        """Iterate over a partition from the batch that contains `offset` on, with its findings.
 
         Raises:
             LogDirectoryError: it can't be read.
@@ -162,26 +165,29 @@ class Inspection:
             yield from audit.walk(offset)
 
     def check_alone(self) -> None:
-        """Whether something may be changed.
+        """Check that the directory may be changed.
 
         Raises:
-            UsageError: somebody else has the directory open.
+            UsageError: another process has it open, or it is read-only.
         """
         if self.is_read_only:
-            raise UsageError(f"{self.path} can't be written to: mend a copy that can")
+            raise UsageError(f"{self.path} can't be written to: repair a writable copy")
         if self.holder is not None:
-            raise UsageError(f"{self.holder}; stop it first: a log is mended offline")
+            raise UsageError(f"{self.holder}; stop it first: a log is repaired offline")
 
     @contextmanager
     def disk(self) -> Iterator[None]:
-        """Errors of the system come out as what they mean for the data directory."""
+        """Raise system errors as errors of the data directory."""
         try:
             yield
         except OSError as error:
             raise directory_error(error, self.path) from error
 
     def _looked_through(self, stored: RawPartition, counts: Counts) -> list[Finding]:
-        """A broker that changes files meanwhile makes sound ones look wrong: look again."""
+        """Audit a partition.
+
+        Repeat it if a broker has changed files, as sound ones may look wrong.
+        """
         for _ in range(LOOKS_MAX):
             audit = PartitionAudit(self.files, stored, is_open=self.holder is not None)
             found = audit.findings()

@@ -1,16 +1,17 @@
 """PartitionAudit: checks every byte of a partition and changes nothing.
 
-Batches are compared with their checksums, with each other, with their producers' sequences, with
-the offset and time indexes (`IndexAudit`) and with the indexes of aborted transactions
-(`AbortedAudit`). Index entries are crossed off as their batches are met; those that are left point
-nowhere. An index is read before its log, which may only have grown since. A missing entry of an
-aborted transaction shows its records to readers of committed records; an entry without a marker
-hides committed records. Extra entries with a marker are sound: compaction has removed the data.
+Batches are compared with their checksums, with each other, with their producers' sequence numbers,
+with the offset and time indexes (`IndexAudit`) and with the indexes of aborted transactions
+(`AbortedAudit`). Index entries are crossed off when their batches are found; the rest point
+nowhere. An index is read before its log, which can only have grown since. If the entry of an
+aborted transaction is missing, readers of committed records see its records; an entry without a
+marker hides committed records. An extra entry with a marker is sound: compaction has removed the
+data.
 
-Rules of this module: whether bytes behind the last sound batch are *unfinished* or *damaged* is
+Rules of this module: whether bytes after the last sound batch are *unfinished* or *damaged* is
 decided as in `log.recovery`: what was known to be on disk can't be unfinished. If a broker has the
 directory open, the end of the log is not judged, because it may be a write in progress. Aborted
-transactions behind damage are not judged, because it is unknown which ones began there.
+transactions after damage are not judged, because it is unknown which ones began there.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class AbortedAudit:
-    """The indexes of some segments of a partition: their paths, by where the segments begin."""
+    """Checks the indexes of aborted transactions; `paths` are by the segment's base offset."""
 
     def __init__(self, files: Files, paths: Mapping[int, str]) -> None:
         self._entries = {base: _read(files, path) for base, path in paths.items()}
@@ -58,7 +59,7 @@ class AbortedAudit:
         self._is_damaged = False
 
     def meet(self, base: int, batch: RecordBatch) -> None:
-        """The next sound batch of the log, in the segment that begins at `base`."""
+        """Add the next sound batch of the log, in the segment with base offset `base`."""
         if batch.producer_id < 0 or self._is_damaged:
             return
         place = (batch.producer_id, batch.base_offset)
@@ -74,11 +75,11 @@ class AbortedAudit:
             self._told.setdefault(base, set()).add(place)
 
     def note_damage(self) -> None:
-        """Something is missing here; nothing is judged from here on."""
+        """Stop judging: batches are missing here."""
         self._is_damaged = True
 
     def findings(self, *, complete_before: int) -> Iterator[tuple[int, str]]:
-        """The first offset of a segment whose index is wrong, and why.
+        """Iterate over base offsets of segments with a wrong index, and the reasons.
 
         Segments from `complete_before` on may lack entries.
         """
@@ -98,7 +99,7 @@ class AbortedAudit:
 def rebuild_aborted_indexes(
     files: Files, batches: Iterator[tuple[int, RecordBatch]], path_of: Callable[[int, str], str]
 ) -> None:
-    """Write the indexes of segments from all the batches of a log, given with their segments.
+    """Write the indexes of segments from all batches of a log, given with their segments.
 
     Raises:
         OSError: they can't be written.
@@ -129,7 +130,7 @@ _TIME_ENTRY = Struct(">qI")
 
 
 class IndexAudit:
-    """The entries of both indexes of a segment."""
+    """Checks the entries of both indexes of a segment."""
 
     def __init__(self, files: Files, segment: RawSegment) -> None:
         self._segment = segment
@@ -139,7 +140,7 @@ class IndexAudit:
         self._times = {relative: timestamp_ms for timestamp_ms, relative in times}
 
     def meet(self, position: int, batch: RecordBatch) -> None:
-        """The next sound batch of the segment, and where it stands."""
+        """Add the next sound batch of the segment, at `position`."""
         relative = batch.base_offset - self._segment.base_offset
         if self._positions.get(relative) == position:
             del self._positions[relative]
@@ -147,7 +148,7 @@ class IndexAudit:
             del self._times[relative]
 
     def findings(self) -> Iterator[tuple[str, str]]:
-        """Once all batches were met: the path of an index that is wrong, and why."""
+        """Iterate over the paths of wrong indexes and the reasons, after all batches were added."""
         self._leftover(INDEX_SUFFIX, self._positions)
         self._leftover(TIME_INDEX_SUFFIX, self._times)
         for suffix, why in self._wrong.items():
@@ -165,13 +166,13 @@ class IndexAudit:
         try:
             data = read_file(files, self._segment.index_path(suffix))
         except FileNotFoundError:
-            self._wrong[suffix] = "there is none"
+            self._wrong[suffix] = "it is missing"
             return []
-        # What is written ahead of the entries is zeros; no entry is all zeros.
+        # Preallocated space is zeros; no entry is all zeros.
         size_bytes = len(data.rstrip(b"\0"))
         entries = -(-size_bytes // layout.size)
         if entries * layout.size > len(data) or len(data) % layout.size:
-            self._wrong[suffix] = f"its {len(data)} bytes are no whole number of entries"
+            self._wrong[suffix] = f"its {len(data)} bytes are not a whole number of entries"
             return []
         found = [layout.unpack_from(data, number * layout.size) for number in range(entries)]
         if any(earlier >= later for earlier, later in pairwise(found)):
@@ -181,16 +182,16 @@ class IndexAudit:
 
 
 DISORDER_MAX = 20
-"""Batches out of order that are told of one partition: the first says what is wrong."""
+"""Batches out of order reported per partition; the first ones show what is wrong."""
 SWAP_REASON = (
-    "a compaction was interrupted: this is the log for these offsets, and the next start, or"
-    " repair, gives it its place"
+    "a compaction was interrupted: this file is the log for these offsets, and the next start, or a"
+    " repair, gives it its final name"
 )
-LEFTOVER_REASON = "it is no part of the log; the next start, or repair, removes it"
+LEFTOVER_REASON = "it is not part of the log; the next start, or a repair, removes it"
 
 
 class PartitionAudit:
-    """One pass over the files of a partition; `is_open`: a broker may be writing to them."""
+    """One pass over the files of a partition; `is_open` means that a broker may be writing."""
 
     def __init__(self, files: Files, stored: RawPartition, *, is_open: bool) -> None:
         self.counts = Counts()
@@ -208,7 +209,7 @@ class PartitionAudit:
         return self._is_open and self._stored.names(self._files) != self._names
 
     def findings(self) -> list[Finding]:
-        """Everything that is not sound.
+        """Return everything that is not sound.
 
         Raises:
             OSError: a file can't be read.
@@ -219,12 +220,12 @@ class PartitionAudit:
         checked = self._segments[:-1] if self._is_open else self._segments
         paths = {each.base_offset: each.index_path(ABORTED_SUFFIX) for each in checked}
         aborted = AbortedAudit(self._files, paths)
-        # Before the log, which may only have more by then.
+        # Before the log, which can only grow after this.
         indexes = {each.path: IndexAudit(self._files, each) for each in checked}
         for each in self.walk(START_OFFSET):
             if isinstance(each, Finding):
                 found.append(each)
-                self._producers = ProducerStates()  # Nobody knows what was in there.
+                self._producers = ProducerStates()  # The lost batches are unknown.
                 aborted.note_damage()
                 continue
             if each.path != last_path:
@@ -238,7 +239,7 @@ class PartitionAudit:
         whole_kinds = {FindingKind.ORDER, FindingKind.UNREADABLE}
         damaged = {finding.path for finding in found if finding.kind not in whole_kinds}
         for path, index in indexes.items():
-            if path not in damaged:  # Or the log's damage would be told twice.
+            if path not in damaged:  # The damage is reported already.
                 found += [self._wrong(FindingKind.INDEX, *each) for each in index.findings()]
         whole = self._stored.recovery_point
         bases = [each.base_offset for each in self._segments]
@@ -248,7 +249,7 @@ class PartitionAudit:
         return [*found, *self._snapshots(), *self._left_behind()]
 
     def _wrong(self, kind: FindingKind, path: str, why: str) -> Finding:
-        """Something about a file as a whole."""
+        """Make a finding about a whole file."""
         return Finding(
             kind=kind,
             topic=self._stored.topic,
@@ -258,7 +259,7 @@ class PartitionAudit:
         )
 
     def walk(self, offset: int) -> Iterator[PlacedBatch | Finding]:
-        """Everything from the batch with `offset` in it on, across segments.
+        """Iterate over batches and findings from the one that contains `offset` on.
 
         Raises:
             OSError: a file can't be read.
@@ -268,7 +269,7 @@ class PartitionAudit:
             yield from self._end(start, None, self._stored.path(start))
             return
         first = self._segments[0]
-        # A broker that has the directory open may have moved the start on since it was read.
+        # A broker that has the directory open may have moved the log start since it was read.
         if first.base_offset > start and not self._is_open:
             why = "no file begins before it"
             yield self._missing(first.path, 0, start, first.base_offset, why)
@@ -285,7 +286,7 @@ class PartitionAudit:
         try:
             file = self._files.open(path)
         except FileNotFoundError:
-            return  # A broker has removed it meanwhile.
+            return  # The broker has removed it meanwhile.
         reached = base = segment.base_offset
         tail: Unsound | None = None
         overlap_at: int | None = None
@@ -323,7 +324,7 @@ class PartitionAudit:
     def _end(
         self, reached: int, tail: Unsound | None, path: str, end: int = 0
     ) -> Iterator[Finding]:
-        """What stands behind the last sound batch of the log."""
+        """Judge the bytes after the last sound batch of the log."""
         if self._is_open:
             return
         point = self._stored.recovery_point
@@ -341,7 +342,7 @@ class PartitionAudit:
                 position=tail.position,
                 size_bytes=tail.end_position - tail.position,
                 first_offset=reached,
-                reason=f"behind the last whole batch: {tail.reason}",
+                reason=f"after the last whole batch: {tail.reason}",
             )
 
     def _place(self, path: str, each: tuple[int, RecordBatch] | Unsound) -> PlacedBatch | Finding:
@@ -380,10 +381,12 @@ class PartitionAudit:
         self.counts.size_bytes += batch.size_bytes
 
     def _order(self, placed: PlacedBatch) -> Iterator[Finding]:
-        """Compare a batch with what its producer wrote before, as the broker did."""
+        """Check that a batch continues its producer's sequence, as the broker checked it."""
         batch = placed.batch
         if batch.record_count == 0:
-            self._producers = ProducerStates()  # It stands for batches that were lost.
+            self._producers = (
+                ProducerStates()
+            )  # It replaces lost batches, whose numbers are unknown.
             return
         if self._stored.is_compacted:
             return
@@ -394,7 +397,8 @@ class PartitionAudit:
         why = ""
         try:
             if self._producers.check(batch) is not None:
-                why = f"producer {batch.producer_id}: sequence {batch.base_sequence} comes twice"
+                number = batch.base_sequence
+                why = f"producer {batch.producer_id}: sequence number {number} occurs twice"
         except LogError as error:
             why = str(error)
         self._producers.replay(batch, batch.base_offset)
@@ -413,7 +417,7 @@ class PartitionAudit:
             )
 
     def _unreadable(self, placed: PlacedBatch) -> Iterator[Finding]:
-        """A batch that every reader fails on."""
+        """Report a batch whose records no reader can decode."""
         why = unreadable_reason(placed.batch)
         if why:
             yield Finding(
@@ -441,7 +445,7 @@ class PartitionAudit:
                 yield self._wrong(FindingKind.SNAPSHOT, path, str(error))
 
     def _left_behind(self) -> Iterator[Finding]:
-        """What the next opening finishes or removes; a broker at work sees to it by itself."""
+        """Report what the next opening finishes or removes; a running broker does it by itself."""
         if self._is_open:
             return
         for segment in self._segments:

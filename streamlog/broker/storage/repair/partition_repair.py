@@ -1,15 +1,15 @@
-"""Mending: makes a damaged partition one that is served again, all but what was lost.
+"""Repair: makes a damaged partition readable again, except for the records that are lost.
 
-Damaged bytes are moved, never deleted: they go to a file with the suffix `.quarantine` beside
-the segment, before anything else happens. The segment is then written anew: its sound batches
-as they are, and for every range of offsets that is lost one empty batch, such as compaction
-leaves too, so that readers step over it and no offset ever changes its meaning. Which they are is
-written down (`recovery`): a broker whose partition others have too fetches them from those,
-and does not count as one that has everything before. Of offsets that
-two files hold the later one's count, if it has all of them. Indexes are built anew. What nobody
-can mend is left, and `ADVICE` says what to do. Rule of the file: every step may be the last one
-before a power cut; a segment is the old one or the mended one, and mending again finishes what
-was begun.
+Damaged bytes are moved, never deleted: first of all they go to a file with the suffix
+`.quarantine` in the partition's folder. Then the segment is rewritten: its sound batches unchanged,
+and for every range of lost offsets one empty batch, as compaction writes it, so that readers step
+over it and no offset changes its meaning. The lost offsets are recorded (`log.recovery`): a broker
+whose partition has other replicas fetches them from those, and is not in sync before. If two files
+contain the same offsets, the later file wins, provided that it contains all of them. Indexes are
+rebuilt. What can't be repaired is left, and `ADVICE` says what to do.
+
+Rule of the file: a power cut may follow every step; a segment is either the old one or the repaired
+one, and another repair finishes what the first one began.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
 QUARANTINE_SUFFIX = ".quarantine"
 COPY_BYTES = 1024 * 1024
 REPAIRED_KINDS = frozenset(FindingKind) - {FindingKind.ORDER}
-"""What can be mended; for the rest nobody can tell what would be right."""
+"""What can be repaired; for the rest, the right content is unknown."""
 ADVICE = {
-    FindingKind.ORDER: "batches of a producer that are not in its order can't be repaired: they are"
-    " sound, and served as they stand, and no check can tell which were meant; look at them with"
-    " `streamlog log dump`, and send what is missing again from its source",
-    FindingKind.OVERLAP: "two files hold the same offsets, and the later one has not all that the"
-    " earlier one has of them, or begins within a batch of it: no check can tell which is right;"
-    " move the one that should not be there (a copy, perhaps) out of the folder, or restore both"
-    " from a copy, and repair again",
+    FindingKind.ORDER: "batches of a producer that are out of order can't be repaired: they are"
+    " sound and served as they are, and no check can tell which are right; examine them with"
+    " `streamlog log dump`, and send missing records again from their source",
+    FindingKind.OVERLAP: "two files contain the same offsets, and the later one lacks some that the"
+    " earlier one has, or begins within one of its batches: no check can tell which is"
+    " right; move the file that should not be there (a copy, perhaps) out of the folder, or restore"
+    " both from a copy, and repair again",
 }
-"""What to do about findings that mending leaves."""
+"""What to do about findings that a repair leaves."""
 _REWRITTEN = frozenset(
     {FindingKind.DAMAGED, FindingKind.UNREADABLE, FindingKind.MISSING, FindingKind.UNFINISHED}
 )
@@ -65,25 +65,25 @@ _LEFT_BY_SWAPS = frozenset({FindingKind.SWAP, FindingKind.LEFTOVER})
 _REPAIR_SUFFIX = ".mending"
 _MAGIC = 2
 # base offset, length, leader epoch, magic, CRC; then what the CRC covers: attributes, last offset
-# delta, two timestamps, producer id and epoch, base sequence, count
+# delta, two timestamps, producer id and epoch, base sequence, record count
 _PREFIX = Struct(">qiibI")
 _COVERED = Struct(">hiqqqhii")
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was done about a file."""
+    """What was done to a file."""
 
     path: str
     what: str
 
 
 def repair_partition(inspection: Inspection, report: InspectionReport) -> list[Repaired]:
-    """Mend what `report` found, as far as it can be.
+    """Repair what `report` found, as far as possible.
 
     Raises:
-        UsageError: somebody else has the directory open.
-        LogDirectoryError: the disk refused; what was not mended is as it was.
+        UsageError: another process has the directory open.
+        LogDirectoryError: the disk refused; what was not repaired is unchanged.
         CorruptData: a small file of the directory is damaged.
     """
     inspection.check_alone()
@@ -95,28 +95,28 @@ def repair_partition(inspection: Inspection, report: InspectionReport) -> list[R
         if any(finding.kind in _LEFT_BY_SWAPS for finding in mine):
             with inspection.disk():
                 done += _recovered(inspection.files, stored)
-            # Files have other names now.
+            # The recovery has renamed files: inspect again.
             mine = [
                 finding for finding in inspection.findings(stored) if finding.kind in REPAIRED_KINDS
             ]
         if not mine:
             continue
         with inspection.disk():
-            inspection.catalog.take_clean_mark()  # The next opening looks at the end by itself.
+            inspection.catalog.take_clean_mark()  # The next opening must examine the end.
             done += _Repair(inspection.files, stored).mend(mine)
     return done
 
 
 def _recovered(files: Files, stored: RawPartition) -> list[Repaired]:
-    """Do with compactions that were interrupted what an opening would."""
+    """Finish or undo interrupted compactions, as an opening would."""
     recovered = recover(files, stored.directory)
-    pairs = [(name, "has its place now") for name in recovered.finished]
+    pairs = [(name, "renamed to its final name") for name in recovered.finished]
     pairs += [(name, "removed") for name in recovered.removed]
     return [Repaired(f"{stored.directory}/{name}", what) for name, what in pairs]
 
 
 class _Repair:
-    """The files of one partition."""
+    """Repairs the files of one partition."""
 
     def __init__(self, files: Files, stored: RawPartition) -> None:
         self._files = files
@@ -145,7 +145,7 @@ class _Repair:
                 self._rewrite(base, next_base)
             elif path.removesuffix(LOG_SUFFIX) in indexed:
                 self._index(base)
-                self._done.append(Repaired(path, "indexes built anew"))
+                self._done.append(Repaired(path, "indexes rebuilt"))
         if rewritten or any(each.path.endswith(ABORTED_SUFFIX) for each in findings):
             batches = self._stored.batches(self._files)
             rebuild_aborted_indexes(self._files, batches, self._stored.path)
@@ -158,7 +158,7 @@ class _Repair:
         return self._done
 
     def _is_held_twice(self, overlap: Finding, bases: list[int]) -> bool:
-        """Whether the later file holds all that the earlier one has of its offsets."""
+        """Whether the later file contains all offsets that the earlier one has in the overlap."""
         first, end = overlap.first_offset, overlap.next_offset
         if first is None or end is None or not self._begins_between(overlap):
             return False
@@ -169,7 +169,7 @@ class _Repair:
         return reached >= end
 
     def _sound_end(self, base: int) -> int:
-        """Up to where a file holds every offset from its first one on."""
+        """Return the offset up to which a file has no unsound range."""
         reached = base
         with closing(self._files.open(self._stored.path(base))) as file:
             for place in walk_ranges(file, base):
@@ -179,13 +179,13 @@ class _Repair:
         return reached
 
     def _begins_between(self, overlap: Finding) -> bool:
-        """Whether the later file begins where a batch of the earlier one does."""
+        """Whether the later file begins at a batch boundary of the earlier one."""
         with closing(self._files.open(overlap.path)) as earlier:
             head = earlier.read(HEADER_BYTES, overlap.position)
         return len(head) == HEADER_BYTES and _PREFIX.unpack_from(head)[0] == overlap.first_offset
 
     def _fill_head(self, next_base: int) -> None:
-        """Everything before the first file is lost."""
+        """Write a file of empty batches for everything before the first file."""
         start = self._stored.log_start_offset
         path = self._stored.path(start)
         with closing(self._files.open(path + _REPAIR_SUFFIX, writable=True)) as target:
@@ -199,6 +199,8 @@ class _Repair:
         path = self._stored.path(base)
         with closing(self._files.open(path, writable=True)) as source:
             places = list(walk_ranges(source, base, stop=next_base))
+            # Quarantine first, then the new file, then the rename (`_put_in_place`): a crash leaves
+            # the old segment, and at most a quarantined copy that another repair makes again.
             self._quarantine(source, path, base, places)
             with closing(self._files.open(path + _REPAIR_SUFFIX, writable=True)) as target:
                 target.truncate(0)
@@ -236,6 +238,8 @@ class _Repair:
 
     def _put_in_place(self, base: int, holes: list[tuple[int, int]]) -> None:
         path = self._stored.path(base)
+        # Recorded before the rename: a broker that opened the repaired segment without the record
+        # would claim to have the lost offsets, and could be elected leader (see `log.recovery`).
         if holes:
             self._lost.add(holes[0][0], holes[-1][1])
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
@@ -246,7 +250,7 @@ class _Repair:
         self._index(base)
         for first, following in holes:
             offsets = str(first) if following == first + 1 else f"{first} to {following - 1}"
-            what = f"offsets {offsets} are lost: an empty batch stands for them"
+            what = f"offsets {offsets} are lost: an empty batch replaces them"
             self._done.append(Repaired(path, what))
 
     def _index(self, base: int) -> None:
@@ -264,7 +268,7 @@ class _Repair:
         return [segment.base_offset for segment in self._stored.segments(names)]
 
     def _free(self, path: str) -> str:
-        """A name for a quarantined file that no earlier one has."""
+        """Return an unused name for a quarantined file."""
         taken = {f"{self._stored.directory}/{name}" for name in self._listed()}
         candidate, number = path + QUARANTINE_SUFFIX, 1
         while candidate in taken:
@@ -278,7 +282,7 @@ class _Repair:
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """Batches that stand side by side in a file."""
+    """Consecutive sound batches in a file."""
 
     position: int
     end_position: int
@@ -287,7 +291,7 @@ class Sound:
 
 
 class _Writing:
-    """A segment that is written anew."""
+    """Writes a repaired segment."""
 
     def __init__(self, target: File) -> None:
         self.next_offset = START_OFFSET
@@ -303,7 +307,7 @@ class _Writing:
         self._leader_epoch = place.leader_epoch
 
     def fill(self, first_offset: int, next_offset: int) -> None:
-        """Stand in for the offsets from `first_offset` on, if there are any."""
+        """Write empty batches for the offsets from `first_offset` on, if there are any."""
         self.next_offset = max(self.next_offset, next_offset)
         while first_offset < next_offset:
             following = min(next_offset, first_offset + OFFSETS_MAX)
@@ -315,9 +319,9 @@ class _Writing:
 
 
 def walk_ranges(source: File, base: int, *, stop: int | None = None) -> Iterator[Sound | Unsound]:
-    """What is in a log file, sound batches side by side taken together.
+    """Iterate over the ranges of a log file, each sound or unsound.
 
-    What begins at offset `stop` or behind it, where another file begins, counts as not sound.
+    Batches at offset `stop` or after it, where another file begins, count as unsound.
 
     Raises:
         OSError: it can't be read.
@@ -345,9 +349,9 @@ def walk_ranges(source: File, base: int, *, stop: int | None = None) -> Iterator
 def _up_to(
     each: tuple[int, RecordBatch] | Unsound, stop: int | None, end: int
 ) -> tuple[int, RecordBatch] | Unsound:
-    """The place, or if it begins at `stop` or behind it, the rest of the file.
+    """Return the range, or the rest of the file if it begins at `stop` or after it.
 
-    A batch whose records can't be decoded is not sound.
+    A batch whose records can't be decoded is unsound.
     """
     if isinstance(each, Unsound):
         position, first = each.position, each.first_offset
@@ -370,7 +374,7 @@ def _readable(each: tuple[int, RecordBatch] | Unsound) -> tuple[int, RecordBatch
 
 
 def empty_batch(first_offset: int, next_offset: int, leader_epoch: int) -> bytes:
-    """A batch without records that takes up the offsets up to before `next_offset`."""
+    """Return a batch without records for the offsets up to before `next_offset`."""
     covered = _COVERED.pack(0, next_offset - first_offset - 1, -1, -1, -1, -1, -1, 0)
     length = HEADER_BYTES - PREFIX_BYTES
     prefix = _PREFIX.pack(first_offset, length, leader_epoch, _MAGIC, crc32c(covered))
@@ -381,7 +385,7 @@ def _copy_bytes(source: File, begin: int, end: int, target: File, position: int)
     while begin < end:
         data = source.read(min(COPY_BYTES, end - begin), begin)
         if not data:
-            raise OSError(f"{end - begin} bytes could not be read again")
+            raise OSError(f"{end - begin} bytes could not be read a second time")
         write_whole(target, data, position)
         begin += len(data)
         position += len(data)

@@ -1,8 +1,8 @@
-"""Stored: a partition as files, told as they are and not as `PartitionLog` would have them.
+"""RawPartition: a partition as files, as they are and not as `PartitionLog` would open them.
 
-Which files are the log is said by `swap.chain_of`, as for everybody who opens it: a compacted
-segment that a crash has left under a name of its own counts, and what it replaces does not.
-Rule of the file: it reads and judges nothing; only `Scan` says what a sound batch is.
+`swap.chain_of` says which files are the log, as it does for an opening: a compacted segment that a
+crash has left under its `.swap` name is in effect, and the segments that it replaces are not.
+Rule of the file: it reads and judges nothing; only `Scan` decides what a sound batch is.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ NAME_DIGITS = 20
 
 @dataclass(frozen=True, slots=True)
 class Unsound:
-    """Bytes of a log file that are no batches."""
+    """A range of a log file that contains no sound batch."""
 
     position: int
     end_position: int
     first_offset: int
     next_offset: int | None
-    """Where the sound batch behind it begins; None if there is none."""
+    """The base offset of the next sound batch; None if there is none."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedBatch:
-    """A sound batch and where it stands."""
+    """A sound batch and its position in a file."""
 
     path: str
     position: int
@@ -43,33 +43,33 @@ class PlacedBatch:
 
     @property
     def segment_offset(self) -> int:
-        """Where the segment that it stands in begins."""
+        """The base offset of its segment."""
         return offset_of(self.path.rpartition("/")[2])
 
     @property
     def next_offset(self) -> int:
-        """The offset behind it."""
+        """The offset after the batch."""
         return self.batch.next_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawSegment:
-    """A segment that counts, as files."""
+    """A segment of the log, as files."""
 
     directory: str
     base_offset: int
     name: str
-    """Of its log, which is another one than usual while it waits for its place."""
+    """The name of its log file, which ends in `.swap` if its swap is unfinished."""
     names: frozenset[str] = field(repr=False)
-    """Of all files in the directory."""
+    """The names of all files in the directory."""
 
     @property
     def path(self) -> str:
-        """Of its log."""
+        """The path of its log file."""
         return f"{self.directory}/{self.name}"
 
     def index_path(self, suffix: str) -> str:
-        """Where the index with this suffix is, or would be."""
+        """Return the path that an index with this suffix has or would have."""
         name = f"{self.base_offset:0{NAME_DIGITS}d}{suffix}"
         waits = not self.name.endswith(LOG_SUFFIX) and name + CLEANED_SUFFIX in self.names
         return f"{self.directory}/{name}{CLEANED_SUFFIX if waits else ''}"
@@ -88,11 +88,11 @@ class RawPartition:
     is_compacted: bool
 
     def path(self, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
-        """The file of a segment that has its place."""
+        """Return the path of a segment's file under its final name."""
         return f"{self.directory}/{base_offset:0{NAME_DIGITS}d}{suffix}"
 
     def names(self, files: Files) -> frozenset[str]:
-        """Of its files; none if it has no directory.
+        """Return the names of its files; none if the directory does not exist.
 
         Raises:
             OSError: the directory can't be read.
@@ -103,7 +103,7 @@ class RawPartition:
             return frozenset()
 
     def segments(self, names: frozenset[str]) -> list[RawSegment]:
-        """The segments that count, of the files with these names, in order."""
+        """Return the segments of the log, in order, from these names of files."""
         return [
             RawSegment(
                 directory=self.directory, base_offset=link.base_offset, name=link.log, names=names
@@ -112,10 +112,10 @@ class RawPartition:
         ]
 
     def batches(self, files: Files) -> Iterator[tuple[int, RecordBatch]]:
-        """Every sound batch, and where its segment begins.
+        """Iterate over every sound batch, with the base offset of its segment.
 
         Raises:
-            OSError: they can't be read.
+            OSError: a file can't be read.
         """
         for segment in self.segments(self.names(files)):
             with closing(files.open(segment.path)) as file:
@@ -127,7 +127,7 @@ class RawPartition:
 def walk_file(
     file: File, *, base_offset: int, end: int
 ) -> Iterator[tuple[int, RecordBatch] | Unsound]:
-    """Everything in a log file up to `end`: sound batches with their positions, and the rest.
+    """Iterate over a log file up to `end`: sound batches with positions, and unsound ranges.
 
     Raises:
         OSError: it can't be read.

@@ -192,7 +192,7 @@ def test_a_lack_of_descriptors_is_no_failed_disk(
 
     for attempt in (lambda: appended(log, b"lost"), log.begin_sync, log.flush):
         monkeypatch.setattr(os, "open", refuse)
-        with pytest.raises(TooManyOpenFiles, match="nothing is wrong with the disk"):
+        with pytest.raises(TooManyOpenFiles, match="the disk is fine"):
             attempt()
         monkeypatch.setattr(os, "open", opened)
     appended(log, b"b")

@@ -120,7 +120,7 @@ def test_a_file_that_is_damaged_is_made_anew_of_the_log(
     elif clean:
         return  # Nothing was looked at, so it can't be known.
     log = reopened(files, clean=clean, recovery_point=0 if clean else 100)
-    assert "made anew of the log's batches" in caplog.text
+    assert "rebuilt from the log's batches" in caplog.text
     assert read_file(files, PATH) == b"0\n2\n1 40\n2 80\n"
     assert log.epochs.current == 3
     assert [log.epochs.end_of(epoch, 120) for epoch in (0, 1, 2)] == [(0, 40), (1, 80), (2, 120)]

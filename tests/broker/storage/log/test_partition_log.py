@@ -358,7 +358,7 @@ def test_after_a_failed_sync_nothing_is_taken() -> None:
     with pytest.raises(LogDirectoryFailed):
         log.flush()
     for _ in range(2):
-        with pytest.raises(LogDirectoryFailed, match="look at the disk"):
+        with pytest.raises(LogDirectoryFailed, match="check the disk"):
             log.append(batch(), now_ms=0)
     assert not log.whole
     assert len(read_records(log)) == 1

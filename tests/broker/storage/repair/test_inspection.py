@@ -354,7 +354,7 @@ def test_batches_of_a_producer_have_to_be_in_its_order() -> None:
     overwrite(files, path, bytes(out_of_order), len(read_file(files, path)))
     report = verify(files)
     assert kinds(report) == {FindingKind.ORDER}
-    assert "sequence 5, 1 is due" in report.findings[0].reason
+    assert "sequence number 5 instead of 1" in report.findings[0].reason
     assert not report.is_sound
     assert repair(files) == [], "nobody knows what would be right"
 
@@ -426,7 +426,7 @@ def test_while_it_is_looked_through_nobody_opens_it() -> None:
 def test_what_is_no_directory_of_a_log_is_left_alone() -> None:
     files = MemoryFiles()
     files.make_directory("data")
-    with pytest.raises(LogDirectoryLost, match="no data directory"):
+    with pytest.raises(LogDirectoryLost, match="not a data directory"):
         Inspection.open("data", files=files)
     assert files.list("data") == []
 
