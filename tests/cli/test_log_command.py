@@ -177,7 +177,7 @@ def test_beside_a_broker_it_reads_and_does_not_mend(here: Path) -> None:
 def test_what_is_no_log_is_told(tmp_path: Path) -> None:
     done = streamlog("verify", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 5
-    assert "no data directory" in done.stderr
+    assert "not a data directory" in done.stderr
 
 
 def test_a_consumer_hears_of_damage_and_goes_on_behind_it(here: Path) -> None:

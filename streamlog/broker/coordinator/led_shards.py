@@ -1,10 +1,9 @@
-"""LedShards: the shards of one internal topic, one for each of its partitions that is led here.
+"""LedShards: the shards of one internal topic, one for each partition that this broker leads.
 
-A key belongs to a partition by its hash, and to the broker that leads it. Becoming its leader,
-a broker replays what the partition held by then before it answers for any key in it (rule G6);
-losing it, it forgets everything: the next leader does the same. Whoever asks at the wrong broker,
-or too early, is told so with Kafka's codes, and asks again.
-A partition is replayed in slices, so that one with much in it does not keep the loop from others.
+The hash of a key decides its partition, and the partition's leader serves it. A broker that becomes
+leader replays the whole partition before it serves a key (rule G6); a broker that loses the
+partition forgets the shard. A client at the wrong broker, or too early, gets Kafka's error codes
+and retries. A partition is replayed in slices, so that a large one does not hold up the event loop.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 LOAD_BYTES = 1024 * 1024
-"""Read at a time while loading."""
+"""Bytes per read while loading."""
 COMMIT_WAIT_MS = 10
-"""Before it is looked again whether what a new leader found in its log is committed."""
+"""The pause before a new leader checks again whether the records in its log are committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Led(Generic[S]):
-    """A shard that answers, and the partition that holds what it knows."""
+    """A shard that serves requests, and its partition."""
 
     index: int
     shard: S
@@ -37,7 +36,7 @@ class Led(Generic[S]):
 
 @dataclass(slots=True)
 class _Loading(Generic[S]):
-    """A shard on its way into memory: replayed up to `offset`, complete at `end_offset`."""
+    """A shard that is being loaded: replayed up to `offset`, complete at `end_offset`."""
 
     led: Led[S]
     offset: int
@@ -45,7 +44,7 @@ class _Loading(Generic[S]):
 
 
 class LedShards(Generic[S]):
-    """The shards of `topic` that this broker answers for."""
+    """The shards of `topic` that this broker serves."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class LedShards(Generic[S]):
         make: Callable[[], S],
         replay: Callable[[RecordBatch, S], None],
     ) -> None:
-        """`make` gives a shard that knows nothing, `replay` tells it of a batch."""
+        """`make` returns an empty shard; `replay` passes a batch to it."""
         self.topic = topic
         self._partitions = partitions
         self._make = make
@@ -64,7 +63,7 @@ class LedShards(Generic[S]):
         self._loading: dict[int, _Loading[S]] = {}
 
     def __iter__(self) -> Iterator[Led[S]]:
-        """Those that answer."""
+        """Iterate over the shards that serve requests."""
         return iter(list(self._led.values()))
 
     def __len__(self) -> int:
@@ -72,62 +71,67 @@ class LedShards(Generic[S]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether some are not complete yet."""
+        """Whether shards are incomplete."""
         return bool(self._loading)
 
     @property
     def can_load(self) -> bool:
-        """Whether `load_on` has something to do now; what is not committed yet it waits for."""
+        """Whether `load_on` has something to replay; it waits for uncommitted records."""
         return any(each.offset < each.led.log.high_watermark for each in self._loading.values())
 
     def lead(self, index: int) -> bool:
-        """This broker leads a partition from now on; whether its shard is complete already.
+        """Begin to load the shard of a partition; return whether it is complete already.
 
         Raises:
-            CorruptData: a record is not what it claims to be.
+            CorruptData: a record is malformed.
             LogDirectoryError: the disk refused.
         """
         log = self._partitions.get(self.topic, index)
         led = Led(index, self._make(), log)
+        # A new leadership of the same partition starts again: another leader may have written.
         self._led.pop(index, None)
         start, end = log.log.log_start_offset, log.log.log_end_offset
         self._loading[index] = _Loading(led, start, end)
         return self._load(index)
 
     def resign(self, index: int) -> Led[S] | None:
-        """Another broker leads it: forget all of it; what answered until now, if anything did."""
+        """Drop the shard of a partition, because another broker leads it.
+
+        Return it if it served.
+        """
         self._loading.pop(index, None)
         return self._led.pop(index, None)
 
     def load_on(self) -> list[int]:
-        """Load a slice of each; those that are complete now. Raises what `lead` raises."""
+        """Load a slice of each shard; return those that are complete now. Raises as `lead` does."""
         return [index for index in list(self._loading) if self._load(index)]
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
-        """When `load_on` has something to do at the earliest; None for never."""
+        """When `load_on` has something to do; None for never."""
         if not self._loading:
             return None
         return now_ms if self.can_load else now_ms + COMMIT_WAIT_MS
 
     def index_of(self, key: str) -> int:
-        """The partition that a key belongs to.
+        """Return the partition of a key.
 
         Raises:
-            LogError: COORDINATOR_NOT_AVAILABLE, the topic is not there yet.
+            LogError: COORDINATOR_NOT_AVAILABLE, the topic does not exist yet.
         """
         count = self._partitions.partitions(self.topic)
         if not count:
             raise error_for(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no topic {self.topic} yet"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"topic {self.topic} does not exist yet"
             )
         return shard_index(key, count)
 
     def at(self, index: int) -> Led[S]:
-        """The shard of a partition.
+        """Return the shard of a partition.
 
         Raises:
-            LogError: NOT_COORDINATOR, another broker leads it; COORDINATOR_LOAD_IN_PROGRESS, this
-                one does not know all of it yet.
+            LogError: NOT_COORDINATOR, another broker leads it; COORDINATOR_LOAD_IN_PROGRESS, it is
+                not
+                loaded yet.
         """
         led = self._led.get(index)
         if led is not None:
@@ -139,16 +143,19 @@ class LedShards(Generic[S]):
         raise error_for(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{index} is led by another broker")
 
     def has(self, led: Led[S]) -> bool:
-        """Whether this one still answers: it was not lost meanwhile, nor lost and won again."""
+        """Whether this shard still serves: it was not lost meanwhile, nor lost and loaded again."""
         return self._led.get(led.index) is led
 
     def of(self, key: str) -> Led[S]:
-        """The shard that a key belongs to. Raises what `index_of` and `at` raise."""
+        """Return the shard of a key. Raises what `index_of` and `at` raise."""
         return self.at(self.index_of(key))
 
     def _load(self, index: int) -> bool:
         loading = self._loading[index]
         log = loading.led.log
+        # Only committed records are replayed. 1. This leader's log ends at 100, its high watermark
+        # is still 90. 2. Replayed up to 100, it would answer from records 90-99. 3. If it dies, the
+        # next leader may not have them, and clients have seen state that never existed.
         committed = min(loading.end_offset, log.high_watermark)
         if loading.offset < committed:
             found = log.log.read(loading.offset, max_bytes=LOAD_BYTES, before_offset=committed)
@@ -163,7 +170,7 @@ class LedShards(Generic[S]):
 
 
 def shard_index(key: str, count: int) -> int:
-    """Which partition a key belongs to: Java's `String.hashCode`, as in Kafka."""
+    """Return the partition of a key, by the hash of Java's `String.hashCode`, as in Kafka."""
     code = 0
     units = key.encode("utf-16-be", "surrogatepass")
     for position in range(0, len(units), 2):

@@ -1,13 +1,13 @@
 """PendingRequests: the requests that a coordinator has accepted and not yet answered.
 
-A response rests on records of one partition, so it leaves when those are committed: on disk, and
-on the disks of all in-sync replicas. If they may be lost, the client gets an error that sends it
-back to FindCoordinator.
+A response rests on records of one partition, so it is sent when they are committed: on disk, and on
+the disks of all in-sync replicas. If they may be lost, the client gets an error that sends it back
+to FindCoordinator.
 
 `Proofs` covers responses that rest on memory alone. A coordinator that another broker has replaced
-may not know it yet, and would answer from an old image. Such a response waits for a record that is
-appended after the request came and changes nothing. Once that record is committed, no other broker
-led the partition when the request came.
+may not know it yet, and would answer from an old state. Such a response waits for a record that is
+appended after the request arrived and changes nothing. Once that record is committed, no other
+broker led the partition when the request arrived.
 
 Not done here: which partition a request belongs to (`led_shards`).
 """
@@ -37,15 +37,17 @@ if TYPE_CHECKING:
 
 
 COMMIT_TIMEOUT_MS = 5_000
-"""Nobody waits longer for followers, as by Kafka's `offsets.commit.timeout.ms`: what was appended
-stays, and may be committed yet."""
+"""The longest wait for followers, as Kafka's `offsets.commit.timeout.ms`.
+
+Records that were appended stay, and may still be committed.
+"""
 
 
 class _Waiting(NamedTuple):
-    """A request that has not been answered."""
+    """A request without a response yet."""
 
     shard: int
-    """Its number."""
+    """The number of its shard."""
     request: Message
     version: int
     answer: asyncio.Future[Message]
@@ -57,20 +59,20 @@ class PendingRequests:
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting] = {}
         self._overdue: deque[tuple[int, tuple[Answer, ...]]] = deque()
-        """What waits for followers, and for how long, the earliest first."""
+        """Answers that wait for followers, and until when, the earliest first."""
         self._tickets = itertools.count(1)
 
     def take(
         self, index: int, request: Message, version: int
     ) -> tuple[int, asyncio.Future[Message]]:
-        """A request for a shard: its ticket, and where its answer will be."""
+        """Register a request for a shard; return its ticket, and the future of its response."""
         ticket = next(self._tickets)
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = _Waiting(index, request, version, answer)
         return ticket, answer
 
     def give(self, log: Partition, answers: tuple[Answer, ...], now_ms: int) -> None:
-        """Send answers once everything is committed that the log has by now."""
+        """Send answers once everything in the log is committed."""
         end_offset = log.log.log_end_offset
         if not answers or log.may_acknowledge(end_offset):
             self.send(answers)
@@ -80,29 +82,29 @@ class PendingRequests:
         log.when_committed(end_offset, partial(self.settle, answers))
 
     def limit(self, answers: tuple[Answer, ...], now_ms: int) -> None:
-        """Followers are not waited for without end: after a while those who wait are refused."""
+        """Limit the wait of answers: after `COMMIT_TIMEOUT_MS` the requests get an error."""
         self._overdue.append((now_ms + COMMIT_TIMEOUT_MS, answers))
 
     def settle(self, answers: tuple[Answer, ...], failure: StreamlogError | None) -> None:
-        """What answers rest on is committed, or why that can't be said."""
+        """Send answers whose records are committed, or an error if they may be lost."""
         if failure is None:
             self.send(answers)
         else:
             self.refuse([each.ticket for each in answers], coordinator_error(failure))
 
     def awaited(self, answers: Iterable[Answer]) -> tuple[Answer, ...]:
-        """Those of them that somebody still waits for."""
+        """Return the answers whose requests still wait."""
         return tuple(each for each in answers if each.ticket in self._waiting)
 
     def send(self, answers: Iterable[Answer]) -> None:
-        """Answer those who still wait."""
+        """Send answers to requests that still wait."""
         for ticket, response in [(each.ticket, each.response) for each in answers]:
             waiting = self._waiting.pop(ticket, None)
             if waiting is not None and not waiting.answer.done():
                 waiting.answer.set_result(response)
 
     def refuse(self, tickets: Iterable[int], code: ErrorCode) -> None:
-        """Tell those who still wait nothing but why they get no answer."""
+        """Answer requests that still wait with an error."""
         for ticket in tickets:
             waiting = self._waiting.get(ticket)
             if waiting is not None:
@@ -110,25 +112,25 @@ class PendingRequests:
                 self.send([Answer(ticket, response)])
 
     def resign(self, index: int) -> None:
-        """Another broker coordinates from now on what belongs to a shard."""
+        """Answer the requests of a shard with an error, because another broker leads it."""
         left = [ticket for ticket, each in self._waiting.items() if each.shard == index]
         self.refuse(left, ErrorCode.NOT_COORDINATOR)
 
     def stop(self, reason: StreamlogError) -> None:
-        """Nobody will be answered any more."""
+        """Fail all requests that have no response yet."""
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             if not each.answer.done():
                 each.answer.set_exception(reason)
 
     def tick(self, now_ms: int) -> None:
-        """Give up on followers that are too slow."""
+        """Answer requests that have waited for followers for too long with an error."""
         while self._overdue and self._overdue[0][0] <= now_ms:
             _, answers = self._overdue.popleft()
             self.refuse([each.ticket for each in answers], ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
+        """When `tick` has something to do; None for never."""
         overdue = self._overdue
         while overdue and not any(each.ticket in self._waiting for each in overdue[0][1]):
             overdue.popleft()
@@ -136,10 +138,10 @@ class PendingRequests:
 
 
 def coordinator_error(failure: StreamlogError) -> ErrorCode:
-    """What is told to who asks a coordinator whose log has not taken, or not kept, a record.
+    """Return the error code for a request whose records were not appended, or may be lost.
 
-    As in Kafka: to look for the coordinator, to come again, or not to if the record itself is
-    what the log does not take.
+    As in Kafka: the client looks for the coordinator, retries, or gives up if the log does not
+    accept the record itself.
     """
     if not isinstance(failure, LogError):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -151,7 +153,7 @@ def coordinator_error(failure: StreamlogError) -> ErrorCode:
 
 
 def when_all_committed(logs: Iterable[Partition], then: Committed) -> None:
-    """Call once all is committed that these partitions have by now, or why that can't be said."""
+    """Call `then` once everything in these partitions is committed, or with an error."""
     ends = [(log, log.log.log_end_offset) for log in logs]
     waiting = {
         number: each for number, each in enumerate(ends) if not each[0].may_acknowledge(each[1])
@@ -173,39 +175,43 @@ def when_all_committed(logs: Iterable[Partition], then: Committed) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRules:
-    """What can be planted."""
+    """Faults that a test can plant."""
 
     tells_from_memory: bool = False
-    """Whoever asks is told what is known once that is committed, as Kafka's coordinators do."""
+    """Answer from memory once that state is committed, without a proof, as Kafka does."""
 
 
 class Proofs:
-    """Answers that say what is known, each until it is certain that nobody knows better."""
+    """Delays responses from memory until it is certain that they are current."""
 
     rules: ClassVar[CoordinatorRules] = CoordinatorRules()
 
     def __init__(
         self, answering: PendingRequests, nothing: CoordinatorRecord, now: Callable[[], Instant]
     ) -> None:
-        """`nothing` is a record of the partition by which nothing becomes different."""
+        """`nothing` is a record of the partition that changes nothing."""
         self._answering = answering
         self._nothing = nothing
         self._now = now
         self._waiting: dict[int, list[Answer]] = {}
-        """What is told after the next proof, by the number of the shard."""
+        """The answers for the next proof, by shard number."""
         self._under_way: dict[int, Led[Any]] = {}
-        """The shards whose proof has been appended, and is not committed."""
+        """The shards whose proof is appended and not committed yet."""
 
     def give(self, led: Led[Any], answers: tuple[Answer, ...]) -> None:
-        """Send what was answered from memory just now, once that is proven to be the last word."""
+        """Send answers from memory once a proof shows that this broker was the coordinator."""
         now_ms = self._now().now_ms
         if not answers:
             return
+        # 1. Broker A coordinates group g and is cut off; B takes over, and a commit moves g to 200.
+        # 2. A client asks A for the committed offset. 3. A would answer 100, from memory. 4. With a
+        # proof, A appends a record, which its followers don't acknowledge, as they follow B: the
+        # client gets an error and finds B.
         if led.log.is_alone or self.rules.tells_from_memory:
             self._answering.give(led.log, answers, now_ms)
             return
         try:
-            # A proof on its way may never be committed then, and who waits behind it would pile up.
+            # The proof may never be committed then, and the requests behind it would accumulate.
             led.log.check_insync()
         except StreamlogError as error:
             self._answering.refuse([each.ticket for each in answers], coordinator_error(error))
@@ -216,13 +222,14 @@ class Proofs:
             self._begin(led)
 
     def resign(self, index: int) -> None:
-        """Another broker leads the shard: whoever waited was told so."""
+        """Drop the shard's answers, because another broker leads it; the requests got an error."""
         self._waiting.pop(index, None)
         self._under_way.pop(index, None)
 
     def _begin(self, led: Led[Any]) -> None:
-        """Append a proof for all who wait now; those who come later wait for the next one."""
+        """Append a proof for all answers that wait now; later ones wait for the next proof."""
         answers = self._answering.awaited(self._waiting.pop(led.index, ()))
+        # Not for answers that came after the append: their request may be younger than the proof.
         if not answers:
             return
         at = self._now()
@@ -245,7 +252,7 @@ class Proofs:
         if is_last:
             del self._under_way[led.index]
         if is_last and failure is not None:
-            # A proof of a later epoch would not say who has led since they came.
+            # A proof of a later epoch would not show who led when these requests arrived.
             answers += tuple(self._waiting.pop(led.index, ()))
         self._answering.settle(answers, failure)
         if is_last:

@@ -1,13 +1,13 @@
 """Shard: what a coordinator decides, and the port through which it is run.
 
-A shard is one partition's worth of a coordinator, pure: requests and time in, an `Outcome` out.
-Rule of the room: a handler reads state and returns the records that *would* change it; what is
-durable changes in `replay` alone, so that loading after a restart is the same code as living
-through it (after Kafka's coordinator runtime). Only the dance of a rebalance, which is
-meaningless after a restart, is held in memory without records.
+A shard is one partition's part of a coordinator, without I/O: requests and time in, a
+`ShardOutcome` out. Rule of the package: a handler reads state and returns the records that *would*
+change it. Only `replay` changes durable state, so loading after a restart is the same code as
+running (compare Kafka's coordinator runtime). Only the state of a running rebalance, which means
+nothing after a restart, is kept in memory without records.
 
-A request that has to wait is known by its ticket, a number that the runtime has given to it;
-the answer comes out of some later event. Every ticket is answered exactly once.
+A request that has to wait is identified by its ticket, a number from the runtime; a later event
+returns its response. Every ticket is answered exactly once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Instant(NamedTuple):
-    """Now, by both clocks: deadlines need the one, records the other."""
+    """The current time by both clocks: deadlines use the one, records the other."""
 
     now_ms: int
-    """Monotonic."""
+    """Monotonic time."""
     wall_ms: int
-    """Since the Unix epoch."""
+    """Time since the Unix epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class ShardOutcome:
-    """What an event leads to: append `records`, replay them, then send `answers`."""
+    """The result of an event: append `records`, replay them, then send `answers`."""
 
     records: tuple[CoordinatorRecord, ...] = ()
     answers: tuple[Answer, ...] = ()
     producer: tuple[int, int] | None = None
-    """Whose transaction the records are part of, by id and epoch; None if they count at once."""
+    """Id and epoch of the producer whose transaction has the records; None outside one."""
 
     def __add__(self, other: ShardOutcome) -> ShardOutcome:
         return ShardOutcome(
@@ -64,40 +64,40 @@ class ShardOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: where the answer goes, and what a group remembers of its member."""
+    """The caller of a request: its ticket, and what a group stores about the member."""
 
     ticket: int
     version: int
     client_id: str
     client_host: str
     fresh_member_id: str
-    """A name that nobody has, for a member that has none yet: chance is an argument."""
+    """An unused member id, for a member without one; random values are passed in."""
     connection: int = 0
-    """By which it asks: later ones have higher numbers; 0 if that is not known."""
+    """The caller's connection: later ones have higher numbers; 0 if unknown."""
 
 
 class Shard(Protocol):
-    """A pure coordinator for the keys of one partition."""
+    """A coordinator without I/O, for the keys of one partition."""
 
     def handle(self, request: Message, caller: Caller, at: Instant) -> ShardOutcome:
         """Decide on a request."""
         ...
 
     def replay(self, record: CoordinatorRecord, *, now_ms: int) -> None:
-        """Take a record of the partition into account: the only way durable state changes."""
+        """Replay a record of the partition: the only way in which durable state changes."""
         ...
 
     def on_tick(self, at: Instant) -> ShardOutcome:
-        """Time has passed: answer and expire what is due."""
+        """Handle the passing of time: answer and expire what is due."""
         ...
 
     def next_deadline_ms(self) -> int | None:
-        """When `on_tick` has something to do at the earliest; None for never."""
+        """When `on_tick` has something to do; None for never."""
         ...
 
 
 def refuse(request: Message, version: int, code: int) -> Message:
-    """Return the response that carries nothing but an error, as clients of a version know it."""
+    """Return a response that only has an error, in the form of the client's version."""
     response = error_response(request, code_for(request, version, code))
     if isinstance(request, JoinGroupRequest) and isinstance(response, JoinGroupResponse):
         response.member_id = request.member_id

@@ -8,9 +8,9 @@
 A generation is one completed join round. Only its members may sync, heartbeat and commit, and they
 name the generation. Requests that wait (joins for other members, syncs for the leader) are held as
 tickets. Assignments, and with them STABLE, come from `replay` of the record that the leader's sync
-writes; after a restart the group continues from there without a rebalance. The bytes of
-subscriptions and assignments mean nothing here. See KIP-62 (session and rebalance timeouts),
-KIP-345 (static members) and KIP-394 (the first join gets an id).
+writes; after a restart the group continues from there without a rebalance. Subscriptions and
+assignments are opaque bytes here. See KIP-62 (session and rebalance timeouts), KIP-345 (static
+members) and KIP-394 (the first join gets a member id).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from streamlog.protocol.messages.classic_groups import (
 )
 
 IN_PROCESS_HOST = "in-process"
-"""The host of members that run in the broker's own process."""
+"""The host of members that run in the broker's process."""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""What a member can speak, best first: name and subscription."""
+"""The protocols that a member supports, best first: name and subscription."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClassicMember:
-    """What the group knows of one member."""
+    """The state of one member."""
 
     member_id: str
     instance_id: str | None
@@ -64,32 +64,32 @@ class ClassicMember:
     rebalance_timeout_ms: int
     protocols: Protocols
     deadline_ms: int
-    """When it is given up, unless it is heard of before."""
+    """When the member expires, unless it sends a request before."""
     assignment: bytes = b""
     join_ticket: int | None = None
     sync_ticket: int | None = None
 
     @property
     def is_pending(self) -> bool:
-        """Its request is held here, so its silence says nothing."""
+        """Whether the group holds a request of the member, so that its silence means nothing."""
         return self.join_ticket is not None or self.sync_ticket is not None
 
     def heard_of(self, now_ms: int) -> None:
-        """It is alive."""
+        """Renew the session of the member."""
         self.deadline_ms = now_ms + self.session_timeout_ms
 
     def offers(self, request: JoinGroupRequest) -> None:
-        """Take over what a join says."""
+        """Adopt what a join request says."""
         self.protocols = protocols_of(request)
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms(request)
 
     def subscription(self, protocol_name: str | None) -> bytes:
-        """Its metadata for one protocol."""
+        """Return its metadata for one protocol."""
         return dict(self.protocols).get(protocol_name or "", b"")
 
     def release(self, code: ErrorCode) -> ShardOutcome:
-        """Answer whatever the member waits for with `code`."""
+        """Answer the requests that the group holds for the member with `code`."""
         answers = []
         if self.join_ticket is not None:
             refused = JoinGroupResponse(error_code=code, protocol_name="", member_id=self.member_id)
@@ -100,7 +100,7 @@ class ClassicMember:
         return ShardOutcome(answers=tuple(answers))
 
     def stored(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
-        """What a record keeps of it."""
+        """Return what a record keeps about the member."""
         return MemberMetadata(
             member_id=self.member_id,
             group_instance_id=self.instance_id,
@@ -114,9 +114,9 @@ class ClassicMember:
 
 
 def restore_member(stored: MemberMetadata, protocol_name: str | None, now_ms: int) -> ClassicMember:
-    """A member out of a record; from now on it has to be heard of."""
-    # Who lived in the process of the broker before a restart died with it, and nobody has to
-    # wait for its session to end.
+    """Restore a member from a record; its session starts now."""
+    # A member in the broker's process died with the previous process: the group need not wait
+    # for its session to time out.
     died = stored.client_host == IN_PROCESS_HOST
     return ClassicMember(
         member_id=stored.member_id,
@@ -131,30 +131,30 @@ def restore_member(stored: MemberMetadata, protocol_name: str | None, now_ms: in
 
 
 def protocols_of(request: JoinGroupRequest) -> Protocols:
-    """What a join offers."""
+    """Return the protocols that a join offers."""
     return tuple((each.name, bytes(each.metadata)) for each in request.protocols)
 
 
 def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    """How long the others wait for this member. Version 0 knows one timeout for both."""
+    """Return how long others wait for this member. Version 0 has one timeout for both."""
     given_ms = request.rebalance_timeout_ms
     return given_ms if given_ms >= 0 else request.session_timeout_ms
 
 
 def common_protocols(spoken: Iterable[Protocols]) -> set[str]:
-    """The protocols that all speak."""
+    """Return the protocols that all members support."""
     return set.intersection(*({name for name, _ in protocols} for protocols in spoken))
 
 
 def elect_protocol(spoken: list[Protocols]) -> str:
-    """Each member votes for the first protocol it prefers among those that all speak."""
+    """Return the protocol with the most votes; each member votes for its first common one."""
     common = common_protocols(spoken)
     votes = Counter(next(name for name, _ in each if name in common) for each in spoken)
     return votes.most_common(1)[0][0]
 
 
 def subscribes(subscription: bytes, topic: str) -> bool:
-    """Whether a consumer's subscription has a topic; one that can't be read may have any."""
+    """Whether a consumer's subscription includes a topic; an unreadable one may include any."""
     try:
         return topic in decode_versioned(ConsumerProtocolSubscription, subscription).topics
     except CorruptData:
@@ -162,15 +162,15 @@ def subscribes(subscription: bytes, topic: str) -> bool:
 
 
 MEMBER_ID_REQUIRED_VERSION = 4
-"""From this JoinGroup version on a newcomer first gets its name, then joins with it."""
+"""From this JoinGroup version on, a new member gets its id first, and then joins with it."""
 SKIP_ASSIGNMENT_VERSION = 9
-"""From this JoinGroup version on a static leader that comes back can be told not to assign."""
+"""From this JoinGroup version on, a returning static leader can be told not to assign."""
 CONSUMERS = "consumer"
-"""The protocol type whose subscriptions can be read here."""
+"""The protocol type whose subscriptions can be decoded."""
 
 
 class GroupState(Enum):
-    """Where the group is; the values are Kafka's names."""
+    """The state of a group; the values are Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -180,7 +180,7 @@ class GroupState(Enum):
 
 @dataclass(slots=True)
 class Round:
-    """One join round: when it may end, and when it must."""
+    """One join round: when it may end, and when it must end."""
 
     may_end_ms: int
     must_end_ms: int
@@ -188,9 +188,9 @@ class Round:
 
 @dataclass(slots=True)
 class ClassicGroup:
-    """One group. Feed it requests and time; it answers by `Outcome`.
+    """One group of the classic protocol. It takes requests and time, and returns outcomes.
 
-    Invariants: every ticket is answered exactly once; the generation never falls; a member
+    Invariants: every ticket is answered exactly once; the generation never decreases; a member
     that may commit is a member of the current generation.
     """
 
@@ -202,19 +202,19 @@ class ClassicGroup:
     protocol_name: str | None = None
     leader_id: str | None = None
     since_ms: int = -1
-    """Wall time of the last completed rebalance; -1 if there was none or it is not known."""
+    """The wall time of the last completed rebalance; -1 if unknown."""
     members: dict[str, ClassicMember] = field(default_factory=dict)
     announced: dict[str, int] = field(default_factory=dict)
-    """Names given out to members that have yet to join with them, and until when."""
+    """Member ids given to new members that have not joined yet, and when they expire."""
     _static: dict[str, str] = field(default_factory=dict)
     _round: Round | None = None
     _unsynced: set[str] = field(default_factory=set)
     _sync_deadline_ms: int = 0
 
-    # ---- requests ----
+    # Requests.
 
     def join(self, request: JoinGroupRequest, caller: Caller, at: Instant) -> ShardOutcome:
-        """A member wants to be in the next generation."""
+        """Handle the join of a member that wants to be in the next generation."""
         code = self._join_refusal(request)
         if code is not ErrorCode.NONE:
             return _refuse_join(request, caller, code)
@@ -228,7 +228,7 @@ class ClassicGroup:
         return self._rejoin(member, request, caller, at)
 
     def sync(self, request: SyncGroupRequest, caller: Caller, at: Instant) -> ShardOutcome:
-        """A member asks for its assignment; the leader brings everybody's."""
+        """Handle a member's request for its assignment; the leader brings everyone's."""
         member = self._identify(request.member_id, request.group_instance_id)
         code = member if isinstance(member, ErrorCode) else self._sync_refusal(request)
         if isinstance(member, ErrorCode) or code is not ErrorCode.NONE:
@@ -239,6 +239,7 @@ class ClassicGroup:
         self._unsynced.discard(member.member_id)
         if self.state is GroupState.STABLE:
             return ShardOutcome(answers=(self._sync_answer(caller.ticket, member.assignment),))
+        # A member that sends a second sync has given up the first: answer that one now.
         displaced = member.release(ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_ticket = caller.ticket
         if member.member_id != self.leader_id:
@@ -247,7 +248,7 @@ class ClassicGroup:
         return displaced + self._complete_sync(given, at)
 
     def heartbeat(self, request: HeartbeatRequest, at: Instant) -> ErrorCode:
-        """A member is alive; the code tells it when to join again."""
+        """Renew a member's session; the error code tells it when to join again."""
         member = self._identify(request.member_id, request.group_instance_id)
         if isinstance(member, ErrorCode):
             return member
@@ -261,7 +262,10 @@ class ClassicGroup:
     def may_commit(
         self, member_id: str, instance_id: str | None, generation: int, at: Instant
     ) -> ErrorCode:
-        """Whether offsets from this member count. A negative generation is no member at all."""
+        """Check that a member may commit.
+
+        A negative generation means a client that is no member.
+        """
         if generation < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE
         member = self._identify(member_id, instance_id)
@@ -270,6 +274,9 @@ class ClassicGroup:
         if generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
         member.heard_of(at.now_ms)
+        # 1. In PREPARING_REBALANCE a member may still commit: it revokes its partitions and commits
+        #    before it joins. 2. In COMPLETING_REBALANCE the next generation exists, and the member
+        #    may no longer own the partition: its commit could overwrite the new owner's.
         if self.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
@@ -277,7 +284,7 @@ class ClassicGroup:
     def leave(
         self, member_id: str, instance_id: str | None, at: Instant
     ) -> tuple[ErrorCode, ShardOutcome]:
-        """A member goes, by name or, if it is static, by instance alone."""
+        """Remove a member, by id or, for a static member, by instance id alone."""
         if not member_id and instance_id is not None:
             member_id = self._static.get(instance_id, "")
         if self.announced.pop(member_id, None) is not None:
@@ -287,29 +294,29 @@ class ClassicGroup:
             return member, ShardOutcome()
         return ErrorCode.NONE, self._remove([member], at)
 
-    # ---- positions ----
+    # Committed offsets.
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is there or has been told that it may come."""
+        """Whether the group has no members, and no id given to a new one."""
         return self.state is GroupState.EMPTY and not self.announced
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the log may know of it."""
+        """Whether the log may have a record of the group."""
         return self.generation > 0
 
     def group_tombstones(self) -> tuple[CoordinatorRecord, ...]:
-        """The end of the group, which is empty."""
+        """Return the tombstones of an empty group."""
         return (encode_change(GroupChange(self.group_id, None)),)
 
     @property
     def is_of_consumers(self) -> bool:
-        """Whether it can be told what its members read."""
+        """Whether its members' subscriptions can be decoded."""
         return self.protocol_type == CONSUMERS
 
     def subscribes(self, topic: str) -> bool:
-        """Whether a member reads a topic, or may do so."""
+        """Whether a member reads a topic, or might."""
         if not self.is_of_consumers:
             return bool(self.members)
         return any(
@@ -318,17 +325,21 @@ class ClassicGroup:
         )
 
     def unused_since_ms(self, topic: str, committed_ms: int) -> int | None:
-        """Since when (wall time) a position in a topic has served nobody; None while it does."""
+        """Return since when (wall time) a committed offset is unused; None while it is used.
+
+        KIP-211: the offsets of an empty group expire a retention time after the group became empty;
+        those of a live group, for topics that it no longer reads, after their commit.
+        """
         if self.state is GroupState.EMPTY:
             return max(self.since_ms, committed_ms)
         if self.state is GroupState.STABLE and not self.subscribes(topic):
             return committed_ms
         return None
 
-    # ---- time and replay ----
+    # Time and replay.
 
     def on_tick(self, at: Instant) -> ShardOutcome:
-        """Expire sessions, announced names and late rounds."""
+        """Expire sessions, unused member ids and late rounds."""
         now_ms = at.now_ms
         self.announced = {name: due for name, due in self.announced.items() if due > now_ms}
         silent = {
@@ -336,6 +347,8 @@ class ClassicGroup:
             for member in self.members.values()
             if not member.is_pending and member.deadline_ms <= now_ms
         }
+        # Members that joined and then never sent a sync (KIP-62 has no timeout for this; Kafka's
+        # `DelayedSync` has): without them the others would wait for ever.
         if self._sync_deadline_ms <= now_ms:
             silent |= self._unsynced
         gone = [member for member in self.members.values() if member.member_id in silent]
@@ -353,9 +366,11 @@ class ClassicGroup:
         return min(deadlines, default=None)
 
     def replay(self, value: GroupMetadataValue, now_ms: int) -> None:
-        """A completed rebalance: our own just now, or one from before a restart."""
+        """Replay a completed rebalance, of this process or from before a restart."""
         members = {}
         for stored in value.members:
+            # Members in memory keep their deadlines and tickets; members from the log start a
+            # session.
             member = self.members.get(stored.member_id) or restore_member(
                 stored, value.protocol, now_ms
             )
@@ -370,7 +385,7 @@ class ClassicGroup:
         self.state = GroupState.STABLE if members else GroupState.EMPTY
         self.since_ms = value.current_state_timestamp
 
-    # ---- joining ----
+    # Joins.
 
     def _join_refusal(self, request: JoinGroupRequest) -> ErrorCode:
         config = self.config
@@ -385,7 +400,7 @@ class ClassicGroup:
         return ErrorCode.NONE if self._has_room(request) else ErrorCode.GROUP_MAX_SIZE_REACHED
 
     def _has_room(self, request: JoinGroupRequest) -> bool:
-        """Whether a member may come (back); those above the size are shed by a rebalance."""
+        """Whether the group may take the member; a rebalance sheds members over the limit."""
         member = self.members.get(request.member_id)
         if self.state is GroupState.PREPARING_REBALANCE:
             joined = sum(each.join_ticket is not None for each in self.members.values())
@@ -407,6 +422,8 @@ class ClassicGroup:
             return self._replace_static(instance_id, request, caller, at)
         member_id = caller.fresh_member_id
         if instance_id is None and caller.version >= MEMBER_ID_REQUIRED_VERSION:
+            # KIP-394: without this step, a client that times out and retries its first join leaves
+            # a member behind with each try, and the group waits for all of them.
             self.announced[member_id] = at.now_ms + request.session_timeout_ms
             return _refuse_join(request, caller, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         return self._admit(member_id, request, caller, at)
@@ -414,7 +431,7 @@ class ClassicGroup:
     def _admit(
         self, member_id: str, request: JoinGroupRequest, caller: Caller, at: Instant
     ) -> ShardOutcome:
-        """A newcomer; where one is there may be more, so a group's first round waits for them."""
+        """Add a new member; a group's first round then waits a little for more members."""
         member = ClassicMember(
             member_id=member_id,
             instance_id=request.group_instance_id,
@@ -430,6 +447,8 @@ class ClassicGroup:
             self._static[member.instance_id] = member_id
         current = self._round
         if current is not None and current.may_end_ms > at.now_ms:
+            # group.initial.rebalance.delay.ms: each new member extends the first round, so that a
+            # group that starts with ten members rebalances once.
             later_ms = at.now_ms + self.config.initial_rebalance_delay_ms
             current.may_end_ms = min(later_ms, current.must_end_ms)
         return self._take_part(member, request, caller, at)
@@ -442,7 +461,7 @@ class ClassicGroup:
             self.state is GroupState.STABLE and not leads
         )
         if settled and member.protocols == protocols_of(request):
-            # It has missed the answer of this very round: tell it again, disturb nobody.
+            # The member has missed the response of this round: repeat it, without a rebalance.
             member.heard_of(at.now_ms)
             return ShardOutcome(answers=(Answer(caller.ticket, self._join_response(member)),))
         return self._take_part(member, request, caller, at)
@@ -450,7 +469,7 @@ class ClassicGroup:
     def _take_part(
         self, member: ClassicMember, request: JoinGroupRequest, caller: Caller, at: Instant
     ) -> ShardOutcome:
-        """Hold the join until its round ends, and start one if none is running."""
+        """Hold the join until its round ends, and start a round if none is running."""
         outcome = member.release(ErrorCode.REBALANCE_IN_PROGRESS)
         member.offers(request)
         member.join_ticket = caller.ticket
@@ -460,12 +479,13 @@ class ClassicGroup:
     def _replace_static(
         self, instance_id: str, request: JoinGroupRequest, caller: Caller, at: Instant
     ) -> ShardOutcome:
-        """A static member is back under a new name: it takes its place over (KIP-345).
+        """Let a static member return under a new member id (KIP-345).
 
-        Its predecessor, should it still live, is fenced. In a stable group that goes on with
-        the same protocol that is all: it gets the old assignment, and nobody is disturbed. If it
-        led the group it must not assign anew: it is told to skip that or, by a version that
-        can't tell, that the leader is its predecessor.
+        1. Instance `a` runs as member m1 and restarts. 2. It joins again without a member id, and
+           becomes m2. 3. If m1 is still alive (two processes with one instance id), its requests
+           get FENCED_INSTANCE_ID. In a stable group that keeps its protocol, m2 gets the assignment
+           of m1 and no rebalance happens. If m1 led the group, m2 must not assign again: it is told
+           to skip the assignment or, in versions without that field, that m1 is the leader.
         """
         old = self.members[self._static[instance_id]]
         outcome = old.release(ErrorCode.FENCED_INSTANCE_ID)
@@ -483,20 +503,22 @@ class ClassicGroup:
             self.leader_id = member.member_id
         member.offers(request)
         spoken = [each.protocols for each in self.members.values()]
+        # A rebalance follows only if it would choose another protocol, or one is running anyway.
         if self.state is not GroupState.STABLE or elect_protocol(spoken) != self.protocol_name:
             return outcome + self._take_part(member, request, caller, at)
         response = self._join_response(member)
         if leads and caller.version < SKIP_ASSIGNMENT_VERSION:
             response.leader, response.members = old.member_id, []
         response.skip_assignment = leads
+        # The record has the new member id: after a restart, m2 must be known.
         kept = {each.member_id: each.assignment for each in self.members.values()}
         answer = Answer(caller.ticket, response)
         return outcome + ShardOutcome((self._record(kept, at),), (answer,))
 
-    # ---- rounds ----
+    # Rounds.
 
     def _prepare_rebalance(self, at: Instant) -> ShardOutcome:
-        """Start a join round, unless one is running. Whoever waits for the leader joins again."""
+        """Start a join round, unless one is running. Members that wait for a sync join again."""
         if self.state is GroupState.PREPARING_REBALANCE:
             return ShardOutcome()
         is_first = self.state is GroupState.EMPTY
@@ -517,17 +539,19 @@ class ClassicGroup:
         return waiting and not self.announced
 
     def _end_round(self, at: Instant) -> ShardOutcome:
-        """Go on to the next generation if everybody is there, or if time is up."""
+        """Begin the next generation if all members have joined, or if the round's time is up."""
         if self._round is None:
             return ShardOutcome()
         end_ms = self._round.may_end_ms if self._have_all_joined() else self._round.must_end_ms
+        # 1. All have joined: wait only for the initial delay of a new group. 2. Somebody is
+        #    missing: wait for the longest rebalance timeout, then go on without that member.
         if at.now_ms < end_ms:
             return ShardOutcome()
         outcome = self._forget(
             [m for m in self.members.values() if m.join_ticket is None and m.instance_id is None]
         )
         if self.members and all(m.join_ticket is None for m in self.members.values()):
-            # Only static members are left, and they are away: their sessions decide.
+            # Only static members are left, and they are away: wait until their sessions end.
             patience_ms = max(m.rebalance_timeout_ms for m in self.members.values())
             self._round.must_end_ms = at.now_ms + max(patience_ms, 1)
             return outcome
@@ -539,7 +563,7 @@ class ClassicGroup:
         return outcome + ShardOutcome(answers=self._begin_generation(at))
 
     def _begin_generation(self, at: Instant) -> tuple[Answer, ...]:
-        """Static members that are away take part: they keep their place for a session."""
+        """Begin a generation. Static members that are away keep their partitions for a session."""
         members = self.members.values()
         joined = [member for member in members if member.join_ticket is not None]
         self.protocol_name = elect_protocol([member.protocols for member in members])
@@ -566,7 +590,7 @@ class ClassicGroup:
                 member.heard_of(at.now_ms)
         return ShardOutcome((self._record(given, at),), tuple(answers))
 
-    # ---- members ----
+    # Members.
 
     def _identify(self, member_id: str, instance_id: str | None) -> ClassicMember | ErrorCode:
         if instance_id is not None and instance_id not in self._static:
@@ -576,6 +600,8 @@ class ClassicGroup:
         return self.members.get(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _sync_refusal(self, request: SyncGroupRequest) -> ErrorCode:
+        # The instance id is checked first, so that the old process of a static member is told that
+        # it is fenced and not that it is unknown: it must stop and not join again.
         if request.generation_id != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
         if request.protocol_type not in (None, self.protocol_type):
@@ -587,7 +613,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def _remove(self, gone: list[ClassicMember], at: Instant) -> ShardOutcome:
-        """Members are gone: the others share anew."""
+        """Remove members, and rebalance the others."""
         return self._forget(gone) + self._prepare_rebalance(at) + self._end_round(at)
 
     def _forget(self, gone: Iterable[ClassicMember]) -> ShardOutcome:
@@ -600,10 +626,10 @@ class ClassicGroup:
             outcome += member.release(ErrorCode.UNKNOWN_MEMBER_ID)
         return outcome
 
-    # ---- answers and records ----
+    # Responses and records.
 
     def _join_response(self, member: ClassicMember) -> JoinGroupResponse:
-        """Only the leader is told of the others."""
+        """Return the response to a join; only the leader gets the list of members."""
         told = self.members.values() if member.member_id == self.leader_id else ()
         return JoinGroupResponse(
             generation_id=self.generation,

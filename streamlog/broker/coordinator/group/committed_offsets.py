@@ -1,15 +1,17 @@
 """Committed offsets: how far each group has read each partition.
 
-A commit returns the change to append; `replay` of that change alters the state. An offset is the
-next one to read. An offset that no group has used for `offsets.retention.minutes` expires
-(KIP-211). An offset in an open transaction is staged until the transaction ends; if two records
-commit one offset, the later record counts, as it does for compaction.
+A commit returns the change to append; `replay` of that change alters the state. A committed offset
+is the offset of the next record to read. Offsets that no group has used for
+`offsets.retention.minutes` expire (KIP-211). An offset in an open transaction is staged until the
+transaction ends; if two records commit one offset, the later record counts, as it does in
+compaction.
 
 TxnOffsetCommit is an OffsetCommit with two exceptions: a producer that names no member (before
-KIP-447) always may commit, and epochs of members are generations to it. OffsetFetch asks for one
-group up to version 7, and for several from version 8 on (KIP-709).
+KIP-447) may always commit, and member epochs count as generations. OffsetFetch asks for one group
+up to version 7, and for several from version 8 on (KIP-709).
 
-Not done here: who may commit (the group), and whether a partition exists (`group_coordinator`).
+Not done here: whether a member may commit (the group), and whether a partition exists
+(`group_coordinator`).
 """
 
 from __future__ import annotations
@@ -50,13 +52,13 @@ if TYPE_CHECKING:
 
 
 METADATA_BYTES_MAX = 4096
-"""Of the note that a committer may add to a position; Kafka's `offset.metadata.max.bytes`."""
+"""The size of the metadata in a commit; Kafka's `offset.metadata.max.bytes`."""
 FOR_AS_LONG_AS_ALL = -1
-"""The retention time of a commit that asks for none of its own."""
+"""The retention time of a commit that uses the broker's setting."""
 
 
 def commit_error(partition: OffsetCommitRequestPartition, *, exists: bool) -> ErrorCode:
-    """Why a position can't be kept."""
+    """Return why an offset can't be committed."""
     if not exists:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if len((partition.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
@@ -71,7 +73,7 @@ def commit_record(
     partition: OffsetCommitRequestPartition,
     at: Instant,
 ) -> CoordinatorRecord:
-    """The record of one position."""
+    """Return the record of one committed offset."""
     key = OffsetCommitKey(group=request.group_id, topic=topic, partition=partition.partition_index)
     retention_ms = request.retention_time_ms
     value = OffsetCommitValue(
@@ -86,41 +88,41 @@ def commit_record(
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
-    """The end of one position."""
+    """Return the tombstone of one committed offset."""
     key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
     return encode_change(OffsetChange(key, None))
 
 
 class GroupOffsetReader(Protocol):
-    """Where groups go on: a `GroupCoordinator`, as far as it is asked here."""
+    """The part of `GroupCoordinator` that reads committed offsets."""
 
     def positions(
         self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]] | None
     ) -> list[OffsetFetchResponseTopics]:
-        """Committed offsets, -1 where there is none; `wanted` None is all that there are."""
+        """Return committed offsets, -1 where there is none; without `wanted`, all of them."""
         ...
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id."""
+        """Return the name of the topic with this id."""
         ...
 
     def topic_id(self, name: str) -> bytes:
-        """The id of a topic; zero if there is none."""
+        """Return the id of a topic; zero if it does not exist."""
         ...
 
     def is_stable(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether no transaction is open that may set the position."""
+        """Whether no open transaction may change the committed offset (KIP-447)."""
         ...
 
     def may_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member may be told them."""
+        """Check that a member may fetch committed offsets."""
         ...
 
 
 def fetch_group_offsets(
     request: OffsetFetchRequest, shard: GroupOffsetReader
 ) -> OffsetFetchResponse:
-    """The answer up to version 7."""
+    """Return the response up to version 7."""
     listed = request.topics
     wanted = None if listed is None else [(t.name, t.partition_indexes) for t in listed]
     return OffsetFetchResponse(
@@ -144,7 +146,7 @@ def fetch_group_offsets(
 
 
 def split_by_group(request: OffsetFetchRequest) -> list[OffsetFetchRequest]:
-    """A request for each group of one that is about several."""
+    """Split a request for several groups into one request per group."""
     return [
         OffsetFetchRequest(groups=[asked], require_stable=request.require_stable)
         for asked in request.groups
@@ -154,7 +156,7 @@ def split_by_group(request: OffsetFetchRequest) -> list[OffsetFetchRequest]:
 def fetch_offsets(
     request: OffsetFetchRequest, shard: GroupOffsetReader, *, version: int
 ) -> OffsetFetchResponse:
-    """The answer from version 8 on, for groups that this shard knows."""
+    """Return the response from version 8 on, for groups of this shard."""
     groups = []
     for asked in request.groups:
         name, listed = asked.group_id, asked.topics
@@ -173,7 +175,7 @@ def fetch_offsets(
 def _asked(
     listed: list[OffsetFetchRequestTopics] | None, shard: GroupOffsetReader, version: int
 ) -> tuple[list[tuple[str, list[int]]] | None, list[OffsetFetchResponseTopics]]:
-    """What is asked for by name, None for all that there is; and what is said of unknown ids."""
+    """Return the requested topics by name, or None for all, and errors for unknown ids."""
     if listed is None:
         return None, []
     names = [(topic_key(topic, shard.name_of), topic) for topic in listed]
@@ -186,7 +188,7 @@ def _asked(
 
 
 def join_groups(answers: Sequence[Message]) -> OffsetFetchResponse:
-    """The answers about single groups as one."""
+    """Merge the responses for single groups into one."""
     return OffsetFetchResponse(
         groups=[
             group
@@ -204,7 +206,12 @@ def _positions(
     *,
     stable: bool,
 ) -> list[OffsetFetchResponseTopics]:
-    """Committed offsets; with `stable` none that an open transaction may set."""
+    """Return committed offsets; with `stable`, an error where a transaction may change them.
+
+    KIP-447: 1. A commits offset 100 in a transaction and dies before it ends. 2. B takes over the
+    partition and fetches the committed offset. With the old value, 50, B would process 50-99 a
+    second time once A's transaction is committed. So B gets UNSTABLE_OFFSET_COMMIT and retries.
+    """
     found = shard.positions(group_id, wanted)
     if not stable:
         return found
@@ -216,7 +223,7 @@ def _positions(
 
 
 Place = tuple[str, str, int]
-"""Group, topic and partition."""
+"""Group id, topic and partition."""
 
 
 class _Staged(NamedTuple):
@@ -225,7 +232,7 @@ class _Staged(NamedTuple):
 
 
 class StagedOffsets:
-    """The positions of all open transactions of one shard."""
+    """The offsets in all open transactions of one shard."""
 
     def __init__(self) -> None:
         self._by_producer: dict[int, dict[Place, _Staged]] = {}
@@ -235,21 +242,25 @@ class StagedOffsets:
         return any(place in staged for staged in self._by_producer.values())
 
     def stage(self, producer_id: int, change: OffsetChange) -> None:
-        """The next record of the log is in a transaction of this producer."""
+        """Stage the next record of the log, which is part of this producer's transaction."""
         staged = _Staged(next(self._numbers), change)
         self._by_producer.setdefault(producer_id, {})[_place(change.key)] = staged
 
     def overtake(self, key: OffsetCommitKey) -> None:
-        """The next record of the log is about the same position, and counts at once."""
+        """Note that the next record of the log sets the offset without a transaction."""
         if self._by_producer:
             self._forget(_place(key), next(self._numbers))
 
     def decide(self, producer_id: int, *, committed: bool) -> list[OffsetChange]:
-        """The transaction has ended; returns what counts from now on."""
+        """End the producer's transaction; return the offsets that count from now on."""
         staged = self._by_producer.pop(producer_id, {})
         if not committed:
             return []
         for place, each in staged.items():
+            # The log's order decides, not the order of the markers: 1. Producer 7 stages offset 10
+            # (record 1), producer 8 stages 20 (record 2). 2. 8 commits: 20. 3. 7 commits later:
+            # record 1 is older than record 2, which is what compaction would keep, so 10 must not
+            # replace 20.
             self._forget(place, each.number)
         return [each.change for each in staged.values()]
 
@@ -265,30 +276,30 @@ def _place(key: OffsetCommitKey) -> Place:
 
 
 class GroupOffsets:
-    """The positions of all groups of one shard."""
+    """The committed offsets of all groups of one shard."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[tuple[str, int], OffsetCommitValue]] = {}
         self._staged = StagedOffsets()
 
     def of(self, group_id: str) -> Mapping[tuple[str, int], OffsetCommitValue]:
-        """All positions of a group, by topic and partition."""
+        """Return all committed offsets of a group, by topic and partition."""
         return self._groups.get(group_id, {})
 
     def groups(self) -> Collection[str]:
-        """Groups that have a position somewhere."""
+        """Return the groups that have a committed offset."""
         return self._groups.keys()
 
     def unused(
         self, since_ms: Callable[[str, str, int], int | None], *, wall_ms: int, retention_ms: int
     ) -> Iterator[OffsetCommitKey]:
-        """Positions that are over.
+        """Iterate over expired offsets.
 
         Args:
-            since_ms: since when the position of a group in a topic, committed then, has served
-                nobody; None while it does.
-            wall_ms: now.
-            retention_ms: how long they are kept then, unless the commit has said otherwise.
+            since_ms: since when the offset of a group in a topic, with this commit time, is unused;
+                None while it is used.
+            wall_ms: the current time.
+            retention_ms: how long unused offsets are kept, unless the commit has set its own time.
         """
         for group_id, positions in self._groups.items():
             for (topic, partition), value in positions.items():
@@ -300,7 +311,7 @@ class GroupOffsets:
                     yield OffsetCommitKey(group=group_id, topic=topic, partition=partition)
 
     def gone(self, is_there: Callable[[str, OffsetCommitValue], bool]) -> Iterator[OffsetCommitKey]:
-        """Positions in topics that are no more, but for those that a transaction may set."""
+        """Iterate over offsets of deleted topics, without those that a transaction may set."""
         for group_id, positions in self._groups.items():
             for (topic, partition), value in positions.items():
                 if is_there(topic, value) or (group_id, topic, partition) in self._staged:
@@ -308,20 +319,20 @@ class GroupOffsets:
                 yield OffsetCommitKey(group=group_id, topic=topic, partition=partition)
 
     def is_stable(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether no transaction is open that may set the position."""
+        """Whether no open transaction may change the committed offset (KIP-447)."""
         return (group_id, topic, partition) not in self._staged
 
     def replay(self, change: OffsetChange) -> None:
-        """Take one change into account."""
+        """Replay one change."""
         self._staged.overtake(change.key)
         self._set(change)
 
     def stage(self, producer_id: int, change: OffsetChange) -> None:
-        """Take one change into account that is in a transaction of this producer."""
+        """Stage one change, which is part of this producer's transaction."""
         self._staged.stage(producer_id, change)
 
     def decide(self, producer_id: int, *, committed: bool) -> None:
-        """The producer's transaction has ended."""
+        """End the producer's transaction."""
         for change in self._staged.decide(producer_id, committed=committed):
             self._set(change)
 
@@ -338,16 +349,16 @@ class GroupOffsets:
 
 
 COMMIT_VERSION = 9
-"""Of the commit that it is taken for: the newest, in which members have epochs."""
+"""The OffsetCommit version that it is treated as: the newest, with member epochs."""
 
 
 def names_no_member(request: TxnOffsetCommitRequest) -> bool:
-    """Whether it says nothing of a member of the group."""
+    """Whether the request names no member of the group."""
     return request.generation_id < 0 and not request.member_id and request.group_instance_id is None
 
 
 def as_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
-    """The same commit without a transaction."""
+    """Return the same commit without a transaction."""
     return OffsetCommitRequest(
         group_id=request.group_id,
         generation_id_or_member_epoch=request.generation_id,
@@ -373,7 +384,7 @@ def as_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
 
 
 def in_transaction(outcome: ShardOutcome, request: TxnOffsetCommitRequest) -> ShardOutcome:
-    """What a commit leads to, as part of the producer's transaction."""
+    """Return the outcome of a commit as part of the producer's transaction."""
     answers = tuple(Answer(each.ticket, _response(each.response)) for each in outcome.answers)
     return ShardOutcome(outcome.records, answers, (request.producer_id, request.producer_epoch))
 

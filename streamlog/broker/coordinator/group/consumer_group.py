@@ -4,13 +4,13 @@
     target epoch   the group epoch that the assignment was computed for
     member epoch   the target epoch that a member has reached, step by step (`group_member`)
 
-A heartbeat reports changes and returns changes; there is no join round. A member keeps what it may
-keep, and gets the rest when other members have given it up.
+A heartbeat reports changes and returns changes; there is no join round. A member keeps the
+partitions that its target contains, and gets the others when other members have given them up.
 
 Rule: a heartbeat returns changes, and only `replay` of those changes the group. A `Draft` works
-the changes out in Kafka's order: which member, what is new, whether that needs a new group epoch,
-whether that needs a new assignment, and the member's next step. A request that fails leaves no
-changes. Times are held in memory and restart with the broker.
+    them out in Kafka's order: which member, what is new, whether that needs a new group epoch,
+    whether that needs a new assignment, and the member's next step. A request that fails leaves
+    no changes. Deadlines are held in memory and start again with the broker.
 """
 
 from __future__ import annotations
@@ -63,52 +63,52 @@ if TYPE_CHECKING:
 
 
 CONSUMER_EPOCHS_VERSION = 9
-"""From this OffsetCommit version on a commit can name a member's epoch."""
+"""From this OffsetCommit version on, a commit can name a member epoch."""
 DEFAULT_ASSIGNOR = "uniform"
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """One group. `replay` is the only way it changes, besides deadlines."""
+    """One group of the consumer protocol. Besides deadlines, only `replay` changes it."""
 
     group_id: str
     config: GroupConfig = field(default_factory=GroupConfig)
     epoch: int = 0
     fingerprint: int = 0
-    """Of the topics that members read, at that epoch."""
+    """A hash of the topics that members read, as of `epoch`."""
     target_epoch: int = 0
     members: dict[str, Subscriber] = field(default_factory=dict)
     targets: dict[str, Held] = field(default_factory=dict)
     static: dict[str, str] = field(default_factory=dict)
-    """Instance to member."""
+    """Instance id to member id."""
     patterns: dict[str, TopicPattern] = field(default_factory=dict)
-    """The expressions that members subscribe by, parsed."""
+    """The regular expressions that members subscribe with, parsed."""
     _wanted: MemberSubscription | None = None
     _holdings: dict[str, MemberPartitions] = field(default_factory=dict)
     _holders: dict[tuple[bytes, int], str] = field(default_factory=dict)
     _sessions: dict[str, int] = field(default_factory=dict)
-    """Until when each member has to be heard of."""
+    """When each member's session ends."""
     _revocations: dict[str, int] = field(default_factory=dict)
-    """Until when a member has to give up what it is asked for."""
+    """When a member's time to give up partitions ends."""
 
-    # ---- reading ----
+    # Reads.
 
     is_of_consumers: ClassVar[bool] = True
-    """It can be told what its members read."""
+    """Subscriptions are known to the coordinator."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is there."""
+        """Whether the group has no members."""
         return not self.members
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the log may know of it."""
+        """Whether the log may have a record of the group."""
         return self.epoch > 0
 
     @property
     def state(self) -> str:
-        """Where the group is, in Kafka's words."""
+        """The state of the group, by Kafka's names."""
         if not self.members:
             return "Empty"
         if self.epoch > self.target_epoch:
@@ -122,16 +122,16 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members ask for."""
+        """The assignor that most members prefer."""
         asked = Counter(each.assignor for each in self.members.values() if each.assignor)
         return asked.most_common(1)[0][0] if asked else DEFAULT_ASSIGNOR
 
     def holding(self, member_id: str) -> MemberPartitions:
-        """What a member has; nothing at first."""
+        """Return the partitions of a member; none at first."""
         return self._holdings.get(member_id, MemberPartitions())
 
     def holder(self, partition: tuple[bytes, int]) -> str | None:
-        """Who has a partition, or has not given it up yet."""
+        """Return the member that has a partition, or has not given it up yet."""
         return self._holders.get(partition)
 
     def subscribes(self, topic: str) -> bool:
@@ -140,21 +140,21 @@ class ConsumerGroup:
         return topic in wanted.topics or any(self.matches(text, topic) for text in wanted.patterns)
 
     def reads(self, subscriber: Subscriber, topic: str) -> bool:
-        """Whether this member does."""
+        """Whether this member reads a topic."""
         if topic in subscriber.topics:
             return True
         return subscriber.pattern is not None and self.matches(subscriber.pattern, topic)
 
     def wanted(self) -> MemberSubscription:
-        """What its members read together."""
+        """Return the subscriptions of all members together."""
         if self._wanted is None:
             self._wanted = MemberSubscription.of(self.members.values())
         return self._wanted
 
     def matches(self, text: str, topic: str) -> bool:
-        """Whether a subscribed expression matches a topic, the internal ones included, as on Kafka.
+        """Whether a subscribed expression matches a topic, including internal ones, as in Kafka.
 
-        It is parsed once, and was judged when it came.
+        An expression is parsed once; it was validated when it was received.
         """
         found = self.patterns.get(text)
         if found is None:
@@ -162,22 +162,24 @@ class ConsumerGroup:
         return found.matches(topic)
 
     def unused_since_ms(self, topic: str, committed_ms: int) -> int | None:
-        """Since when (wall time) a position in a topic has served nobody; None while it does."""
+        """Return since when (wall time) a committed offset is unused; None while it is used."""
         return None if self.subscribes(topic) else committed_ms
 
     def may_commit(self, member_id: str, epoch: int, version: int) -> ErrorCode:
-        """Whether offsets from this member count; a negative epoch is no member at all."""
+        """Check that a member may commit; a negative epoch means a client that is no member."""
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
         if member_id not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if version < CONSUMER_EPOCHS_VERSION:
             return ErrorCode.UNSUPPORTED_VERSION
+        # A member that commits with an old epoch may have lost the partition: its commit could
+        # overwrite that of the new owner (KIP-848).
         same = epoch == self.holding(member_id).epoch
         return ErrorCode.NONE if same else ErrorCode.STALE_MEMBER_EPOCH
 
     def may_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether this member may be told offsets; one that names no epoch always."""
+        """Check that a member may fetch offsets; a request without an epoch always may."""
         if not member_id and epoch < 0:
             return ErrorCode.NONE
         if member_id not in self.members:
@@ -185,15 +187,15 @@ class ConsumerGroup:
         same = epoch == self.holding(member_id or "").epoch
         return ErrorCode.NONE if same else ErrorCode.STALE_MEMBER_EPOCH
 
-    # ---- time ----
+    # Time.
 
     def heard_of(self, member_id: str, at: Instant) -> None:
-        """A member is alive."""
+        """Renew a member's session."""
         self._sessions[member_id] = at.now_ms + self.config.consumer_session_timeout_ms
 
     def on_tick(self, at: Instant) -> ShardOutcome:
-        """The end of members that are silent, or do not give up what they are asked for."""
-        # A member whose first record the log has refused has a session, and is none.
+        """Remove members that are silent, or do not give up partitions in time."""
+        # A member whose first record was not appended has a session, and is not a member.
         known = self.members.keys()
         self._sessions = {each: due for each, due in self._sessions.items() if each in known}
         self._revocations = {each: due for each, due in self._revocations.items() if each in known}
@@ -203,7 +205,7 @@ class ConsumerGroup:
             if self._sessions.get(member_id, at.now_ms) <= at.now_ms
             or self._revocations.get(member_id, at.now_ms + 1) <= at.now_ms
         ]
-        # Should the log refuse this, it is tried again.
+        # If the append fails, the next tick tries again.
         again_ms = at.now_ms + self.config.consumer_heartbeat_interval_ms
         for member_id in over:
             self._sessions[member_id] = again_ms
@@ -211,11 +213,11 @@ class ConsumerGroup:
         return ShardOutcome(tuple(map(encode_consumer_change, self.removal(over))))
 
     def next_deadline_ms(self) -> int | None:
-        """When `on_tick` has something to do at the earliest; None for never."""
+        """When `on_tick` has something to do; None for never."""
         return min([*self._sessions.values(), *self._revocations.values()], default=None)
 
     def removal(self, member_ids: list[str]) -> list[ConsumerChange]:
-        """The end of members: everything about them, and a new group epoch."""
+        """Return the changes that remove members and begin a new group epoch."""
         if not member_ids:
             return []
         changes: list[ConsumerChange] = []
@@ -224,7 +226,9 @@ class ConsumerGroup:
         return [*changes, EpochChange(self.group_id, self.epoch + 1, self.fingerprint)]
 
     def erasure(self, member_id: str) -> list[ConsumerChange]:
-        """The end of everything about one member."""
+        """Return the changes that remove everything about one member."""
+        # In this order: a crash cannot split them (they are one batch), but compaction may drop any
+        # of them, and each can be replayed without the others.
         return [
             HoldingChange(self.group_id, member_id, None),
             TargetChange(self.group_id, member_id, None),
@@ -232,16 +236,16 @@ class ConsumerGroup:
         ]
 
     def group_tombstones(self) -> tuple[CoordinatorRecord, ...]:
-        """The end of the group, which is empty."""
+        """Return the tombstones of an empty group."""
         return (
             encode_consumer_change(TargetEpochChange(self.group_id, None)),
             encode_consumer_change(EpochChange(self.group_id, None)),
         )
 
-    # ---- replay ----
+    # Replay.
 
     def replay(self, change: ConsumerChange, now_ms: int) -> None:
-        """Take one change into account; in any order, as compaction may have left them."""
+        """Replay one change; the order does not matter, because compaction may change it."""
         match change:
             case EpochChange(epoch=epoch, fingerprint=fingerprint):
                 self.epoch, self.fingerprint = epoch or 0, fingerprint
@@ -267,7 +271,7 @@ class ConsumerGroup:
             self._sessions.pop(member_id, None)
         else:
             self.members[member_id] = subscriber
-            # Who lived in the process of the broker before a restart died with it.
+            # A member in the broker's process died with the previous process.
             died = subscriber.client_host == IN_PROCESS_HOST
             session_ms = 0 if died else self.config.consumer_session_timeout_ms
             self._sessions.setdefault(member_id, now_ms + session_ms)
@@ -287,6 +291,8 @@ class ConsumerGroup:
         waited = before is not None and before.progress is MemberState.UNREVOKED
         if holding is None or holding.progress is not MemberState.UNREVOKED:
             self._revocations.pop(member_id, None)
+        # The time to give up partitions starts once per epoch; a heartbeat that repeats the state
+        # must not extend it.
         elif not waited or before is None or before.epoch != holding.epoch:
             subscriber = self.members.get(member_id)
             patience_ms = 0 if subscriber is None else subscriber.rebalance_timeout_ms
@@ -299,46 +305,49 @@ class ConsumerGroup:
 
 
 OWN_MEMBER_ID_VERSION = 1
-"""From this version on a member brings an id of its own making (KIP-1082)."""
+"""From this version on, a member brings an id that it has generated itself (KIP-1082)."""
 ASSIGNORS: dict[str, Assignor] = {"uniform": StickyAssignor(), "range": RangeAssignor()}
-"""By the names that members know; `uniform` is balanced and sticky."""
+"""By the names in requests; `uniform` is balanced and sticky."""
 UNCHANGED_MS = -1
 
 
 class HeartbeatError(NamedTuple):
-    """Why a heartbeat is not taken."""
+    """Why a heartbeat is refused."""
 
     code: ErrorCode
     message: str
 
 
 def heartbeat_error(request: ConsumerGroupHeartbeatRequest, version: int) -> HeartbeatError | None:
-    """What is wrong with a heartbeat whatever the group."""
+    """Return what is wrong with a heartbeat, independently of the group; None if it is valid."""
     joins = request.member_epoch == JOINING_EPOCH
     named = version >= OWN_MEMBER_ID_VERSION or not joins
     named_topics, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
-    # A member may subscribe to no topic at all, but it has to say so.
+    # A member may subscribe to no topic, but it has to say so.
     subscribes = named_topics is not None or pattern is not None
     wrong = (
         (not request.group_id, "group_id is empty"),
         (named and not request.member_id, "member_id is empty"),
         (request.instance_id == "", "instance_id is empty"),
         (request.rack_id == "", "rack_id is empty"),
-        (request.member_epoch < AWAY_EPOCH, f"there is no epoch {request.member_epoch}"),
+        (request.member_epoch < AWAY_EPOCH, f"member epoch {request.member_epoch} is invalid"),
         (
             request.member_epoch == AWAY_EPOCH and request.instance_id is None,
-            "only a static member can be away",
+            "only a static member can leave with epoch -2",
         ),
-        (joins and request.rebalance_timeout_ms < 0, "who joins gives a rebalance timeout"),
-        (joins and request.topic_partitions != [], "who joins owns nothing"),
-        (joins and not subscribes, "who joins subscribes to something"),
+        (
+            joins and request.rebalance_timeout_ms < 0,
+            "a joining member must give a rebalance timeout",
+        ),
+        (joins and request.topic_partitions != [], "a joining member must own no partitions"),
+        (joins and not subscribes, "a joining member must give a subscription"),
     )
     reason = next((text for is_wrong, text in wrong if is_wrong), None)
     if reason is not None:
         return HeartbeatError(ErrorCode.INVALID_REQUEST, reason)
     if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
         there = ", ".join(ASSIGNORS)
-        message = f"there is no assignor {request.server_assignor!r}; there are: {there}"
+        message = f"unknown assignor {request.server_assignor!r}; known are: {there}"
         return HeartbeatError(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
     try:
         TopicPattern(pattern or "")
@@ -348,7 +357,7 @@ def heartbeat_error(request: ConsumerGroupHeartbeatRequest, version: int) -> Hea
 
 
 class Draft:
-    """One heartbeat's changes; call `beat` or `leave` once."""
+    """The changes of one heartbeat; call `beat` or `leave` once."""
 
     def __init__(
         self,
@@ -368,15 +377,17 @@ class Draft:
         self._replaced: str | None = None
         self._resubscribed = False
 
-    # ---- the two ways in ----
+    # The two entry points.
 
     def leave(self) -> HeartbeatError | ConsumerGroupHeartbeatResponse:
-        """The member goes: for good, or for a while if it is static."""
+        """Let the member leave, for good or, if it is static, for a while."""
         request, group = self._request, self._group
         refusal = self._unknown()
         if refusal is not None:
             return refusal
         if request.member_epoch == AWAY_EPOCH:
+            # Epoch -2: a static member restarts. It keeps its assignment, and others don't get it,
+            # until it returns or its session ends.
             holding = group.holding(self.member_id)
             away = replace(holding.at_epoch(AWAY_EPOCH), revoking=NOTHING)
             self._add(HoldingChange(group.group_id, self.member_id, away))
@@ -387,12 +398,15 @@ class Draft:
         )
 
     def beat(self) -> HeartbeatError | ConsumerGroupHeartbeatResponse:
-        """The member joins, or is alive."""
+        """Let the member join, or renew its session."""
         holding = self._admitted()
         if isinstance(holding, HeartbeatError):
             return holding
         self._resubscribed = self._update()
         epoch = self._group_epoch()
+        # In this order (KIP-848): 1. The group epoch rises if subscriptions or topics changed. 2.
+        # If it is above the target epoch, a new target assignment is computed. 3. The member moves
+        # one step towards its target: it first revokes, and gets new partitions when they are free.
         target = self._target(epoch)
         owned = self._request.topic_partitions
         after = reconcile(holding, target, None if owned is None else held_of(owned), self._is_free)
@@ -400,16 +414,16 @@ class Draft:
             self._add(HoldingChange(self._group.group_id, self.member_id, after))
         return self._response(holding, after)
 
-    # ---- who is it ----
+    # Identity.
 
     def _unknown(self) -> HeartbeatError | None:
-        """Why this is not the member that it says it is."""
+        """Return why the request's member is unknown or fenced; None if it is a member."""
         instance_id = self._request.instance_id
         holder = None if instance_id is None else self._group.static.get(instance_id)
         if instance_id is not None and holder is not None and holder != self.member_id:
             return HeartbeatError(
                 ErrorCode.FENCED_INSTANCE_ID,
-                f"instance {instance_id!r} is another member's by now: {holder}",
+                f"instance {instance_id!r} now belongs to another member: {holder}",
             )
         if self.member_id not in self._group.members or (instance_id is not None and not holder):
             return HeartbeatError(
@@ -419,7 +433,7 @@ class Draft:
         return None
 
     def _admitted(self) -> MemberPartitions | HeartbeatError:
-        """What the member has, who may be new, back, or another process in a static place."""
+        """Return the member's partitions; it may be new, back, or take over a static member."""
         if self._request.member_epoch == JOINING_EPOCH:
             return self._joining()
         refusal = self._unknown()
@@ -440,19 +454,19 @@ class Draft:
                 )
             return self._replace(holder, before)
         if self.member_id in group.members:
-            # It has missed our answer, or has forgotten everything: either way it owns nothing
-            # and is given what it has.
+            # It has missed the response, or has lost its state: either way it owns nothing now, and
+            # gets the partitions that are assigned to it.
             before = group.holding(self.member_id)
             return MemberPartitions(assigned=before.assigned, previous_epoch=before.previous_epoch)
         if len(group.members) >= group.config.consumer_size_max:
             return HeartbeatError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"group {group.group_id!r} has {len(group.members)} members, as many as it may",
+                f"group {group.group_id!r} has {len(group.members)} members, which is the maximum",
             )
         return MemberPartitions()
 
     def _replace(self, holder: str, before: MemberPartitions) -> MemberPartitions:
-        """A static member is back under a new name: it has what its predecessor had."""
+        """Let a static member return under a new id; it gets its predecessor's partitions."""
         self.changes += self._group.erasure(holder)
         self._members[self.member_id] = replace(self._members.pop(holder), member_id=self.member_id)
         target = self._targets.pop(holder, NOTHING)
@@ -462,7 +476,13 @@ class Draft:
         return MemberPartitions(assigned=before.assigned)
 
     def _fenced(self, holding: MemberPartitions) -> HeartbeatError | None:
-        """An epoch behind is right only if our last answer was lost and nothing was built on."""
+        """Return an error for a wrong epoch, unless the member has only missed one response.
+
+        1. The member is at epoch 4; a heartbeat moves it to 5, and the response is lost. 2. It
+           sends epoch 4 again. That is accepted if it owns nothing that is not assigned to it at
+           epoch 5: then it has not acted on any other assignment. 3. Any other epoch is fenced, and
+           it must rejoin.
+        """
         epoch = self._request.member_epoch
         owned = self._request.topic_partitions
         if epoch == holding.epoch:
@@ -472,13 +492,13 @@ class Draft:
             return None
         return HeartbeatError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"member {self.member_id!r} comes with epoch {epoch}, its epoch is {holding.epoch}",
+            f"member {self.member_id!r} sent epoch {epoch}, but its epoch is {holding.epoch}",
         )
 
-    # ---- what is new ----
+    # Changes.
 
     def _update(self) -> bool:
-        """Take over what the member says; whether it reads something else than before."""
+        """Adopt what the member says; return whether its subscription changed."""
         request, caller = self._request, self._caller
         known = self._members.get(self.member_id)
         old = known or Subscriber(member_id=self.member_id)
@@ -503,7 +523,7 @@ class Draft:
         return known is None or (old.topics, old.pattern) != (new.topics, new.pattern)
 
     def _group_epoch(self) -> int:
-        """The group's epoch, a new one if members read something else, or something new."""
+        """Return the group epoch: a new one if subscriptions, or the topics they match, changed."""
         group = self._group
         fingerprint = self._fingerprint()
         if not self._resubscribed and fingerprint == group.fingerprint:
@@ -512,7 +532,7 @@ class Draft:
         return group.epoch + 1
 
     def _fingerprint(self) -> int:
-        """Of the topics that are read: names, identities and numbers of partitions."""
+        """Hash the topics that are read: names, ids and partition counts."""
         digest = hashlib.blake2b(digest_size=8)
         for name in self._topics_read():
             count, topic_id = self._topics.partitions(name), self._topics.topic_id(name)
@@ -520,7 +540,7 @@ class Draft:
         return int.from_bytes(digest.digest(), signed=True)
 
     def _topics_read(self) -> list[str]:
-        """Topics that there are and that some member reads, sorted."""
+        """Return the existing topics that some member reads, sorted."""
         wanted = (
             MemberSubscription.of(self._members.values())
             if self._resubscribed
@@ -531,7 +551,7 @@ class Draft:
             read |= {name for name in self._topics.names() if self._group.matches(text, name)}
         return sorted(read)
 
-    # ---- what each is to have ----
+    # Assignment.
 
     def _target(self, epoch: int) -> Target:
         group = self._group
@@ -542,7 +562,7 @@ class Draft:
         return Target(group.target_epoch, self._targets.get(self.member_id, NOTHING))
 
     def _assign(self) -> None:
-        """Assign everything anew; who gets what it had leaves no change."""
+        """Compute a new assignment; a member whose target stays the same causes no change."""
         counts = {name: self._topics.partitions(name) for name in self._topics_read()}
         wants = {
             member_id: [name for name in counts if self._group.reads(member, name)]
@@ -570,15 +590,17 @@ class Draft:
                 yield TopicPartition(name, partition)
 
     def _is_free(self, partition: tuple[bytes, int]) -> bool:
+        # A static member's partitions go to its replacement, although the old member still holds
+        # them in the group's state until the changes are replayed.
         holder = self._group.holder(partition)
         return holder is None or holder == self._replaced
 
-    # ---- the answer ----
+    # Response.
 
     def _response(
         self, before: MemberPartitions, after: MemberPartitions
     ) -> ConsumerGroupHeartbeatResponse:
-        """The assignment is told if it has changed, or if the member has told everything."""
+        """Return the response; it has the assignment if that changed, or on a full heartbeat."""
         request = self._request
         subscribes = (request.subscribed_topic_names, request.subscribed_topic_regex)
         tells_all = (
@@ -603,6 +625,6 @@ class Draft:
 def draft_response(
     draft: Draft, request: ConsumerGroupHeartbeatRequest
 ) -> HeartbeatError | ConsumerGroupHeartbeatResponse:
-    """Carry out a heartbeat in its draft."""
+    """Process a heartbeat in its draft."""
     leaves = request.member_epoch in (LEFT_EPOCH, AWAY_EPOCH)
     return draft.leave() if leaves else draft.beat()

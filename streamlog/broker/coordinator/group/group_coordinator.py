@@ -1,11 +1,11 @@
-"""GroupCoordinator: all groups and offsets of one partition of `__consumer_offsets`.
+"""GroupCoordinator: all groups and committed offsets of one partition of `__consumer_offsets`.
 
-It finds the group of a request, joins what the group and the offsets decide, and replays what was
-appended. `Deadlines` is a heap of groups, so that a tick costs nothing for groups that are not
-due; a later deadline is noted only when the earlier one has come. A group with neither members nor
-offsets is deleted, with a tombstone if it ever was in the log.
+It finds the group of a request, combines what the group and the offsets decide, and replays what
+was appended. `Deadlines` is a heap of groups, so that a tick costs nothing for groups that are not
+due; a later deadline is noted only when the earlier one has passed. A group with neither members
+nor offsets is deleted, with a tombstone if the log has a record of it.
 
-Not done here: appending and answering (`group_runtime`).
+Not done here: appends and responses (`group_runtime`).
 """
 
 from __future__ import annotations
@@ -105,45 +105,46 @@ if TYPE_CHECKING:
 
 
 class Deadlines:
-    """The earliest deadline of each name."""
+    """The earliest deadline of each group."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
         self._noted: dict[str, int] = {}
 
     def note(self, name: str, deadline_ms: int | None) -> None:
-        """It is due then, if not before; None: there is nothing to wait for."""
+        """Note a deadline, unless an earlier one is known; None is no deadline."""
         known_ms = self._noted.get(name)
         if deadline_ms is not None and (known_ms is None or deadline_ms < known_ms):
             self._noted[name] = deadline_ms
             heapq.heappush(self._heap, (deadline_ms, name))
 
     def take(self, now_ms: int) -> str | None:
-        """One that is due, the earliest first, which is not due any more then; None: none is."""
+        """Take a group that is due, the earliest first; None if no group is due."""
         while self._heap and self._heap[0][0] <= now_ms:
             deadline_ms, name = heapq.heappop(self._heap)
+            # A heap entry that an earlier deadline has replaced is stale: skip it.
             if self._noted.get(name) == deadline_ms:
                 del self._noted[name]
                 return name
         return None
 
     def next_ms(self) -> int | None:
-        """When to look again at the latest; None for never."""
+        """When `take` may return a group; None for never."""
         return self._heap[0][0] if self._heap else None
 
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 DEAD = "Dead"
-"""The state of a group that is not there."""
+"""The state of a group that does not exist."""
 CONSUMER_MEMBER = 1
-"""A member that speaks the consumers' protocol."""
+"""The type of a member that uses the consumer protocol."""
 
 
 def offset_topics(
     known: Mapping[tuple[str, int], OffsetCommitValue],
     wanted: Iterable[tuple[str, Iterable[int]]] | None,
 ) -> list[OffsetFetchResponseTopics]:
-    """Committed offsets, -1 where there is none; `wanted` None is all that there are."""
+    """Return committed offsets, -1 where there is none; without `wanted`, all of them."""
     if wanted is None:
         every: dict[str, list[int]] = {}
         for topic, partition in known:
@@ -172,7 +173,7 @@ def _position(partition: int, value: OffsetCommitValue) -> OffsetFetchResponsePa
 
 
 def describe_group(group_id: str, group: Group | None, *, has_positions: bool) -> DescribedGroup:
-    """A group of the classic protocol; one that is not there, or of another, is Dead."""
+    """Describe a group of the classic protocol; any other, or none, is Dead."""
     if not isinstance(group, ClassicGroup):
         empty = group is None and has_positions
         return DescribedGroup(group_id=group_id, group_state="Empty" if empty else DEAD)
@@ -198,12 +199,12 @@ def describe_group(group_id: str, group: Group | None, *, has_positions: bool) -
 def describe_consumer_group(
     group_id: str, group: Group | None, topics: Topics
 ) -> wire.DescribedConsumerGroup:
-    """A group whose coordinator assigns; one of another kind is not found either."""
+    """Describe a group of the consumer protocol; any other is not found."""
     if not isinstance(group, ConsumerGroup):
         return wire.DescribedConsumerGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"there is no consumer group {group_id!r}",
+            error_message=f"consumer group {group_id!r} does not exist",
         )
     return wire.DescribedConsumerGroup(
         group_id=group_id,
@@ -234,7 +235,7 @@ def _member(group: ConsumerGroup, member: Subscriber, topics: Topics) -> wire.De
 
 
 def _assignment(held: Held, topics: Topics) -> wire.DescribedAssignment:
-    """Of topics that there are still."""
+    """Describe an assignment, without topics that are deleted."""
     return wire.DescribedAssignment(
         topic_partitions=[
             wire.DescribedTopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers)
@@ -245,7 +246,7 @@ def _assignment(held: Held, topics: Topics) -> wire.DescribedAssignment:
 
 
 def list_group(groups: Iterable[Group], with_positions: Iterable[str]) -> list[ListedGroup]:
-    """A line about each group, those that have nothing but positions included."""
+    """List every group, including those that have only committed offsets."""
     lines = {
         group_id: ListedGroup(group_id=group_id, group_state="Empty", group_type="classic")
         for group_id in with_positions
@@ -262,15 +263,15 @@ def list_group(groups: Iterable[Group], with_positions: Iterable[str]) -> list[L
 
 
 MANY_LEAVE_VERSION = 3
-"""From this LeaveGroup version on several members leave at once, each with a code of its own."""
+"""From this LeaveGroup version on, several members leave at once, each with its error code."""
 SYNC_NAMES_PROTOCOL_VERSION = 5
-"""From this SyncGroup version on a member names its protocol and the type of it (KIP-559)."""
+"""From this SyncGroup version on, a member names its protocol and protocol type (KIP-559)."""
 GROUP_ID_BYTES_MAX = 32_767
-"""What a string of two bytes' length can hold: the record has to name the group."""
+"""The longest string with a two-byte length: the record has to name the group."""
 FORGOTTEN_AT_ONCE = 1_000
-"""Positions ended by one batch; if there are more, the next tick goes on."""
+"""Committed offsets deleted per batch; the next tick deletes the rest."""
 GONE_CHECK_MS = 10_000
-"""Until it is looked whether positions in topics that are no more have been forgotten."""
+"""How long after deleting offsets of deleted topics the check is repeated."""
 
 
 class GroupCoordinator:
@@ -283,7 +284,7 @@ class GroupCoordinator:
         topics: Topics,
         overrides: Callable[[str], Mapping[str, str]] = lambda _: {},
     ) -> None:
-        """`overrides` are the settings that a group has of its own."""
+        """`overrides` returns the settings of a single group."""
         self._config = config
         self._overrides = overrides
         self._topics = topics
@@ -292,20 +293,20 @@ class GroupCoordinator:
         self._deadlines = Deadlines()
         self._steady = SteadyTime()
         self._expiry_ms: int | None = None
-        """When positions and groups are looked through; None while there are none."""
+        """When offsets and groups are next checked for expiry; None while there are none."""
         self._gone_ms: int | None = None
-        """When it is looked for positions in topics that are no more; None: all are forgotten."""
+        """When offsets are next checked for deleted topics; None if no check is needed."""
 
     def configure(self, config: GroupConfig) -> None:
-        """Go on with other settings."""
+        """Use other settings."""
         self._config = config
         for group in self._groups.values():
             group.config = config
 
-    # ---- Shard ----
+    # Shard.
 
     def handle(self, request: Message, caller: Caller, at: Instant) -> ShardOutcome:
-        """Decide on a request for one group."""
+        """Decide on a request to one group."""
         match request:
             case JoinGroupRequest():
                 outcome, group_id = self._join(request, caller, at), request.group_id
@@ -326,7 +327,7 @@ class GroupCoordinator:
             case DeleteGroupsRequest():
                 return self._delete_groups(request, caller)
             case _:
-                raise TypeError(f"no request to a group: {request!r}")
+                raise TypeError(f"not a request to a group: {request!r}")
         self._schedule(group_id)
         self._drop_unrecorded(group_id)
         return outcome
@@ -353,14 +354,14 @@ class GroupCoordinator:
                 self._replay_consumers(change, now_ms)
 
     def stage(self, record: CoordinatorRecord, producer_id: int, *, now_ms: int) -> None:
-        """Take a record into account that is in a transaction of this producer."""
+        """Add a record that is part of this producer's open transaction."""
         change = decode_change(record)
         if isinstance(change, OffsetChange):
             self._offsets.stage(producer_id, change)
             self._expire_later(now_ms)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """A marker of this producer is in the log."""
+        """Apply a transaction marker of this producer."""
         self._offsets.decide(producer_id, committed=committed)
 
     def _replay_consumers(self, change: ConsumerChange, now_ms: int) -> None:
@@ -370,6 +371,7 @@ class GroupCoordinator:
         if isinstance(group, ConsumerGroup) and is_end:
             del self._groups[group_id]
             return
+        # Compaction may leave a removal without the group that it was for: it needs no new group.
         if not isinstance(group, ConsumerGroup):
             if is_removal(change):
                 return
@@ -397,12 +399,12 @@ class GroupCoordinator:
         deadlines = (self._deadlines.next_ms(), self._expiry_ms, self._gone_ms)
         return min((each for each in deadlines if each is not None), default=None)
 
-    # ---- reading ----
+    # Reads.
 
     def positions(
         self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]] | None
     ) -> list[OffsetFetchResponseTopics]:
-        """Committed offsets, -1 where there is none; `wanted` None is all that there are."""
+        """Return committed offsets, -1 where there is none; without `wanted`, all of them."""
         known = {
             (topic, partition): value
             for (topic, partition), value in self._offsets.of(group_id).items()
@@ -411,43 +413,43 @@ class GroupCoordinator:
         return offset_topics(known, wanted)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id."""
+        """Return the name of the topic with this id."""
         return self._topics.name_of(topic_id)
 
     def topic_id(self, name: str) -> bytes:
-        """The id of a topic; zero if there is none."""
+        """Return the id of a topic; zero if it does not exist."""
         return self._topics.topic_id(name) or ZERO_UUID
 
     def is_stable(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether no transaction is open that may set the position."""
+        """Whether no open transaction may change the committed offset (KIP-447)."""
         return self._offsets.is_stable(group_id, topic, partition)
 
     def may_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member may be told them."""
+        """Check that a member may fetch committed offsets."""
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group.may_fetch(member_id, epoch)
         return ErrorCode.NONE
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """A group of the classic protocol with its members; one that is not there is Dead."""
+        """Describe a group of the classic protocol; a group that does not exist is Dead."""
         has_positions = group_id in self._offsets.groups()
         return describe_group(group_id, self._groups.get(group_id), has_positions=has_positions)
 
     def describe_consumers(self, group_id: str) -> description.DescribedConsumerGroup:
-        """A group whose coordinator assigns, with its members."""
+        """Describe a group of the consumer protocol (KIP-848)."""
         return describe_consumer_group(group_id, self._groups.get(group_id), self._topics)
 
     def listed(self) -> list[ListedGroup]:
-        """A line about each group."""
+        """List every group."""
         return list_group(self._groups.values(), self._offsets.groups())
 
     def on_deletion(self, now_ms: int) -> None:
-        """A topic is gone, and with it all positions in it."""
+        """Note that a topic was deleted: its committed offsets must be deleted too."""
         if self._offsets.groups():
             self._gone_ms = now_ms
 
-    # ---- requests ----
+    # Requests.
 
     def _join(self, request: JoinGroupRequest, caller: Caller, at: Instant) -> ShardOutcome:
         group, outcome = self._groups.get(request.group_id), ShardOutcome()
@@ -460,6 +462,7 @@ class GroupCoordinator:
             code = ErrorCode.UNKNOWN_MEMBER_ID
         if code is not ErrorCode.NONE:
             return self._answer(caller, refuse(request, caller.version, code))
+        # An empty consumer group makes way for a classic one: its tombstones precede the join.
         if isinstance(group, ConsumerGroup):
             outcome = ShardOutcome(group.group_tombstones())
         return outcome + self._classic(request.group_id).join(request, caller, at)
@@ -484,12 +487,12 @@ class GroupCoordinator:
     def _consumer(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller, at: Instant
     ) -> ShardOutcome:
-        """A heartbeat by the consumers' protocol; the first of a group makes it."""
+        """Handle a heartbeat of the consumer protocol; the first one of a group creates it."""
         refusal = heartbeat_error(request, caller.version)
         group, outcome = self._groups.get(request.group_id), ShardOutcome()
         joins = request.member_epoch == JOINING_EPOCH
         if refusal is None and len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
-            refusal = HeartbeatError(ErrorCode.INVALID_GROUP_ID, "this name of a group is too long")
+            refusal = HeartbeatError(ErrorCode.INVALID_GROUP_ID, "the group id is too long")
         if joins and isinstance(group, ClassicGroup) and group.is_empty:
             outcome, group = ShardOutcome(group.group_tombstones()), None
         if group is None and joins:
@@ -504,6 +507,8 @@ class GroupCoordinator:
         response = draft_response(draft, request)
         if isinstance(response, HeartbeatError):
             return self._answer(caller, _refused(response))
+        # A group that exists only because of this heartbeat is kept from here on, so that its
+        # session is timed; the records are appended, and replayed into it, by the runtime.
         self._groups[request.group_id] = group
         if request.member_epoch >= JOINING_EPOCH:
             group.heard_of(draft.member_id, at)
@@ -569,7 +574,7 @@ class GroupCoordinator:
         response = response_by_item(request, OffsetCommitResponse, keep)
         return ShardOutcome(tuple(records)) + self._answer(caller, response)
 
-    # ---- deleting ----
+    # Deletion.
 
     def _delete_positions(self, request: OffsetDeleteRequest, caller: Caller) -> ShardOutcome:
         group_id = request.group_id
@@ -621,7 +626,7 @@ class GroupCoordinator:
         return ErrorCode.NON_EMPTY_GROUP if busy else ErrorCode.NONE
 
     def _expire(self, at: Instant) -> ShardOutcome:
-        """End some of the positions that are over, and then the groups that hold nothing more."""
+        """Expire committed offsets (KIP-211), and delete groups that have none left."""
         if self._expiry_ms is None or at.now_ms < self._expiry_ms:
             return ShardOutcome()
         unused = self._offsets.unused(
@@ -634,6 +639,8 @@ class GroupCoordinator:
             interval_ms = self._config.offsets_retention_check_interval_ms
             something = self._offsets.groups() or self._groups
             self._expiry_ms = at.now_ms + interval_ms if something else None
+        # After the last portion, check for deleted topics too: a deletion that was missed while
+        # another broker led this shard is found here.
         self._gone_ms = at.now_ms
         outcome = ShardOutcome(
             tuple(offset_tombstone(key.group, key.topic, key.partition) for key in over)
@@ -646,10 +653,10 @@ class GroupCoordinator:
         return outcome
 
     def _forget_gone(self, at: Instant) -> ShardOutcome:
-        """Forget positions in topics that are no more.
+        """Delete committed offsets of deleted topics.
 
-        What forgets them may be lost with the leader of this shard, before or after it was
-        appended: so it is looked again some time later, and by whoever has loaded the shard.
+        The tombstones may be lost with the leader of this shard, before or after the append. So the
+        check is repeated until it finds nothing, and also after the shard was loaded.
         """
         gone = list(itertools.islice(self._offsets.gone(self._is_there), FORGOTTEN_AT_ONCE))
         wait_ms = 0 if len(gone) == FORGOTTEN_AT_ONCE else GONE_CHECK_MS
@@ -659,7 +666,7 @@ class GroupCoordinator:
         )
 
     def _expire_later(self, now_ms: int) -> None:
-        """There is something now that may be over one day."""
+        """Schedule expiry, because there is now something that can expire."""
         if self._expiry_ms is None:
             self._expiry_ms = now_ms + self._config.offsets_retention_check_interval_ms
             self._gone_ms = now_ms
@@ -668,12 +675,13 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         return committed_ms if group is None else group.unused_since_ms(topic, committed_ms)
 
-    # ---- groups ----
+    # Groups.
 
     def _is_there(self, topic: str, position: OffsetCommitValue) -> bool:
-        """Whether the topic is the one that the position is of.
+        """Whether the topic is the one that the offset was committed for.
 
-        A new one of the same name would be read from the old one's position on.
+        1. Offset 500 is committed for topic `a`. 2. `a` is deleted and created again: another topic
+        id. 3. With the old offset, a consumer of the new `a` would skip its first 500 records.
         """
         topic_id = self._topics.topic_id(topic)
         return topic_id is not None and position.topic_id in (ZERO_UUID, topic_id)
@@ -682,28 +690,28 @@ class GroupCoordinator:
         return 0 <= partition < self._topics.partitions(topic)
 
     def _classic(self, group_id: str) -> ClassicGroup:
-        """The group of this name; one of the other kind, which is empty, gives way to it."""
+        """Return the classic group of this name; it replaces an empty group of the other kind."""
         group = self._groups.get(group_id)
         if not isinstance(group, ClassicGroup):
             group = self._groups[group_id] = ClassicGroup(group_id, self._config)
         return group
 
     def _schedule(self, group_id: str) -> None:
-        """See to it that the group's next deadline is noted."""
+        """Note the group's next deadline."""
         group = self._groups.get(group_id)
         self._deadlines.note(group_id, None if group is None else group.next_deadline_ms())
 
     def _drop_unrecorded(self, group_id: str) -> None:
-        """Drop an empty group of which the log has no record: it leaves no trace."""
+        """Drop an empty group that the log has no record of."""
         group = self._groups.get(group_id)
         if group is not None and group.is_empty and not group.is_recorded:
             del self._groups[group_id]
 
     def _delete_group(self, group_id: str, *, gone: int = 0) -> ShardOutcome:
-        """Remove an empty group that has no offsets but the `gone` that are about to be removed.
+        """Delete an empty group whose only offsets are the `gone` that are being deleted.
 
-        As on Kafka, this is part of the regular clean-up: an empty group can be described and
-        deleted until then.
+        As in Kafka, this is part of the regular clean-up: until then, an empty group can be
+        described and deleted.
         """
         self._drop_unrecorded(group_id)
         group = self._groups.get(group_id)
@@ -723,7 +731,7 @@ def _refused(refusal: HeartbeatError | None) -> ConsumerGroupHeartbeatResponse:
 
 
 def _no_consumers(group: Group | None, group_id: str) -> HeartbeatError:
-    """A group that was forgotten has lost its members; one of another kind is not found."""
+    """Return the error for a heartbeat to a group that is gone, or of the classic protocol."""
     if group is None:
         return HeartbeatError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id!r} has no members")
     return HeartbeatError(

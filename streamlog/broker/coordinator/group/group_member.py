@@ -1,15 +1,15 @@
-"""A member of a consumer group (KIP-848): its subscription, partitions, and records.
+"""Members of consumer groups (KIP-848): subscription, partitions, and their records.
 
-    STABLE ──▸ UNREVOKED: it has to give a partition up, and keeps its epoch until it has
-       ▴ ▴──── UNRELEASED: a partition that it is to get is still another member's
+    STABLE ──▸ UNREVOKED: it has to give partitions up, and keeps its epoch until it has
+       ▴ ▴──── UNRELEASED: another member still holds a partition of its target
 
-`reconcile` is one step towards the target. A partition goes to a member only when no other member
+`reconcile` takes one step towards the target. A member gets a partition only when no other member
 holds it.
 
 The records are Kafka's, byte for byte. The version in front of the key tells them apart: 3 the
-group's epoch, 5 a member, 6 the epoch of the assignment, 7 a member's target, 8 its current
+group epoch, 5 a member, 6 the epoch of the assignment, 7 a member's target, 8 its current
 partitions. Each is replayed on its own, so the order that compaction leaves does not matter.
-Kafka's other kinds (partition counts, resolved expressions) follow from the topics here, and are
+Kafka's other records (partition counts, resolved expressions) follow from the topics here, and are
 skipped.
 """
 
@@ -46,11 +46,11 @@ NOTHING: Held = frozenset()
 JOINING_EPOCH = 0
 LEFT_EPOCH = -1
 AWAY_EPOCH = -2
-"""Of a static member that has left and will be back: its place is kept for a session."""
+"""The epoch of a static member that has left and will return; its partitions are kept."""
 
 
 class MemberState(IntEnum):
-    """How far a member has come towards its target; the values are Kafka's, in records."""
+    """How far a member is from its target; the values are Kafka's, in records."""
 
     STABLE = 0
     UNREVOKED = 1
@@ -59,7 +59,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscriber:
-    """What a member has said of itself."""
+    """What a member has said about itself."""
 
     member_id: str
     instance_id: str | None = None
@@ -70,19 +70,19 @@ class Subscriber:
     assignor: str | None = None
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    """A regular expression for the names of topics, besides `topics`."""
+    """A regular expression for names of topics, in addition to `topics`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What several members read together."""
+    """The combined subscriptions of several members."""
 
     topics: frozenset[str]
     patterns: frozenset[str]
 
     @classmethod
     def of(cls, members: Iterable[Subscriber]) -> Self:
-        """Put together what each of them reads."""
+        """Combine the subscriptions of members."""
         many = list(members)
         return cls(
             frozenset(topic for member in many for topic in member.topics),
@@ -92,23 +92,23 @@ class MemberSubscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberPartitions:
-    """What a member has, as of its epoch."""
+    """The partitions of a member at its epoch."""
 
     epoch: int = JOINING_EPOCH
     previous_epoch: int = -1
-    """The one before: the answer with the new one may have been lost."""
+    """The epoch before: the response with the new one may have been lost."""
     progress: MemberState = MemberState.STABLE
     assigned: Held = NOTHING
     revoking: Held = NOTHING
-    """Not its own any more, but nobody else's before it has said so."""
+    """No longer assigned to it, but not available to others before it has given them up."""
 
     @property
     def held(self) -> Held:
-        """What nobody else may have."""
+        """The partitions that no other member may get."""
         return self.assigned | self.revoking
 
     def at_epoch(self, epoch: int) -> MemberPartitions:
-        """The same at another epoch."""
+        """Return the same partitions at another epoch."""
         if epoch == self.epoch:
             return self
         return replace(self, epoch=epoch, previous_epoch=self.epoch)
@@ -116,7 +116,7 @@ class MemberPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a member is to have, and of which epoch that is."""
+    """The target assignment of a member, and its epoch."""
 
     epoch: int
     partitions: Held
@@ -128,19 +128,24 @@ def reconcile(
     owned: Held | None,
     free: Callable[[tuple[bytes, int]], bool],
 ) -> MemberPartitions:
-    """One step towards the target.
+    """Take one step towards the target.
 
     Args:
-        holding: what the member has.
-        target: what it is to have.
-        owned: what it says that it owns; None if it does not say.
-        free: whether nobody holds a partition.
+        holding: the partitions of the member.
+        target: the partitions that it will have.
+        owned: the partitions that it says it owns; None if it does not say.
+        free: whether no member holds a partition.
     """
+    # Partition 0 moves from A to B (KIP-848):
+    # 1. The target epoch becomes 5. A's heartbeat: UNREVOKED, still at epoch 4, revoking {0}.
+    # 2. B's heartbeat: A holds 0, so B reaches epoch 5 without it, UNRELEASED.
+    # 3. A reports that it owns {} now: STABLE at epoch 5. 0 is free.
+    # 4. B's next heartbeat: it gets 0, STABLE. At no time do both own partition 0.
     match holding.progress:
         case MemberState.UNREVOKED if _still_owns(owned, holding.revoking):
             return holding
         case MemberState.UNREVOKED:
-            # It is done with what it was to give up: on to the next epoch, and the newest target.
+            # It has given up what it had to: continue with the newest target.
             return _next(holding, holding.epoch + 1, target, owned, free)
         case MemberState.STABLE if holding.epoch == target.epoch:
             return holding
@@ -175,7 +180,7 @@ def _next(
 
 
 def _still_owns(owned: Held | None, revoking: Iterable[tuple[bytes, int]]) -> bool:
-    """Who does not say what it owns may own it still."""
+    """Whether the member may still own any of them; it may if it does not say what it owns."""
     return owned is None or not owned.isdisjoint(revoking)
 
 
@@ -184,17 +189,17 @@ VALUE_VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class EpochChange:
-    """A group's epoch; None: the group is no more."""
+    """A group's epoch; None if the group is deleted."""
 
     group_id: str
     epoch: int | None
     fingerprint: int = 0
-    """Of the topics that its members read, as they were then."""
+    """A hash of the topics that its members read at that epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriberChange:
-    """What a member says of itself; None: it is gone."""
+    """A member's subscription; None if the member is removed."""
 
     group_id: str
     member_id: str
@@ -203,7 +208,7 @@ class SubscriberChange:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpochChange:
-    """The group epoch that the assignment was made for."""
+    """The group epoch that the target assignment was computed for."""
 
     group_id: str
     epoch: int | None
@@ -211,7 +216,7 @@ class TargetEpochChange:
 
 @dataclass(frozen=True, slots=True)
 class TargetChange:
-    """What a member is to have."""
+    """A member's target assignment."""
 
     group_id: str
     member_id: str
@@ -220,7 +225,7 @@ class TargetChange:
 
 @dataclass(frozen=True, slots=True)
 class HoldingChange:
-    """What a member has."""
+    """A member's current partitions."""
 
     group_id: str
     member_id: str
@@ -234,7 +239,7 @@ ConsumerChange: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one kind of change is written and read; its key has a version of its own."""
+    """How one kind of change is encoded; the version of its key identifies it."""
 
     key: type[Message]
     value: type[Message]
@@ -247,7 +252,7 @@ class _Kind:
 
 
 def encode_consumer_change(change: ConsumerChange) -> CoordinatorRecord:
-    """The record for one change."""
+    """Encode one change."""
     kind = _KINDS[type(change)]
     names = {field.name: getattr(change, field.name) for field in kind.key.__fields__}
     construct: Callable[..., Message] = kind.key
@@ -259,10 +264,10 @@ def encode_consumer_change(change: ConsumerChange) -> CoordinatorRecord:
 
 
 def decode_consumer_change(record: CoordinatorRecord) -> ConsumerChange | None:
-    """What a record says; None for a kind that is not one of these.
+    """Decode a record; None for a record of another kind.
 
     Raises:
-        CorruptData: it is cut short, or holds what is no state of a member.
+        CorruptData: it is cut off, or contains an unknown member state.
     """
     kind = _BY_KEY_VERSION.get(int.from_bytes(record.key[:2], signed=True))
     if kind is None:
@@ -273,7 +278,7 @@ def decode_consumer_change(record: CoordinatorRecord) -> ConsumerChange | None:
 
 
 def is_removal(change: ConsumerChange) -> bool:
-    """Whether it is the end of something."""
+    """Whether the change removes something."""
     return _KINDS[type(change)].to_value(change) is None
 
 
@@ -321,7 +326,7 @@ def _subscriber_change(
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         assignor=value.server_assignor,
         topics=tuple(value.subscribed_topic_names),
-        # Kafka keeps "" for a member that has never had an expression.
+        # Kafka stores "" for a member without an expression.
         pattern=value.subscribed_topic_regex or None,
     )
     return SubscriberChange(key.group_id, key.member_id, subscriber)
@@ -391,7 +396,7 @@ def _holding_change(
 
 
 def topic_partitions(held: Held) -> list[HeartbeatTopicPartitions]:
-    """Partitions as messages have them."""
+    """Return partitions as messages contain them."""
     return [
         HeartbeatTopicPartitions(topic_id=topic_id, partitions=numbers)
         for topic_id, numbers in by_topic_id(held).items()
@@ -399,12 +404,12 @@ def topic_partitions(held: Held) -> list[HeartbeatTopicPartitions]:
 
 
 def held_of(topics: Iterable[HeartbeatTopicPartitions] | Iterable[AssignedTopicPartition]) -> Held:
-    """Partitions out of a message."""
+    """Return the partitions in a message."""
     return frozenset((topic.topic_id, number) for topic in topics for number in topic.partitions)
 
 
 def by_topic_id(held: Held) -> dict[bytes, list[int]]:
-    """Sorted numbers by topic."""
+    """Return sorted partition numbers by topic id."""
     topics: dict[bytes, list[int]] = {}
     for topic_id, number in sorted(held):
         topics.setdefault(topic_id, []).append(number)

@@ -1,11 +1,10 @@
 """The records of `__consumer_offsets`, byte for byte as Kafka writes them.
 
 Two kinds, told apart by the version in front of the key: 0 and 1 are committed offsets, 2 is a
-group. Values carry a version of their own. We write what Kafka has written since 2.3 (group value
-3; offset value 1 for one with a time to expire at, else 3, or since 4.1 the 4 that names the topic
-by its id) and read every other one that the protocol's tables know, so that a partition of Kafka's
-can be read as it is. Keys of later versions are new kinds of groups: none of our business, and
-skipped.
+group. Values have a version of their own. This module writes what Kafka has written since 2.3
+(group value 3; offset value 1 with an expiry time, otherwise 3, or since 4.1 the version 4 that
+names the topic by id) and reads every other version, so that a partition of Kafka's can be read as
+it is. Keys of later versions are other kinds of groups, and are skipped.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION_OF_TOPICS = 4
-"""From this version on a position says of which topic it is."""
+"""From this version on, a committed offset names its topic by id."""
 EXPIRING_OFFSET_VALUE_VERSION = 1
 GROUP_VALUE_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """A group's position in one partition; None for forgotten."""
+    """A group's committed offset in one partition; None if it is deleted."""
 
     key: OffsetCommitKey
     value: OffsetCommitValue | None
@@ -41,14 +40,14 @@ class OffsetChange:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """A group as of its last completed rebalance; None for forgotten."""
+    """A group as of its last completed rebalance; None if it is deleted."""
 
     group_id: str
     value: GroupMetadataValue | None
 
 
 def encode_change(change: OffsetChange | GroupChange) -> CoordinatorRecord:
-    """The record for one change."""
+    """Encode one change."""
     if isinstance(change, OffsetChange):
         position = change.value
         return CoordinatorRecord(
@@ -63,10 +62,10 @@ def encode_change(change: OffsetChange | GroupChange) -> CoordinatorRecord:
 
 
 def decode_change(record: CoordinatorRecord) -> OffsetChange | GroupChange | None:
-    """What a record says; None for a kind that is not ours.
+    """Decode a record; None for a record of another kind.
 
     Raises:
-        CorruptData: it is cut short, or its value is of a version that is not known here.
+        CorruptData: it is cut off, or its value has an unknown version.
     """
     version = int.from_bytes(record.key[:2], signed=True)
     data = record.value
@@ -84,7 +83,7 @@ def decode_change(record: CoordinatorRecord) -> OffsetChange | GroupChange | Non
 
 
 def _version_of(position: OffsetCommitValue) -> int:
-    """The one that has room for what it says."""
+    """Return the oldest version that can hold the value's fields."""
     if position.expire_timestamp >= 0:
         return EXPIRING_OFFSET_VALUE_VERSION
     is_of_topic = position.topic_id != ZERO_UUID

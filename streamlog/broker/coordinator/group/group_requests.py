@@ -1,7 +1,8 @@
-"""GroupRequests: requests about groups, spread over the shards that hold them.
+"""GroupRequests: requests about groups, spread over the shards that own them.
 
-What changes a group goes to its shard and may wait there; what only looks is answered from as many
-shards as it asks about, at once, or for committed offsets when it is proven to be the last word.
+A request that changes a group goes to its shard and may wait there. A request that only reads is
+answered from all shards that it concerns, at once, or for committed offsets after proof that this
+broker still is the coordinator.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ if TYPE_CHECKING:
     from streamlog.protocol.schema import Message
 
 MANY_GROUPS_VERSION = 8
-"""From this OffsetFetch version on several groups are asked for at once (KIP-709)."""
+"""From this OffsetFetch version on, a request names several groups (KIP-709)."""
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8))
-"""Everything that can be done to a group, by the numbers of KIP-430: nothing is forbidden here."""
+"""All operations on a group, by the numbers of KIP-430; nothing is forbidden here."""
 
 GROUP_ID_NOT_FOUND_VERSION = 6
-"""From this DescribeGroups version on a group that is not there is an error (KIP-1043)."""
+"""From this DescribeGroups version on, a group that does not exist is an error (KIP-1043)."""
 
 GroupRequest: TypeAlias = (
     JoinGroupRequest
@@ -68,53 +69,56 @@ GroupRequest: TypeAlias = (
     | OffsetDeleteRequest
     | TxnOffsetCommitRequest
 )
-"""What goes to one group."""
+"""The requests to one group."""
 
 DEAD = "Dead"
-"""The state of a group that is not there."""
+"""The state of a group that does not exist."""
 REASON_CHARACTERS_MAX = 255
-"""Of what a member says why it joins or leaves, in a line of the log."""
+"""Logged characters of the reason that a member gives for joining or leaving."""
 
 _logger = repeated.logger(__name__)
 
 
 class GroupRequestContext(Protocol):
-    """Who asks, and in which version."""
+    """The caller of a request, and its version."""
 
     @property
     def version(self) -> int:
-        """Of the request."""
+        """The version of the request."""
         ...
 
     @property
     def client_id(self) -> str | None:
-        """What the client calls itself."""
+        """The client's id."""
         ...
 
     @property
     def connection(self) -> int:
-        """By which it came: later ones have higher numbers; 0 for none."""
+        """The number of its connection: later ones have higher numbers; 0 if there is none."""
         ...
 
     @property
     def client_host(self) -> str:
-        """Where it is."""
+        """The client's host."""
         ...
 
 
 Answer: TypeAlias = "Message | asyncio.Future[Message]"
 Handlers: TypeAlias = "dict[Any, Callable[[Any, GroupRequestContext], Answer]]"
-"""Who answers which request, for a broker's table."""
+"""Handlers by request type."""
 
 
 class GroupRequests:
-    """Everything a client can ask about groups."""
+    """All requests of clients about groups."""
 
     def __init__(self, runtime: CoordinatorRuntime) -> None:
         self._runtime = runtime
 
     def handlers(self, on_deadline: Callable[[], None]) -> Handlers:
-        """Who answers what; told when something may be due earlier."""
+        """Return the handlers.
+
+        `on_deadline` is called when a deadline may be earlier than before.
+        """
 
         def begin(request: GroupRequest, at: GroupRequestContext) -> Answer:
             answer = self.begin(
@@ -151,7 +155,7 @@ class GroupRequests:
     def begin(
         self, request: GroupRequest, *, version: int, client_id: str, client_host: str
     ) -> Message | asyncio.Future[Message]:
-        """Hand a request to its group: the answer, or where it will be."""
+        """Pass a request to its group; return the response, or a future of it."""
         _log_reasons(request)
         return self._runtime.begin(
             request.group_id,
@@ -166,7 +170,7 @@ class GroupRequests:
         return self._runtime.partition_of(group_id)
 
     def positions(self, request: OffsetFetchRequest, version: int) -> Answer:
-        """Committed offsets, once they are: nobody is told what may be lost, or is old."""
+        """Fetch committed offsets, once they are committed and proven to be current."""
         if version < MANY_GROUPS_VERSION:
             return self._look(request.group_id, request, version, fetch_group_offsets)
         told = partial(fetch_offsets, version=version)
@@ -188,7 +192,10 @@ class GroupRequests:
     def delete(
         self, request: DeleteGroupsRequest, *, client_id: str, client_host: str
     ) -> Message | asyncio.Future[Message]:
-        """Delete groups, each where it is; the answer comes when all of them are gone for good."""
+        """Delete groups, each in its shard.
+
+        The response comes when all tombstones are committed.
+        """
         answers = [
             self._runtime.begin(
                 name,
@@ -202,12 +209,12 @@ class GroupRequests:
         return gather_answers(answers, _deletions)
 
     def describe(self, request: DescribeGroupsRequest, version: int) -> DescribeGroupsResponse:
-        """Groups with their members."""
+        """Describe groups of the classic protocol."""
         described = [self._described(name) for name in request.groups]
         for group in described:
             if group.group_state == DEAD and version >= GROUP_ID_NOT_FOUND_VERSION:
                 group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                group.error_message = f"there is no group {group.group_id!r}"
+                group.error_message = f"group {group.group_id!r} does not exist"
         if request.include_authorized_operations:
             for group in described:
                 group.authorized_operations = GROUP_OPERATIONS
@@ -222,7 +229,7 @@ class GroupRequests:
     def describe_consumers(
         self, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
-        """Groups whose coordinator assigns, with their members."""
+        """Describe groups of the consumer protocol."""
         described = [self._consumers_described(name) for name in request.group_ids]
         if request.include_authorized_operations:
             for group in described:
@@ -238,7 +245,7 @@ class GroupRequests:
             )
 
     def listed(self, request: ListGroupsRequest) -> ListGroupsResponse:
-        """All groups, or those in the states and of the types asked for, in any case of letters."""
+        """List groups, optionally by state and type, without regard to case."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         try:
@@ -260,7 +267,7 @@ def gather_answers(
     answers: Sequence[Message | asyncio.Future[Message]],
     merge: Callable[[Sequence[Message]], Message],
 ) -> Message | asyncio.Future[Message]:
-    """One answer out of several, now or when the last of them is there."""
+    """Merge several responses into one, now or when the last of them is available."""
     waiting = [answer for answer in answers if isinstance(answer, asyncio.Future)]
     if not waiting:
         return merge([answer for answer in answers if not isinstance(answer, asyncio.Future)])
@@ -292,7 +299,7 @@ def _deletions(answers: Sequence[Message]) -> DeleteGroupsResponse:
 
 
 def _log_reasons(request: GroupRequest) -> None:
-    """Why members come and go, as they say themselves (KIP-800)."""
+    """Log why members join and leave (KIP-800)."""
     match request:
         case JoinGroupRequest(reason=str(reason)) if reason:
             told = [(request.member_id or "a new member", "joins", reason)]

@@ -1,12 +1,12 @@
 """CoordinatorRuntime: runs the group coordinator on `__consumer_offsets`.
 
-For each partition of that topic one `Shard`: append what it decides as one batch, replay it,
-then send the answers, once what they rest on is committed (`serve_health`); on becoming the
-partition's leader replay everything from the beginning (`led_shards`). If the append fails nothing
-is replayed, and whoever was to be answered is refused, so no client takes for granted what is not
-in the log.
+Each partition of that topic is one `Shard`. The runtime appends what the shard decides as one
+batch, replays it, and sends the responses once the records are committed (`pending_requests`). When
+this broker becomes the leader of a partition, it first replays all of it (`led_shards`). If an
+append fails, nothing is replayed and the requests get an error, so no client relies on anything
+that is not in the log.
 
-This is the thin edge of the groups: it has the clock, and draws the names of members.
+This is the shell of the groups: it has the clock, and generates member ids.
 """
 
 from __future__ import annotations
@@ -44,18 +44,21 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_PARTITIONS = 4
-"""Of a new offsets topic, for good: a group belongs to a partition by its name. Kafka's 50 are
-for spreading groups over a cluster; on one node each is one more directory to open."""
+"""The partitions of a new offsets topic.
+
+The number never changes, because a group's name decides its partition. Kafka's 50 spread groups
+over a cluster; on one node each is one more directory to open.
+"""
 OFFSETS_CONFIGS: Mapping[str, str] = {
     "cleanup.policy": "compact",
     "segment.bytes": str(100 * 1024 * 1024),
     "max.message.bytes": str(16 * 1024 * 1024),
 }
-"""A group of `MEMBERS_MAX` members has to fit into one message."""
+"""A group of the largest size has to fit into one message."""
 NOTHING = offset_tombstone("", "", -1)
-"""A record that says nothing to any reader of such a log: nobody has ever committed that."""
+"""A record without meaning to any reader: no group commits under an empty name."""
 CLIENT_ID_CHARACTERS_MAX = 255
-"""Of a client's id that go into its member's name."""
+"""Characters of a client id that its member id begins with."""
 
 _log = repeated.logger(__name__)
 
@@ -71,7 +74,7 @@ class CoordinatorRuntime:
         clock: Clock,
         overrides: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """`overrides` are the settings that a group has of its own."""
+        """`overrides` returns the settings of a single group."""
         self._config = config
         self._clock = clock
         self._shards: LedShards[GroupCoordinator] = LedShards(
@@ -84,28 +87,28 @@ class CoordinatorRuntime:
         self._proofs = Proofs(self._answering, NOTHING, self._instant)
 
     def configure(self, config: GroupConfig) -> None:
-        """Go on with other settings; delays that have begun stay as they are."""
+        """Use other settings; delays that have begun do not change."""
         self._config = config
         for led in self._shards:
             led.shard.configure(config)
 
-    # ---- loading ----
+    # Loading.
 
     def lead(self, index: int) -> None:
-        """Serve the groups of a partition, once all of it has been replayed: `tick` goes on.
+        """Serve the groups of a partition once `tick` has replayed all of it.
 
         Raises:
-            CorruptData: a record is not what it claims to be.
+            CorruptData: a record is malformed.
         """
         self._shards.lead(index)
 
     def load(self) -> None:
-        """Go on while anything that is led can be replayed. Raises what `lead` raises."""
+        """Load as long as something can be replayed. Raises what `lead` raises."""
         while self._shards.can_load:
             self._shards.load_on()
 
     def resign(self, index: int) -> None:
-        """Another broker coordinates the groups of a partition from now on."""
+        """Stop serving the groups of a partition, because another broker leads it."""
         self._shards.resign(index)
         self._answering.resign(index)
         self._proofs.resign(index)
@@ -124,12 +127,12 @@ class CoordinatorRuntime:
             else:
                 shard.replay(stored, now_ms=now_ms)
 
-    # ---- requests ----
+    # Requests.
 
     def begin(
         self, group_id: str, request: Message, *, version: int, client_id: str, client_host: str
     ) -> Message | asyncio.Future[Message]:
-        """Hand a request to its group: the answer, or where it will be once others have come."""
+        """Pass a request to its group; return the response, or a future of it."""
         try:
             led = self._shards.of(group_id)
         except LogError as error:
@@ -152,7 +155,7 @@ class CoordinatorRuntime:
         version: int,
         told: Callable[[GroupCoordinator], Message],
     ) -> Message | asyncio.Future[Message]:
-        """What is known of a group now, when it is proven that nobody knows better."""
+        """Read the state of a group; the response waits for proof that it is current (`Proofs`)."""
         try:
             led = self._shards.of(group_id)
         except LogError as error:
@@ -162,56 +165,56 @@ class CoordinatorRuntime:
         return answer.result() if answer.done() else answer
 
     def groups_of(self, group_id: str) -> GroupCoordinator:
-        """The shard to ask about a group.
+        """Return the shard of a group.
 
         Raises:
-            LogError: with the code that the one who asks is to be told, there is none here (yet).
+            LogError: with the error code for the client, the shard is not here, or not loaded yet.
         """
         return self._shards.of(group_id).shard
 
     def shards(self) -> list[GroupCoordinator]:
-        """All shards that answer here.
+        """Return all shards of this broker.
 
         Raises:
-            LogError: COORDINATOR_LOAD_IN_PROGRESS, there will be more.
+            LogError: COORDINATOR_LOAD_IN_PROGRESS, some shards are not loaded yet.
         """
         if self._shards.is_loading:
-            raise error_for(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not all groups are known yet")
+            raise error_for(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not all groups are loaded yet")
         return [led.shard for led in self._shards]
 
     def partition_of(self, group_id: str) -> tuple[str, int]:
-        """Topic and number of the partition that holds the offsets of a group.
+        """Return topic and number of the partition that holds the offsets of a group.
 
         Raises:
-            LogError: COORDINATOR_NOT_AVAILABLE, the topic is not there yet.
+            LogError: COORDINATOR_NOT_AVAILABLE, the topic does not exist yet.
         """
         return OFFSETS_TOPIC, self._shards.index_of(group_id)
 
     def check_marker(self, index: int) -> None:
-        """Whether a marker in a partition of the offsets topic can be taken into account now.
+        """Check that a marker in a partition of the offsets topic can be applied now.
 
         Raises:
-            LogError: COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR, it can't.
+            LogError: COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
         """
         self._shards.at(index)
 
     def on_marker(self, index: int, producer_id: int, *, committed: bool) -> None:
-        """A producer's transaction has ended in a partition of the offsets topic."""
+        """Apply the end of a producer's transaction in a partition of the offsets topic."""
         self._shards.at(index).shard.end_transaction(producer_id, committed=committed)
 
     def on_deletion(self) -> None:
-        """A topic was deleted: the next `tick` forgets all positions in it."""
+        """Note that a topic was deleted: the next `tick` deletes its committed offsets."""
         for led in self._shards:
             led.shard.on_deletion(self._clock.now_ms())
 
     def stop(self, reason: StreamlogError) -> None:
-        """Nobody will be answered any more."""
+        """Fail all requests that have no response yet."""
         self._answering.stop(reason)
 
-    # ---- time ----
+    # Time.
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Load a slice, run deadlines that have passed, and time out responses."""
         self._shards.load_on()
         at = self._instant()
         for led in self._shards:
@@ -221,24 +224,24 @@ class CoordinatorRuntime:
         self._answering.tick(at.now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
+        """When `tick` has something to do; None for never."""
         deadlines = [led.shard.next_deadline_ms() for led in self._shards]
         deadlines.append(self._shards.next_deadline_ms(self._clock.now_ms()))
         deadlines.append(self._answering.next_deadline_ms())
         return min((d for d in deadlines if d is not None), default=None)
 
-    # ---- outcomes ----
+    # Outcomes.
 
     def _deliver(self, led: Led[GroupCoordinator], outcome: ShardOutcome) -> None:
-        """Append, replay and answer, now or later.
+        """Append and replay an outcome, and answer, now or when the records are committed.
 
-        An answer that rests on what was appended before it waits for that, too.
+        A response may also rest on records appended before, so it waits for those too.
         """
         answers = self._apply(led, outcome)
         self._answering.give(led.log, answers, self._clock.now_ms())
 
     def _apply(self, led: Led[GroupCoordinator], outcome: ShardOutcome) -> tuple[Answer, ...]:
-        """Append and replay; what may be said then."""
+        """Append and replay an outcome; return the answers that may be sent then."""
         if not outcome.records:
             return outcome.answers
         at = self._instant()
@@ -253,7 +256,7 @@ class CoordinatorRuntime:
             led.log.check_insync()
             led.log.append(batch, now_ms=at.now_ms, origin=AppendOrigin.COORDINATOR)
         except StreamlogError as error:
-            _log.error("%s-%d: nothing was kept: %s", OFFSETS_TOPIC, led.index, error)
+            _log.error("%s-%d: records could not be appended: %s", OFFSETS_TOPIC, led.index, error)
             code = _code(error, fenced=outcome.producer is not None)
             self._answering.refuse([answer.ticket for answer in outcome.answers], code)
             return ()
@@ -269,7 +272,7 @@ class CoordinatorRuntime:
 
 
 def _code(error: StreamlogError, *, fenced: bool) -> ErrorCode:
-    """Whether to come back, and where; not if the log has refused the producer."""
+    """Return the error code for a failed append; fencing of a producer is passed on."""
     if fenced and isinstance(error, LogError) and error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return coordinator_error(error)

@@ -1,9 +1,9 @@
-"""TopicPattern: a regular expression that a client has sent, for the names of topics.
+"""TopicPattern: a client's regular expression for names of topics.
 
-Pure, and linear in the name whatever the expression, as RE2 is (Kafka's choice, KIP-848): an
-expression becomes a machine whose states are followed all at once, and every set of states that
-was met is remembered. So no client can make the broker search for ever. RE2's syntax but for
-what has no use in names of topics (Unicode classes, word boundaries); the whole name has to
+Matching is linear in the length of the name for every expression, as in RE2 (Kafka's choice,
+KIP-848): an expression becomes a state machine whose states are followed simultaneously, and every
+set of states is cached. So no client can make the broker search without end. The syntax is RE2's,
+without what is useless in names of topics (Unicode classes, word boundaries); the whole name has to
 match. Look-around and back references do not exist in RE2 either.
 """
 
@@ -16,16 +16,16 @@ from typing import TypeAlias
 from streamlog.errors import ConfigError
 
 CHARACTERS_MAX = 1_000
-"""Of one expression."""
+"""Characters of one expression."""
 STATES_MAX = 1_000
-"""Of one machine, repetitions written out."""
+"""States of one machine, with repetitions expanded."""
 REPEAT_MAX = 1_000
 DEPTH_MAX = 50
-"""Of brackets in brackets."""
+"""Nested brackets."""
 REMEMBERED_MAX = 5_000
-"""Transitions and names: then they are found anew."""
+"""Cached transitions and names; when the cache is full, it is cleared."""
 NAMES = frozenset(string.ascii_letters + string.digits + "._-")
-"""Every character that a topic's name can have."""
+"""All characters that names of topics can contain."""
 _WORD = frozenset(string.ascii_letters + string.digits + "_") & NAMES
 _CLASSES = {
     "d": frozenset(string.digits),
@@ -52,18 +52,18 @@ States: TypeAlias = frozenset[int]
 
 @dataclass(slots=True)
 class _State:
-    """Takes a character of `is_assignable` to `then`; without, goes to all of `free` at once."""
+    """Goes to `then` on a character of `takes`; goes to all of `free` without a character."""
 
     takes: frozenset[str] = frozenset()
     then: int = -1
     free: list[int] = field(default_factory=list)
     where: str = ""
-    """`free` holds only at the begin or the end of the name."""
+    """If set, `free` applies only at the beginning or the end of the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A piece of the machine: where it begins, and the state in which it ends."""
+    """A part of the machine: its first and its last state."""
 
     first: int
     last: int
@@ -73,10 +73,10 @@ class TopicPattern:
     """A parsed expression."""
 
     def __init__(self, text: str) -> None:
-        """Parse it.
+        """Parse an expression.
 
         Raises:
-            ConfigError: it is not one, or it is too large.
+            ConfigError: the expression is malformed or too large.
         """
         parser = _Parser(text)
         self.text = text
@@ -86,7 +86,7 @@ class TopicPattern:
         self._known: dict[str, bool] = {}
 
     def matches(self, name: str) -> bool:
-        """Whether it describes all of `name`."""
+        """Whether the expression matches all of `name`."""
         known = self._known.get(name)
         if known is None:
             if len(self._known) >= REMEMBERED_MAX:
@@ -96,6 +96,7 @@ class TopicPattern:
 
     def _run(self, name: str) -> bool:
         at = self._reach({self._whole.first}, begin=True, end=not name)
+        # The last character is cached under its own key: only there can `$` match.
         for position, character in enumerate(name):
             is_last = position == len(name) - 1
             step = (at, character if not is_last else character + "$")
@@ -112,7 +113,7 @@ class TopicPattern:
         return self._whole.last in at
 
     def _reach(self, states: set[int], *, begin: bool, end: bool) -> States:
-        """These states and all that can be reached without a character."""
+        """Return these states and all that are reachable without a character."""
         reached: set[int] = set()
         todo = list(states)
         while todo:
@@ -127,7 +128,7 @@ class TopicPattern:
 
 
 class _Parser:
-    """Reads an expression into states: alternatives of sequences of repeated atoms."""
+    """Parses an expression into states: alternatives of sequences of repeated atoms."""
 
     def __init__(self, text: str) -> None:
         self.states: list[_State] = []
@@ -137,13 +138,14 @@ class _Parser:
         self._folded = False
         if len(text) > CHARACTERS_MAX:
             raise ConfigError(
-                f"a regular expression of {len(text)} characters: {CHARACTERS_MAX} are allowed"
+                f"a regular expression has {len(text)} characters: at most {CHARACTERS_MAX} are"
+                " allowed"
             )
 
     def parse(self) -> _Part:
         whole = self._alternatives()
         if self._at < len(self._text):
-            raise self._wrong("a closing bracket that nothing has opened")
+            raise self._wrong("a closing bracket has no opening bracket")
         return whole
 
     def _wrong(self, what: str) -> ConfigError:
@@ -192,19 +194,21 @@ class _Parser:
             return part
         least, most = bounds
         after = self._at
+        # An atom is expanded once per required repetition, and once per optional one; the text is
+        # parsed again for each copy, so that every copy has its own states.
         first = last = self._new()
         for count in range(max(least, 1) if most is None else most):
             copy = part if count == 0 else self._again(begin, end)
             self.states[last].free.append(copy.first)
             if count >= least:
-                # This one and the following may be left out.
+                # This copy and those after it are optional.
                 self.states[last].free.append(copy.last)
             last = copy.last
             if most is None and count == max(least, 1) - 1:
                 self.states[copy.last].free.append(copy.first)
         self._at = after
         if most is None:
-            # Whoever goes round again must not bring along what follows.
+            # A new last state: a loop must not take along the transitions that are added behind it.
             final = self._new()
             self.states[last].free.append(final)
             last = final
@@ -213,14 +217,14 @@ class _Parser:
         return _Part(first, last)
 
     def _again(self, begin: int, end: int) -> _Part:
-        """The same atom once more."""
+        """Parse the same atom once more."""
         self._at = begin
         part = self._atom()
         self._at = end
         return part
 
     def _bounds(self) -> tuple[int, int | None] | None:
-        """How often the atom before is repeated; None for once."""
+        """Return how often the atom before is repeated; None for once."""
         simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}
         bounds: tuple[int, int | None] | None = simple.get(self._peek())
         if bounds is not None:
@@ -228,14 +232,14 @@ class _Parser:
         elif self._peek() == "{":
             bounds = self._counted()
         if bounds is not None:
-            self._take("?")  # Lazy or not, the same names match.
+            self._take("?")  # Laziness makes no difference to what matches.
         return bounds
 
     def _counted(self) -> tuple[int, int | None]:
         body, closing, _ = self._text[self._at + 1 :].partition("}")
         least, comma, most = body.partition(",")
         if not closing or not least.isdecimal() or not (most.isdecimal() or not most):
-            raise self._wrong("a repetition is {n}, {n,} or {n,m}")
+            raise self._wrong("a repetition must be {n}, {n,} or {n,m}")
         bounds = (int(least), int(most) if most else None if comma else int(least))
         if max(bounds[0], bounds[1] or 0) > REPEAT_MAX:
             raise self._wrong(f"a repetition of more than {REPEAT_MAX}")
@@ -321,7 +325,7 @@ class _Parser:
         if character in _CONTROLS:
             return frozenset(_CONTROLS[character])
         if not character or character.isalnum():
-            raise self._wrong(f"\\{character} means nothing here")
+            raise self._wrong(f"\\{character} is not a known escape")
         return frozenset(character)
 
     def _class(self) -> frozenset[str]:
@@ -341,7 +345,7 @@ class _Parser:
         if self._text.startswith("[:", self._at):
             name, closing, _ = self._text[self._at + 2 :].partition(":]")
             if not closing or name not in _POSIX:
-                raise self._wrong(f"there is no class of characters {name[:20]!r}")
+                raise self._wrong(f"unknown class of characters {name[:20]!r}")
             self._at += len(name) + 4
             return _POSIX[name]
         low = self._class_character()

@@ -1,8 +1,8 @@
-"""MarkerWriting: brings markers to the partitions that they end a transaction in.
+"""MarkerWriter: brings transaction markers to the partitions of ended transactions.
 
-The thin edge of `markers`: what this broker leads is written here, offsets of groups included; what
-others lead goes to them by WriteTxnMarkers (KIP-98), all that is due for one broker in one request.
-Either way a marker is done once it is committed.
+This is the shell of `MarkerQueue`. Markers for partitions that this broker leads are written here,
+including those with offsets of groups; others go to their leaders by WriteTxnMarkers (KIP-98), all
+for one broker in one request. In both cases a marker is done once it is committed.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 Call = Callable[[int, "Message", int], Awaitable["Message"]]
-"""Asks another broker, by number, and waits for so many ms. Raises StreamlogError."""
+"""Sends a request to another broker, by id, with a time-out in ms. Raises StreamlogError."""
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
-"""Runs something for as long as the broker does."""
+"""Runs a coroutine for as long as the broker runs."""
 
 REQUEST_TIMEOUT_MS = 15_000
-"""More than a leader waits for its followers, so that it can say that they were too slow."""
+"""Longer than a leader waits for its followers, so that it can report that they were slow."""
 
 _log = repeated.logger(__name__)
 
 
 class MarkerWriter:
-    """The markers of one broker, as a coordinator and as a leader."""
+    """Writes the markers of one broker, as a coordinator and as a leader."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class MarkerWriter:
         clock: Clock,
         on_done: Callable[[MarkerJob], None],
     ) -> None:
-        """`on_done` is told of transactions all of whose markers are committed."""
+        """`on_done` receives the jobs whose markers are all committed."""
         self._partitions = partitions
         self._groups = groups
         self._node_id = node_id
@@ -72,51 +72,51 @@ class MarkerWriter:
         self._clock = clock
         self._on_done = on_done
         self.on_marker: Callable[[Place, int], None] = lambda _place, _producer_id: None
-        """Told of each marker before it is written here: the place, and whose transaction ends."""
+        """Called with the partition and producer id of each marker that is written here."""
         self._queue = MarkerQueue()
         self._outbox: dict[int, list[Try]] = {}
         self._others: tuple[Call, Spawn] | None = None
         self._is_telling = False
 
     def begin(self, call: Call, spawn: Spawn) -> None:
-        """Other brokers can be asked from now on."""
+        """Begin to send markers to other brokers."""
         self._others = call, spawn
 
     def add(self, jobs: Iterable[MarkerJob]) -> None:
-        """See to these transactions."""
+        """Write the markers of these transactions."""
         for job in jobs:
             self._queue.add(job, self._clock.now_ms())
         self.tick()
 
     def forget(self, index: int) -> None:
-        """The coordinator of a partition is another broker, which sees to its transactions."""
+        """Drop the jobs of a partition whose coordinator is another broker now."""
         self._queue.forget(index)
 
     def tick(self) -> None:
-        """Try what is due."""
+        """Write the markers that are due."""
         for each in self._queue.take(self._leader_of, self._clock.now_ms()):
             if each.node_id == self._node_id:
                 self._write_here(each)
                 continue
             if not self._outbox:
-                # What else is decided in this turn of the loop goes with the same requests.
+                # Markers decided in the same iteration of the loop share the requests.
                 asyncio.get_running_loop().call_soon(self._send)
             self._outbox.setdefault(each.node_id, []).append(each)
         self._tell()
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
+        """When `tick` has something to do; None for never."""
         return self._queue.next_deadline_ms()
 
-    # ---- what is led here ----
+    # Partitions led here.
 
     def write(self, place: Place, producer: tuple[int, int], marker: Marker) -> Partition:
-        """End a producer's transaction in one partition.
+        """Write the marker that ends a producer's transaction in one partition.
 
         Raises:
-            UnknownTopicOrPartition: it is gone.
-            LogError: a newer instance of the producer, or a newer coordinator, has taken over;
-                another broker leads it; too few replicas are in sync.
+            UnknownTopicOrPartition: the partition is gone.
+            LogError: a newer instance of the producer or a newer coordinator has written already;
+                another broker leads the partition; too few replicas are in sync.
             LogDirectoryError: the disk refused.
         """
         topic, index = place
@@ -140,7 +140,7 @@ class MarkerWriter:
                 partition = self.write(place, producer, marker)
             except StreamlogError as error:
                 if not isinstance(error, LogError):
-                    _log.error("%s-%d: a marker is written later: %s", *place, error)
+                    _log.error("%s-%d: a transaction marker is postponed: %s", *place, error)
                 self._on_refused(trial.number, place, error)
                 continue
             end_offset = partition.log.log_end_offset
@@ -162,7 +162,7 @@ class MarkerWriter:
         code = error.code if isinstance(error, LogError) else ErrorCode.KAFKA_STORAGE_ERROR
         self._note(number, place, code)
 
-    # ---- what others lead ----
+    # Partitions led by others.
 
     def _send(self) -> None:
         outbox, self._outbox = self._outbox, {}
@@ -180,7 +180,7 @@ class MarkerWriter:
         try:
             response = await call(node_id, request, REQUEST_TIMEOUT_MS)
         except StreamlogError as error:
-            _log.info("broker %d gets its transaction markers later: %s", node_id, error)
+            _log.info("transaction markers for broker %d are postponed: %s", node_id, error)
             response = WriteTxnMarkersResponse()
         self._on_response(tries, response)
 
@@ -198,11 +198,12 @@ class MarkerWriter:
 
     def _note(self, number: int, place: Place, code: int) -> None:
         if code in NEEDLESS:
-            _log.warning("%s-%d: no marker is needed: %s", *place, ErrorCode(code).name)
+            _log.warning("%s-%d: no transaction marker is needed: %s", *place, ErrorCode(code).name)
         self._queue.on_code(number, place, code, self._clock.now_ms())
 
     def _tell(self) -> None:
-        """Tell of what is done; what that leads to may be done at once as well."""
+        """Report completed jobs; a report may complete further ones."""
+        # `on_done` appends, which may complete another job and call this method again.
         if self._is_telling:
             return
         self._is_telling = True
@@ -231,7 +232,7 @@ def _marker(trial: Try) -> WritableTxnMarker:
 
 
 def _codes(response: WriteTxnMarkersResponse) -> dict[tuple[int, Place], int]:
-    """What has become of each marker, by producer and place."""
+    """Return the result of each marker, by producer id and partition."""
     return {
         (each.producer_id, (topic.name, partition.partition_index)): partition.error_code
         for each in response.markers

@@ -1,12 +1,13 @@
-"""Verification: whether a transaction has got as far as a partition, before records of it do.
+"""PartitionVerification: checks that a partition is in a transaction before records reach it.
 
-What is written to a partition in no transaction that a coordinator knows of would be ended by
-nobody, and would hold its readers up for ever (KIP-890, part 1). Where the coordinator is this
-broker it is asked on the spot, for every batch. Where it is another one that is asked before the
-first batch of a transaction in a partition (AddPartitionsToTxn, verify only), and the request
-waits; requests of the same transactional id that come meanwhile wait behind it, others do not.
-Rule of the file: a marker that comes while a question is under way ends what was asked about. The
-answer is about the past then, and nothing is written by it.
+Records of a transaction that its coordinator does not know would never be ended, and would hold up
+readers of committed records for ever (KIP-890, part 1). If this broker is the coordinator, it is
+asked for every batch. Another coordinator is asked before the first batch of a transaction in a
+partition (AddPartitionsToTxn with `verify_only`), and the request waits; later requests of the same
+transactional id wait behind it, others do not.
+
+Rule of the file: a marker that arrives during a question ends what was asked about. The response is
+then about the past, and nothing is written because of it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partition, Partitions
 
 TIMEOUT_MS = 5_000
-"""How long a coordinator may take; who has sent the records tries again then."""
+"""How long a coordinator may take; then the sender of the records tries again."""
 PASSING = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -49,11 +50,11 @@ PASSING = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""It can't be said now. Clients do not expect these from Produce, and try this one again (Kafka's
-choice): NOT_ENOUGH_REPLICAS."""
+"""The result is unknown now. Producers do not expect these codes from Produce, but they retry
+NOT_ENOUGH_REPLICAS, which is Kafka's choice too."""
 
 Producer = tuple[int, int]
-"""Producer id and epoch."""
+"""Producer id and producer epoch."""
 Reply: TypeAlias = "Message | asyncio.Future[Message] | None"
 T = TypeVar("T", bound=Reply)
 Handler = Callable[[Any, Any], Any]
@@ -63,7 +64,7 @@ _log = repeated.logger(__name__)
 
 @dataclass(slots=True)
 class _Guard:
-    """A question about a producer in a partition, and its answer."""
+    """A question about a producer in a partition, and the response."""
 
     producer: Producer
     leader_epoch: int
@@ -71,7 +72,7 @@ class _Guard:
 
 
 class PartitionVerification:
-    """Asks coordinators about transactions, for one broker that leads partitions."""
+    """Asks coordinators about transactions, for the partitions that this broker leads."""
 
     def __init__(
         self,
@@ -88,20 +89,21 @@ class PartitionVerification:
         self._others: tuple[Call, Spawn] | None = None
         self._guards: dict[tuple[Place, int], _Guard] = {}
         self._last: dict[str, asyncio.Event] = {}
-        """By transactional id: set when the last request of it has been taken up."""
+        """By transactional id: set when its last request has been processed."""
         transactions.markers.on_marker = self._on_marker
 
     def begin(self, call: Call, spawn: Spawn) -> None:
-        """Other brokers can be asked from now on."""
+        """Begin to ask other brokers."""
         self._others = call, spawn
 
     def before(self, handlers: Mapping[Any, Handler]) -> dict[Any, Handler]:
-        """The same handlers, that of Produce called once it is known what `check` needs."""
+        """Return the handlers with a Produce that is called after its transaction is verified."""
         produce = handlers[ProduceRequest]
 
         def begin(request: ProduceRequest, context: Any) -> Any:  # noqa: ANN401 - as the handler's
             name = request.transactional_id
-            # Who wants no answer can't wait for one either, and is refused.
+            # Without acks the client waits for no response: it can't wait for a verification
+            # either, and `check` refuses its batch.
             if name is None or request.acks == 0:
                 return produce(request, context)
             producer, places = _written(request)
@@ -115,10 +117,12 @@ class PartitionVerification:
     def verified(
         self, name: str, producer: Producer, places: list[Place], go_on: Callable[[], T]
     ) -> T | asyncio.Future[Message]:
-        """What `go_on` comes to, in which `check` knows about these places."""
+        """Call `go_on` once `check` knows about these partitions; return its result."""
         if self._others is None or self._may_go_on(name, producer, places):
             return go_on()
         before, (_, spawn) = self._last.get(name), self._others
+        # Requests of one transactional id stay in order: batches of a producer that overtook each
+        # other would be out of sequence.
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         done = self._last[name] = asyncio.Event()
 
@@ -144,7 +148,7 @@ class PartitionVerification:
         return answer
 
     def check(self, name: str, producer: Producer, place: Place) -> None:
-        """Whether a producer may write to a partition in its transaction now.
+        """Check that a producer may write to a partition in its transaction now.
 
         Raises:
             LogError: it may not; `code` says why.
@@ -153,40 +157,41 @@ class PartitionVerification:
         if code in PASSING:
             raise error_for(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{place[0]}-{place[1]}: the coordinator of {name!r} can't say now whether it is"
-                f" in the transaction: {ErrorCode(code).name}",
+                f"{place[0]}-{place[1]}: the coordinator of {name!r} can't verify the transaction"
+                f" now: {ErrorCode(code).name}",
             )
         if code != ErrorCode.NONE:
             raise error_for(
                 code,
-                f"{place[0]}-{place[1]} is in no open transaction of {name!r} and"
+                f"{place[0]}-{place[1]} is not part of an open transaction of {name!r} and"
                 f" producer {producer[0]} with epoch {producer[1]}",
             )
 
     def code_of(self, name: str, producer: Producer, place: Place) -> ErrorCode:
-        """The same as a code, as far as is known here."""
+        """Return the result of the check as an error code."""
         if self._is_here(name):
             return self._transactions.verify(name, producer, place)
         try:
             partition = self._partitions.get(*place)
         except LogError as error:
             return ErrorCode(error.code)
+        # Verified by what is in the log: an open transaction of this producer, in this epoch.
         if partition.log.producers.has_begun(*producer):
             return ErrorCode.NONE
         guard = self._guards.get((place, producer[0]))
         if guard is None or guard.producer != producer:
             return ErrorCode.INVALID_TXN_STATE
         if guard.leader_epoch != partition.log.epochs.current:
-            return ErrorCode.NETWORK_EXCEPTION  # What another leader has written is not known.
+            return ErrorCode.NETWORK_EXCEPTION  # A leader in between may have written a marker.
         return ErrorCode(guard.code)
 
     def _may_go_on(self, name: str, producer: Producer, places: list[Place]) -> bool:
-        """Whether a request need not wait for anything."""
+        """Whether a request need not wait."""
         is_next = name not in self._last
         return self._others is None or (is_next and not self._unknown(name, producer, places))
 
     def _is_here(self, name: str) -> bool:
-        """Whether this broker is asked about a transactional id, or nobody is yet."""
+        """Whether this broker is the coordinator, or there is none yet."""
         return self._coordinator_of(name) in (None, self._node_id)
 
     def _coordinator_of(self, name: str) -> int | None:
@@ -196,7 +201,7 @@ class PartitionVerification:
     def _unknown(
         self, name: str, producer: Producer, places: list[Place]
     ) -> list[tuple[Place, Partition]]:
-        """Where the producer has not begun yet, so that its coordinator has to be asked."""
+        """Return the partitions in which the producer has no open transaction in the log."""
         if self._is_here(name):
             return []
         found = []
@@ -204,7 +209,7 @@ class PartitionVerification:
             try:
                 partition = self._partitions.get(*place)
             except LogError:
-                continue  # Whoever writes there is refused for that.
+                continue  # The append is refused for this reason.
             if not partition.log.producers.has_begun(*producer):
                 found.append((place, partition))
         return found
@@ -212,7 +217,7 @@ class PartitionVerification:
     async def _ask(
         self, name: str, producer: Producer, places: list[Place]
     ) -> dict[tuple[Place, int], _Guard]:
-        """Ask the coordinator about what is unknown by now."""
+        """Ask the coordinator about partitions that are unknown."""
         guards = {
             (place, producer[0]): _Guard(producer, partition.log.epochs.current)
             for place, partition in self._unknown(name, producer, places)
@@ -230,7 +235,12 @@ class PartitionVerification:
             try:
                 codes = _codes(await call(coordinator, request, TIMEOUT_MS))
             except StreamlogError as error:
-                _log.info("%r can't be asked for, at broker %d: %s", name, coordinator, error)
+                _log.info(
+                    "broker %d can't be asked about transactional id %r: %s",
+                    coordinator,
+                    name,
+                    error,
+                )
                 codes = {}
         for (place, _), guard in guards.items():
             guard.code = codes.get(place, ErrorCode.NETWORK_EXCEPTION)
@@ -242,18 +252,19 @@ class PartitionVerification:
                 del self._guards[key]
 
     def _on_marker(self, place: Place, producer_id: int) -> None:
+        # See the rule of the file: the transaction that was asked about has ended.
         self._guards.pop((place, producer_id), None)
 
 
 def _written(request: ProduceRequest) -> tuple[Producer, list[Place]]:
-    """Whose transaction the batches are in, and where they go; one producer sends a request."""
+    """Return the producer of the transactional batches, and their partitions."""
     producer, places = (-1, -1), []
     for topic in request.topic_data:
         for data in topic.partition_data:
             try:
                 batch = RecordBatch(one_buffer(data.records or b""))
             except CorruptData:
-                continue  # The log says what is wrong with it.
+                continue  # The append reports what is wrong.
             if batch.is_transactional:
                 producer = batch.producer_id, batch.producer_epoch
                 places.append((topic.name, data.index))
@@ -261,7 +272,7 @@ def _written(request: ProduceRequest) -> tuple[Producer, list[Place]]:
 
 
 def _keep(request: ProduceRequest) -> None:
-    """Copy its records: where they are, its connection receives the next request meanwhile."""
+    """Copy the records, because the connection's buffer is reused for the next request."""
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
@@ -289,7 +300,7 @@ def _question(name: str, producer: Producer, places: list[Place]) -> AddPartitio
 
 
 def _codes(response: Message) -> dict[Place, ErrorCode]:
-    """What the coordinator says of each place; nothing if it refuses to say anything."""
+    """Return the coordinator's result for each partition; nothing if it refuses to answer."""
     if not isinstance(response, AddPartitionsToTxnResponse) or response.error_code:
         return {}
     return {
@@ -301,7 +312,7 @@ def _codes(response: Message) -> dict[Place, ErrorCode]:
 
 
 def _hand_on(go_on: Callable[[], Reply], answer: asyncio.Future[Message]) -> None:
-    """Go on, and give its answer to who waits, if somebody does."""
+    """Call `go_on`, and pass its response to the waiting request, if there is one."""
     try:
         reply = go_on()
     except StreamlogError as error:

@@ -1,7 +1,7 @@
-"""ProducerIds: numbers for producers, none of which is ever given out twice.
+"""ProducerIds: producer ids, none of which is ever used twice.
 
-The controller sets them aside by the block, durably, before the first of them is told; a crash
-loses the rest of a block.
+The controller reserves them in blocks, durably, before the first of a block is used; a crash loses
+the rest of the block (KIP-730).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class ProducerIds:
-    """The numbers that this broker may give out."""
+    """The producer ids that this broker may give out."""
 
     def __init__(
         self,
         submit: Callable[[Message], Answer],
         identity: Callable[[], tuple[int, int]],
     ) -> None:
-        """`submit` asks the controller; `identity` is the broker's id and its epoch."""
+        """`submit` sends to the controller; `identity` returns the broker's id and epoch."""
         self._submit = submit
         self._identity = identity
         self._left = range(0)
         self._asked: asyncio.Future[ErrorCode] | None = None
 
     def ready(self) -> ErrorCode | asyncio.Future[ErrorCode]:
-        """See to it that there is one to `take`; if there is none, why."""
+        """Make sure that `take` has an id; return NONE, or an error."""
         if self._left:
             return ErrorCode.NONE
         if self._asked is not None and not self._asked.done():
@@ -52,19 +52,19 @@ class ProducerIds:
         return answer
 
     def take(self) -> int:
-        """The next one, after `ready`.
+        """Take the next id, after `ready`.
 
         Raises:
-            UsageError: there is none.
+            UsageError: no id is reserved.
         """
         if not self._left:
-            raise UsageError("no producer id is set aside: ask whether one is ready before")
+            raise UsageError("no producer id is reserved: call ready() first")
         taken, self._left = self._left[0], self._left[1:]
         return taken
 
     def _on_block(self, answer: Message) -> ErrorCode:
         if not isinstance(answer, AllocateProducerIdsResponse) or answer.error_code:
-            # As in Kafka: clients come again for this one.
+            # As in Kafka: clients retry on this error.
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         first = answer.producer_id_start
         self._left = range(first, first + answer.producer_id_len)

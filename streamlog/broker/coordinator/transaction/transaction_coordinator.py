@@ -1,17 +1,23 @@
 """TransactionCoordinator: all transactional ids of a partition of `__transaction_state` (KIP-98).
 
-It follows Kafka's coordinator before KIP-890: a producer adds the partitions that it is about to
-write to, then commits or aborts. Epochs fence older instances, by InitProducerId and when a
-transaction times out; a producer that has lost its state asks for the next epoch by its old one
+It follows Kafka's coordinator before KIP-890 part 2: a producer adds the partitions that it is
+about to write to, then commits or aborts. Epochs fence older instances, in InitProducerId and when
+a transaction times out; a producer that has lost its state asks for the next epoch with its old one
 (KIP-360). A request that arrives late, on a connection that its producer has replaced, is refused:
 before KIP-890 nothing else tells it from a request of the transaction that is open now.
 
-Prepared transactions come out of `take_endings`, also after a restart, and end with `on_ended`;
+    EMPTY ──add partitions──▸ ONGOING ──EndTxn──▸ PREPARE_COMMIT ──markers──▸ COMPLETE_COMMIT
+      ▴                         │ ▴                                              │
+      │                         │ └──────────── add partitions ──────────────────┤
+      │                         └─EndTxn, time-out, fencing──▸ PREPARE_ABORT ──▸ COMPLETE_ABORT
+      └───────────────────────────────── InitProducerId ─────────────────────────┘
+
+`take_endings` returns prepared transactions, also after a restart, and `on_ended` completes them.
 EndTxn is answered then, so that a producer that commits and reads sees its own records.
 `CoordinatedTransaction` is the state of one transactional id, with its record. `MarkerQueue`
 decides which marker goes to which broker, and when to try again.
 
-Rule: in one partition there is at most one try per transaction. A second one could reach the
+Rule: in one partition there is at most one attempt per transaction. A second one could reach the
 leader when the producer is in its next transaction, and end that.
 """
 
@@ -55,7 +61,7 @@ NO_EPOCH = -1
 NO_PRODUCER = -1
 NO_TIME_MS = -1
 EPOCH_MAX = 2**15 - 1
-"""The last one is kept for fencing: no producer writes with it."""
+"""The last epoch is kept for fencing: no producer writes with it."""
 KEY_VERSION = 0
 VALUE_VERSION = 1
 
@@ -63,7 +69,7 @@ TransactionPartition = tuple[str, int]
 
 
 class TransactionState(IntEnum):
-    """Where a transactional id stands, by the numbers of its records."""
+    """The state of a transactional id, by Kafka's numbers in records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -74,41 +80,41 @@ class TransactionState(IntEnum):
 
     @property
     def title(self) -> str:
-        """What admins call it."""
+        """The name in Kafka's admin API."""
         return self.name.title().replace("_", "")
 
     @property
     def is_prepared(self) -> bool:
-        """Whether markers are on their way."""
+        """Whether the outcome is decided and markers are being written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def outcome(self) -> TransactionState:
-        """What a prepared one becomes."""
+        """The state that a prepared transaction reaches when its markers are written."""
         committed = self is TransactionState.PREPARE_COMMIT
         return TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
 
     @property
     def is_abort(self) -> bool:
-        """Whether the transaction is being aborted, or has been."""
+        """Whether the transaction is being aborted, or was."""
         return self in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no transaction."""
+        """Whether no transaction is open or being ended."""
         return not self.is_prepared and self is not TransactionState.ONGOING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatedTransaction:
-    """A transactional id, the producer that has it, and its transaction."""
+    """A transactional id, its current producer, and its transaction."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     timeout_ms: int
     previous_producer_id: int = NO_PRODUCER
-    """Of who asked for this epoch by the one before (KIP-360), mostly the same."""
+    """The producer id that asked for this epoch with the one before (KIP-360)."""
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TransactionPartition] = frozenset()
     start_ms: int = NO_TIME_MS
@@ -116,22 +122,23 @@ class CoordinatedTransaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the producer id has no epoch left for a producer to write with."""
+        """Whether the producer id has no epoch left that a producer may write with."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     @property
     def is_resumed_by(self) -> tuple[int, int] | None:
-        """Producer id and epoch that asked for these ones, if somebody did and has not used them.
+        """The producer id and epoch that asked for the current ones, until these are used.
 
-        Who asked may not have heard the answer, and ask again, also after a restart.
+        The producer may have missed the response and ask again, also after a restart.
         """
         if self.state is not TransactionState.EMPTY or self.previous_producer_id == NO_PRODUCER:
             return None
+        # Either the epoch was raised by one, or it was exhausted and the id is a new one.
         is_same = self.previous_producer_id == self.producer_id
         return self.previous_producer_id, self.producer_epoch - 1 if is_same else EPOCH_MAX - 1
 
     def restart(self, *, epoch: int, timeout_ms: int, wall_ms: int) -> CoordinatedTransaction:
-        """A producer begins, with the same producer id."""
+        """Return the state in which a producer begins with a new epoch."""
         return replace(
             self,
             producer_epoch=epoch,
@@ -145,7 +152,7 @@ class CoordinatedTransaction:
     def with_partitions(
         self, added: frozenset[TransactionPartition], wall_ms: int
     ) -> CoordinatedTransaction:
-        """The producer writes to these, too; a transaction begins unless there is one."""
+        """Return the state with more partitions; a transaction begins unless one is open."""
         begins = self.state.is_idle
         return replace(
             self,
@@ -156,13 +163,16 @@ class CoordinatedTransaction:
         )
 
     def prepared(self, *, committed: bool, fenced: bool, wall_ms: int) -> CoordinatedTransaction:
-        """It is decided; with `fenced` its producer is shut out by an epoch that nobody has."""
+        """Return the decided state.
+
+        With `fenced`, an epoch that no producer has fences this one.
+        """
         kind = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
         epoch = self.producer_epoch + 1 if fenced else self.producer_epoch
         return replace(self, state=kind, producer_epoch=epoch, update_ms=wall_ms)
 
     def completed(self, wall_ms: int) -> CoordinatedTransaction:
-        """All markers are written."""
+        """Return the state in which all markers are written."""
         return replace(
             self,
             state=self.state.outcome,
@@ -173,7 +183,7 @@ class CoordinatedTransaction:
 
 
 def record_of(transaction: CoordinatedTransaction) -> CoordinatorRecord:
-    """What is written when a transactional id has become this."""
+    """Return the record of a transactional id's state."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(transaction.partitions):
         topics.setdefault(topic, []).append(partition)
@@ -196,15 +206,15 @@ def record_of(transaction: CoordinatedTransaction) -> CoordinatorRecord:
 
 
 def tombstone_of(transactional_id: str) -> CoordinatorRecord:
-    """What is written when a transactional id is forgotten."""
+    """Return the record that deletes a transactional id."""
     return CoordinatorRecord(_key(transactional_id), None)
 
 
 def decode_record(record: CoordinatorRecord) -> tuple[str, CoordinatedTransaction | None]:
-    """The transactional id of a record, and what has become of it; None for forgotten.
+    """Return a record's transactional id, and its state or None if it is deleted.
 
     Raises:
-        CorruptData: it is cut short, or in a state that is not known here.
+        CorruptData: it is cut off, or has an unknown state.
     """
     transactional_id = decode_versioned(TransactionLogKey, record.key).transactional_id
     if record.value is None:
@@ -214,8 +224,8 @@ def decode_record(record: CoordinatorRecord) -> tuple[str, CoordinatedTransactio
         state = TransactionState(value.transaction_status)
     except ValueError as error:
         raise CorruptData(
-            f"the transactional id {transactional_id!r} is in state {value.transaction_status},"
-            " which is not known"
+            f"the record of transactional id {transactional_id!r} has the unknown state"
+            f" {value.transaction_status}"
         ) from error
     return transactional_id, CoordinatedTransaction(
         transactional_id=transactional_id,
@@ -239,30 +249,30 @@ def _key(transactional_id: str) -> bytes:
 
 
 ID_BYTES_MAX = 32_767
-"""What a string of two bytes' length can hold: the record has to name the transactional id."""
+"""The longest string with a two-byte length: the record has to name the transactional id."""
 TIMEOUT_CHECK_MS = 1_000
-"""How often it is looked for transactions that have been open for too long."""
+"""The interval of checks for transactions that are open for too long."""
 MARKERS_TIMEOUT_MS = 5_000
-"""How long EndTxn waits for markers; the next transaction has to wait for them in any case."""
+"""How long EndTxn waits for markers; the next transaction waits for them in any case."""
 EXPIRY_CHECK_MS = 60 * 60 * 1000
-"""How often, at least, for transactional ids that nobody uses any more."""
+"""The longest interval of checks for expired transactional ids."""
 
 Producer = tuple[int, int]
-"""Producer id and epoch."""
+"""Producer id and producer epoch."""
 
 
 class TransactionDeps(NamedTuple):
-    """What a coordinator asks of others."""
+    """What a coordinator needs from other components."""
 
     new_producer_id: Callable[[], int]
-    """A producer id that nobody has had."""
+    """Returns an unused producer id."""
     partition_exists: Callable[[str, int], bool]
     offsets_partition: Callable[[str], TransactionPartition]
-    """Where the offsets of a group are kept."""
+    """Returns the partition that stores the offsets of a group."""
 
 
 class Ending(NamedTuple):
-    """A transaction that is decided: its markers are to be written."""
+    """A decided transaction whose markers have to be written."""
 
     transactional_id: str
     producer_id: int
@@ -281,22 +291,22 @@ class TransactionCoordinator:
         self._ongoing: set[str] = set()
         self._endings: dict[str, None] = {}
         self._fenced: dict[str, tuple[int, int]] = {}
-        """Producers, by transactional id, whose transaction was given up by a newer epoch."""
+        """Producers whose transaction a newer epoch has aborted, by transactional id."""
         self._tickets: dict[str, tuple[int, int]] = {}
-        """Who has asked for the end of a transaction, and until when to wait with the answer."""
+        """The ticket of the EndTxn of a transactional id, and when its wait ends."""
         self._carriers: dict[str, int] = {}
-        """The connection by which a transactional id was heard of last."""
+        """The connection of the last accepted request of a transactional id."""
         self._timeout_check_ms = 0
         self._expiry_check_ms = 0
 
     def configure(self, config: TransactionConfig) -> None:
-        """Go on with other settings."""
+        """Use other settings."""
         self._config = config
 
-    # ---- Shard ----
+    # Shard.
 
     def handle(self, request: Message, caller: Caller, at: Instant) -> ShardOutcome:
-        """Decide on a request for one transactional id."""
+        """Decide on a request of one transactional id."""
         match request:
             case InitProducerIdRequest():
                 return self._init(request, caller, at)
@@ -311,10 +321,10 @@ class TransactionCoordinator:
             case EndTxnRequest():
                 return self._end(request, caller, at)
             case _:
-                raise TypeError(f"no request of a transaction: {request!r}")
+                raise TypeError(f"not a request of a transaction: {request!r}")
 
     def replay(self, record: CoordinatorRecord, *, now_ms: int) -> None:
-        """See `Shard.replay`. What is due by the clock is found by the next tick."""
+        """See `Shard.replay`. The next tick finds what is due by the clock."""
         self._timeout_check_ms = min(self._timeout_check_ms, now_ms + TIMEOUT_CHECK_MS)
         transactional_id, transaction = decode_record(record)
         self._endings.pop(transactional_id, None)
@@ -326,7 +336,7 @@ class TransactionCoordinator:
             return
         self._transactions[transactional_id] = transaction
         if transaction.state.is_prepared:
-            self._endings[transactional_id] = None
+            self._endings[transactional_id] = None  # Markers must be written, perhaps again.
         elif transaction.state is TransactionState.ONGOING:
             self._ongoing.add(transactional_id)
 
@@ -334,19 +344,24 @@ class TransactionCoordinator:
         before = self._transactions.get(transactional_id)
         if after is None or not after.state.is_abort:
             self._fenced.pop(transactional_id, None)
+        # Only an abort that raised the epoch by one fences, and only its own producer may recover
+        # with that epoch (KIP-588).
         elif before is not None and before.state is TransactionState.ONGOING:
             producer = (before.producer_id, before.producer_epoch)
             if (after.producer_id, after.producer_epoch - 1) == producer:
                 self._fenced[transactional_id] = producer
 
     def on_tick(self, at: Instant) -> ShardOutcome:
-        """Abort what has been open for too long, forget who has been silent for too long."""
+        """Abort transactions that timed out, and delete expired transactional ids."""
         changed: list[CoordinatorRecord] = []
         answers: tuple[Answer, ...] = ()
         if self._timeout_check_ms <= at.now_ms:
             self._timeout_check_ms = at.now_ms + TIMEOUT_CHECK_MS
             for known in [self._transactions[each] for each in self._ongoing]:
                 if known.start_ms + known.timeout_ms <= at.wall_ms:
+                    # The new epoch fences the producer: 1. Its transaction is aborted by time-out.
+                    # 2. It wakes up and writes the rest of its records with the old epoch. 3.
+                    # Partitions refuse them, because the abort marker carries the new epoch.
                     given_up = known.prepared(committed=False, fenced=True, wall_ms=at.wall_ms)
                     changed.append(record_of(given_up))
             answers = self._take_late(at.now_ms)
@@ -365,10 +380,10 @@ class TransactionCoordinator:
         is_due = self._ongoing or self._tickets
         return self._timeout_check_ms if is_due else self._expiry_check_ms
 
-    # ---- the end of transactions ----
+    # The end of transactions.
 
     def take_endings(self) -> list[Ending]:
-        """What is decided and was not taken before."""
+        """Take the decided transactions that were not taken before."""
         taken, self._endings = list(self._endings), {}
         found = [self._transactions[transactional_id] for transactional_id in taken]
         return [
@@ -383,7 +398,7 @@ class TransactionCoordinator:
         ]
 
     def on_ended(self, ending: Ending, at: Instant) -> ShardOutcome:
-        """All markers are written and on disk."""
+        """Complete a transaction whose markers are all committed."""
         known = self._transactions.get(ending.transactional_id)
         asked = self._tickets.pop(ending.transactional_id, None)
         answers = () if asked is None else (Answer(asked[0], EndTxnResponse()),)
@@ -392,20 +407,20 @@ class TransactionCoordinator:
         return ShardOutcome((record_of(known.completed(at.wall_ms)),), answers)
 
     def forget_ticket(self, ticket: int) -> None:
-        """It has been answered by somebody else."""
+        """Drop a ticket that was answered otherwise."""
         self._tickets = {name: each for name, each in self._tickets.items() if each[0] != ticket}
 
     def _take_late(self, now_ms: int) -> tuple[Answer, ...]:
-        """The answers for who has waited long enough for the end of a transaction."""
+        """Take the answers of EndTxn requests that have waited long enough."""
         late = [name for name, (_, due_ms) in self._tickets.items() if due_ms <= now_ms]
         return tuple(Answer(self._tickets.pop(name)[0], EndTxnResponse()) for name in late)
 
-    # ---- reading ----
+    # Reads.
 
     def verify(
         self, transactional_id: str, producer: Producer, partition: TransactionPartition
     ) -> ErrorCode:
-        """Whether the producer may write to the partition in its transaction now."""
+        """Check that the producer may write to the partition in its transaction now."""
         known = self._transactions.get(transactional_id)
         if known is None or known.producer_id != producer[0]:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -416,20 +431,20 @@ class TransactionCoordinator:
         return ErrorCode.NONE
 
     def transaction(self, transactional_id: str) -> CoordinatedTransaction | None:
-        """What is known of a transactional id."""
+        """Return the state of a transactional id; None if it is unknown."""
         return self._transactions.get(transactional_id)
 
     def transactions(self) -> Iterable[CoordinatedTransaction]:
-        """Every transactional id."""
+        """Return all transactional ids with their states."""
         return self._transactions.values()
 
-    # ---- requests ----
+    # Requests.
 
     def _init(self, request: InitProducerIdRequest, caller: Caller, at: Instant) -> ShardOutcome:
         code, changed = self._begun(request, at)
         if code is not ErrorCode.NONE:
             return _outcome(changed, caller, refuse(request, caller.version, code))
-        # Another instance may begin by a connection that it had before this one was made.
+        # A new instance may use a connection that is older than the previous instance's.
         self._carriers[request.transactional_id or ""] = caller.connection
         current = changed or self._transactions[request.transactional_id or ""]
         response = InitProducerIdResponse(
@@ -460,9 +475,9 @@ class TransactionCoordinator:
         if resumes and old != (known.producer_id, known.producer_epoch):
             return self._resumed(known, request, at)
         if known.state is TransactionState.ONGOING:
-            # By this epoch the older instance is fenced; the next one is for whoever asks again.
-            # Who resumes is the instance itself: it has ended its transaction, and a request of it
-            # that was late has begun another one.
+            # The new epoch fences the older instance; the caller gets the one after it when it
+            # retries. A producer that resumes is that instance itself: it has ended its
+            # transaction, and a late request of it has begun another one, so no fencing is needed.
             given_up = known.prepared(committed=False, fenced=not resumes, wall_ms=at.wall_ms)
             return ErrorCode.CONCURRENT_TRANSACTIONS, given_up
         return ErrorCode.NONE, self._next(known, request, at)
@@ -470,11 +485,11 @@ class TransactionCoordinator:
     def _resumed(
         self, known: CoordinatedTransaction, request: InitProducerIdRequest, at: Instant
     ) -> tuple[ErrorCode, CoordinatedTransaction | None]:
-        """A producer asks to resume by an epoch that is not the current one."""
+        """Handle a producer that resumes with an epoch that is not the current one."""
         old = (request.producer_id, request.producer_epoch)
         if old == self._fenced.get(known.transactional_id) and not known.is_exhausted:
             return ErrorCode.NONE, _recover_epoch(known, request, at)
-        # It may not have heard the answer to the same request.
+        # It may have missed the response to the same request.
         is_again = old == known.is_resumed_by
         return (ErrorCode.NONE if is_again else ErrorCode.PRODUCER_FENCED), None
 
@@ -489,6 +504,8 @@ class TransactionCoordinator:
     def _next(
         self, known: CoordinatedTransaction, request: InitProducerIdRequest, at: Instant
     ) -> CoordinatedTransaction:
+        # 1. Epochs 0 to 32766 are for producers; 32767 only fences. 2. A producer id whose epoch
+        # reaches 32766 is exhausted: the next instance gets a new producer id and epoch 0.
         epoch = 0 if known.is_exhausted else known.producer_epoch + 1
         begun = known.restart(
             epoch=epoch, timeout_ms=request.transaction_timeout_ms, wall_ms=at.wall_ms
@@ -507,6 +524,7 @@ class TransactionCoordinator:
             for topic in request.v3_and_below_topics
             for number in topic.partitions
         )
+        # All or nothing, as in Kafka: if one partition is unknown, none is added.
         unknown = {each for each in added if not self._around.partition_exists(*each)}
         if unknown:
             code_of = by_partition(
@@ -543,12 +561,13 @@ class TransactionCoordinator:
         return ErrorCode.NONE, known.with_partitions(added, at.wall_ms)
 
     def _refused(self, name: str, producer: Producer, caller: Caller) -> ErrorCode:
-        """Whether this is not the producer of the transactional id, or no more by this connection.
+        """Return why a request is not the current producer's, or comes by an outdated connection.
 
-        A asks by one connection to commit, hears nothing, connects again and asks again: that is
-        done, and A begins the next transaction, when the first request arrives at last. By what it
-        says it could be of that transaction, and would commit the half of it. Who asks by the
-        older connection is told to look for its coordinator, in case somebody still listens.
+        1. Producer A sends EndTxn by connection 1 and gets no response. 2. It connects again
+           (connection 2), and its second EndTxn succeeds. 3. A begins its next transaction. 4. Now
+           the first EndTxn arrives: id and epoch match, and it would commit the half-written
+           transaction. So a request by an older connection gets NOT_COORDINATOR, which makes a
+           client that still waits find its coordinator again.
         """
         code = _mismatch(self._transactions.get(name), producer)
         if code is not ErrorCode.NONE or not caller.connection:
@@ -564,6 +583,7 @@ class TransactionCoordinator:
         if code is ErrorCode.NONE:
             known = self._transactions[name]
             if known.state is TransactionState.ONGOING:
+                # The response waits for the markers (`on_ended`), or for `MARKERS_TIMEOUT_MS`.
                 self._tickets[name] = caller.ticket, at.now_ms + MARKERS_TIMEOUT_MS
                 decided = known.prepared(committed=committed, fenced=False, wall_ms=at.wall_ms)
                 return ShardOutcome((record_of(decided),))
@@ -572,7 +592,7 @@ class TransactionCoordinator:
 
 
 def _mismatch(known: CoordinatedTransaction | None, producer: Producer) -> ErrorCode:
-    """Whether this is another producer than the one that has the transactional id."""
+    """Return the error if this is not the producer of the transactional id."""
     if known is None or known.producer_id != producer[0]:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.producer_epoch != producer[1]:
@@ -581,7 +601,7 @@ def _mismatch(known: CoordinatedTransaction | None, producer: Producer) -> Error
 
 
 def _end_code(state: TransactionState, *, committed: bool) -> ErrorCode:
-    """The answer to EndTxn where no transaction is open: it may have been asked before."""
+    """Return the result of EndTxn without an open transaction; it may be a retry."""
     asked = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     if state is asked:
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -593,9 +613,9 @@ def _end_code(state: TransactionState, *, committed: bool) -> ErrorCode:
 def _recover_epoch(
     known: CoordinatedTransaction, request: InitProducerIdRequest, at: Instant
 ) -> CoordinatedTransaction:
-    """The producer goes on with the epoch by which its own transaction was given up (KIP-588).
+    """Let a producer continue with the epoch that aborted its own transaction (KIP-588).
 
-    No other producer has that epoch: an instance that begins gets the one after it, and takes the
+    No other producer has that epoch: a new instance gets the one after it, and takes the
     transactional id out of its aborted state.
     """
     begun = known.restart(
@@ -612,31 +632,31 @@ def _outcome(
 
 
 RETRY_MS = 50
-"""Before the second try to write a marker; each time it takes twice as long,"""
+"""The pause before the second attempt to write a marker; it doubles with each attempt,"""
 RETRY_MS_MAX = 1_000
-"""but no longer than this."""
+"""up to this limit."""
 NEEDLESS = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
-"""There is nothing left to decide: a newer instance of the producer, or of its coordinator, was
-faster."""
+"""Nothing is left to decide: a newer instance of the producer, or of its coordinator, has written
+already."""
 
 LeaderOf = Callable[[TransactionPartition], int | None]
-"""Who leads a partition: negative if nobody does, None if it is gone."""
+"""Returns the leader of a partition; negative if there is none, None if the partition is gone."""
 
 
 class MarkerJob(NamedTuple):
-    """A transaction that is decided, and by whom."""
+    """A decided transaction, and the coordinator that decided it."""
 
     ending: Ending
     shard: int
-    """The coordinator's partition."""
+    """The coordinator's partition of `__transaction_state`."""
     coordinator_epoch: int
 
 
 class Try(NamedTuple):
-    """Markers that go to one broker."""
+    """The markers of one job that go to one broker."""
 
     number: int
-    """Of the job."""
+    """The number of the job."""
     job: MarkerJob
     node_id: int
     places: tuple[TransactionPartition, ...]
@@ -644,7 +664,7 @@ class Try(NamedTuple):
 
 @dataclass(slots=True)
 class _Due:
-    """When a marker is tried next, and how often it was tried."""
+    """When a marker is attempted next, and how many attempts it had."""
 
     at_ms: int
     tries: int = 0
@@ -652,7 +672,7 @@ class _Due:
 
 @dataclass(slots=True)
 class _Open:
-    """What is left of a job."""
+    """A job with the partitions that are not done."""
 
     job: MarkerJob
     due: dict[TransactionPartition, _Due]
@@ -660,59 +680,64 @@ class _Open:
 
 
 class MarkerQueue:
-    """All markers that this broker has to see to."""
+    """All markers that this broker, as a coordinator, has to have written."""
 
     def __init__(self) -> None:
         self._open: dict[int, _Open] = {}
         self._numbers = 0
 
     def __len__(self) -> int:
-        """How many transactions are not complete."""
+        """The number of incomplete transactions."""
         return len(self._open)
 
     def add(self, job: MarkerJob, now_ms: int) -> None:
-        """A transaction was decided, durably."""
+        """Add a transaction whose decision is durable."""
         self._numbers += 1
         places = sorted(job.ending.partitions)
         self._open[self._numbers] = _Open(job, {place: _Due(now_ms) for place in places})
 
     def forget(self, index: int) -> None:
-        """Another coordinator sees to the transactions of a partition: it begins anew."""
+        """Drop the jobs of a partition, because another coordinator takes over and starts again."""
         self._open = {n: each for n, each in self._open.items() if each.job.shard != index}
 
     def take(self, leader_of: LeaderOf, now_ms: int) -> list[Try]:
-        """What is to be tried now; each try ends with `on_code` for each of its places."""
+        """Take the markers to write now.
+
+        Each try must be followed by `on_code` for each partition.
+        """
         return [
             each for number in list(self._open) for each in self._tries(number, leader_of, now_ms)
         ]
 
     def on_code(self, number: int, place: TransactionPartition, code: int, now_ms: int) -> None:
-        """What has become of a try; what was not heard of may be REQUEST_TIMED_OUT."""
+        """Note the result of a try; REQUEST_TIMED_OUT if it is unknown."""
         known = self._open.get(number)
         if known is None:
-            return  # The job was forgotten.
+            return  # The job was dropped.
         due = known.under_way.pop(place)
         if code != ErrorCode.NONE and code not in NEEDLESS:
             self._put_off(known, place, due, now_ms)
 
     def take_done(self) -> list[MarkerJob]:
-        """The jobs of which nothing is left, and were not taken before."""
+        """Take the jobs that are complete."""
         done = [n for n, each in self._open.items() if not each.due and not each.under_way]
         return [self._open.pop(number).job for number in done]
 
     def next_deadline_ms(self) -> int | None:
-        """When `take` has something to do; None while nothing waits for time to pass."""
+        """When `take` has something to do; None if it never has without other events."""
         waiting = (due.at_ms for each in self._open.values() for due in each.due.values())
         return min(waiting, default=None)
 
     def _tries(self, number: int, leader_of: LeaderOf, now_ms: int) -> list[Try]:
         known = self._open[number]
+        # A marker that is under way is in `under_way` and not in `due`, so it is never attempted
+        # twice at the same time.
         places: dict[int, list[TransactionPartition]] = {}
         for place in [place for place, due in known.due.items() if due.at_ms <= now_ms]:
             due = known.due.pop(place)
             leader = leader_of(place)
             if leader is None:
-                continue
+                continue  # The partition was deleted: nothing to end there.
             if leader < 0:
                 self._put_off(known, place, due, now_ms)
                 continue

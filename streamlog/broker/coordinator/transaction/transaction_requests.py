@@ -1,9 +1,9 @@
-"""TransactionRequests: requests about transactions, spread over the shards that hold them.
+"""TransactionRequests: requests about transactions, spread over the shards that own them.
 
 A request that changes a transaction goes to its shard; one that only reads is answered at once.
 Offsets that a producer commits in its transaction go to the group, if the transaction's shard
-permits it. `MarkerAnswers` collects the response to one WriteTxnMarkers until each marker is
-committed or has failed; a marker that takes too long is an error, and its sender tries again.
+permits it. `MarkerAnswers` collects the response to one WriteTxnMarkers request until each marker
+is committed or has failed; a marker that takes too long is an error, and its sender tries again.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ if TYPE_CHECKING:
 
 
 COMMIT_TIMEOUT_MS = 5_000
-"""How long a marker may wait for followers; less than who has sent it waits for the answer."""
+"""How long a marker may wait for followers: less than its sender waits for the response."""
 
 Place = tuple[str, int]
 
 
 class MarkerAnswers:
-    """One request's answer."""
+    """Collects the response to one WriteTxnMarkers request."""
 
     def __init__(self, request: WriteTxnMarkersRequest) -> None:
         self._request = request
@@ -85,14 +85,14 @@ class MarkerAnswers:
         self._answer: asyncio.Future[Message] | None = None
 
     def markers(self) -> Iterator[tuple[int, WritableTxnMarker, Place]]:
-        """Every marker for every partition, with the marker's number."""
+        """Iterate over every marker and partition, with the marker's number."""
         for number, marker in enumerate(self._request.markers):
             for topic in marker.topics:
                 for index in topic.partition_indexes:
                     yield number, marker, (topic.name, index)
 
     def begin(self) -> Answer:
-        """The answer now, or where it will be."""
+        """Return the response, or a future of it."""
         if self._left <= 0:
             return self._response()
         loop = asyncio.get_running_loop()
@@ -102,7 +102,7 @@ class MarkerAnswers:
         return self._answer
 
     def on_failure(self, number: int, place: Place, failure: StreamlogError | None) -> None:
-        """A marker is committed, or why that can't be said."""
+        """Note that a marker is committed, or why it may not be."""
         if failure is None:
             self.on_code(number, place, ErrorCode.NONE)
         elif isinstance(failure, LogError):
@@ -111,7 +111,7 @@ class MarkerAnswers:
             self.on_code(number, place, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def on_code(self, number: int, place: Place, code: int) -> None:
-        """What has become of a marker in a partition."""
+        """Note the result of a marker in a partition."""
         self._codes[number, place] = code
         self._left -= 1
         if self._left <= 0:
@@ -150,11 +150,11 @@ class MarkerAnswers:
 TransactionRequest: TypeAlias = (
     InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
 )
-"""What goes to one transactional id."""
+"""The requests of one transactional id."""
 
 
 class TransactionRequests:
-    """Everything a client can ask about transactions."""
+    """All requests of clients about transactions."""
 
     def __init__(
         self,
@@ -168,12 +168,12 @@ class TransactionRequests:
         self._groups = groups
         self._verification = verification
         self._on_deadline = on_deadline
-        """Called when something may be due earlier than before."""
+        """Called when a deadline may be earlier than before."""
         self._marker_connections: dict[int, int] = {}
-        """By which connection a broker has sent markers last."""
+        """The connection of the last markers of each coordinator."""
 
     def handlers(self) -> Handlers:
-        """Who answers which request, for a broker's table."""
+        """Return the handlers, by request type."""
         return {
             InitProducerIdRequest: self._init,
             AddPartitionsToTxnRequest: self._begin,
@@ -194,16 +194,16 @@ class TransactionRequests:
     def _go_on(
         self, request: InitProducerIdRequest, context: GroupRequestContext, code: ErrorCode
     ) -> Answer:
-        """With a producer id at hand, if `code` says so."""
+        """Continue with a producer id available, if `code` is NONE."""
         if code is not ErrorCode.NONE:
             return refuse(request, context.version, code)
         if request.transactional_id is None:
-            # A number that no producer has had; epochs begin anew with it.
+            # Without a transactional id: a new producer id, at epoch 0.
             return InitProducerIdResponse(producer_id=self._runtime.producer_ids.take())
         return self._begin(request, context)
 
     def _begin(self, request: TransactionRequest, context: GroupRequestContext) -> Answer:
-        """Hand a request to its transactional id: the answer, or where it will be."""
+        """Pass a request to its transactional id; return the response, or a future of it."""
         if isinstance(request, AddPartitionsToTxnRequest) and request.transactions:
             return self._add_for_brokers(request, context)
         if isinstance(request, AddPartitionsToTxnRequest):
@@ -219,7 +219,7 @@ class TransactionRequests:
     def _add_for_brokers(
         self, request: AddPartitionsToTxnRequest, context: GroupRequestContext
     ) -> Answer:
-        """What other brokers ask about transactions, and have added to them."""
+        """Handle requests of other brokers, which verify partitions or add them."""
         answers = [self._verify_or_add(each, context) for each in request.transactions]
         return gather_answers(answers, _results)
 
@@ -241,7 +241,7 @@ class TransactionRequests:
     def check(
         self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int]
     ) -> None:
-        """Whether a producer may write to a partition in its transaction now.
+        """Check that a producer may write to a partition in its transaction now.
 
         Raises:
             LogError: it may not; `code` says why.
@@ -251,7 +251,7 @@ class TransactionRequests:
     def _commit_offsets(
         self, request: TxnOffsetCommitRequest, context: GroupRequestContext
     ) -> Answer:
-        """Positions that count once the transaction is committed."""
+        """Commit offsets as part of a transaction."""
         try:
             place = self._groups.partition_of(request.group_id)
         except LogError as error:
@@ -273,10 +273,11 @@ class TransactionRequests:
     ) -> Answer:
         code = self._verification.code_of(request.transactional_id, producer, place)
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            # The group is coordinated by somebody else.
+            # Another broker coordinates the group.
             return refuse(request, context.version, ErrorCode.NOT_COORDINATOR)
         if code in PASSING:
-            # Not of the group's coordinator, which the client would look for.
+            # A transient error of the transaction's coordinator. Passed on, it would make the
+            # client look for the group's coordinator, so it gets one that makes it retry here.
             again = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return refuse(request, context.version, again)
         if code is not ErrorCode.NONE:
@@ -290,10 +291,10 @@ class TransactionRequests:
         self._on_deadline()
         return answer
 
-    # ---- looking ----
+    # Reads.
 
     def _listed(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
-        """The transactional ids that all filters let through."""
+        """List the transactional ids that pass all filters."""
         titles = {state.title for state in TransactionState}
         states, producers = set(request.state_filters), set(request.producer_id_filters)
         wall_ms = self._runtime.clock.wall_ms()
@@ -324,7 +325,7 @@ class TransactionRequests:
         )
 
     def _all_described(self, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-        """Transactional ids, each by itself."""
+        """Describe transactional ids, each independently."""
         return DescribeTransactionsResponse(
             transaction_states=[self._described(name) for name in request.transactional_ids]
         )
@@ -351,7 +352,7 @@ class TransactionRequests:
         )
 
     def _all_producers(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
-        """Who writes to partitions."""
+        """Describe the producers of partitions."""
         return DescribeProducersResponse(
             topics=[
                 TopicResponse(
@@ -385,17 +386,17 @@ class TransactionRequests:
             ],
         )
 
-    # ---- markers that somebody else decides on ----
+    # Markers of other coordinators.
 
     def _write_markers(self, request: WriteTxnMarkersRequest, connection: int) -> Answer:
-        """End transactions here: another coordinator's, or what nobody ends any more."""
+        """Write markers for another coordinator, or for an admin that aborts a transaction."""
         answers = MarkerAnswers(request)
         is_late = connection < self._marker_connections.get(request.coordinator_id, 0)
         if request.coordinator_id >= 0 and not is_late:
             self._marker_connections[request.coordinator_id] = connection
         for number, marker, place in answers.markers():
             if is_late:
-                # Its sender has given it up, and has sent it again, by a newer connection.
+                # Its sender has given it up, and has sent it again by a newer connection.
                 answers.on_code(number, place, ErrorCode.REQUEST_TIMED_OUT)
             else:
                 self._write(answers, number, marker, place)
@@ -428,7 +429,7 @@ def _result(
 
 
 def _as_result(asked: AddPartitionsToTxnTransaction, answer: Message) -> Message:
-    """The answer to one transaction's request as one of many."""
+    """Wrap the response for one transaction as one result of several."""
     if not isinstance(answer, AddPartitionsToTxnResponse):
         return answer
     topics = answer.results_by_topic_v3_and_below

@@ -1,10 +1,10 @@
 """TransactionRuntime: runs the transaction coordinators on `__transaction_state`.
 
-For each partition of that topic one shard: append what it decides, replay it, and go on when that
-is committed. What is prepared gets its markers then, in every partition of the transaction,
-wherever that is led, the offsets of groups included (`marker_writer`); when those are committed,
-the shard is told, and whoever has asked for the end is answered. Who leads the partition next goes
-on with what was prepared before.
+Each partition of that topic is one shard. The runtime appends what the shard decides, replays it,
+and continues when it is committed. Then a prepared transaction gets its markers in each of its
+partitions, wherever they are led, including those with offsets of groups (`marker_writer`). When
+the markers are committed, the shard completes the transaction and the EndTxn request is answered.
+The next leader of the shard continues with transactions that were prepared before.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 TRANSACTIONS_TOPIC = "__transaction_state"
 TRANSACTIONS_PARTITIONS = 4
-"""Of a new topic of transactions, for good; see `runtime.OFFSETS_PARTITIONS`."""
+"""The partitions of a new topic, for good; see `group_runtime.OFFSETS_PARTITIONS`."""
 TRANSACTIONS_CONFIGS: Mapping[str, str] = {
     "cleanup.policy": "compact",
     "segment.bytes": str(100 * 1024 * 1024),
@@ -61,9 +61,9 @@ TRANSACTIONS_CONFIGS: Mapping[str, str] = {
 }
 """A transaction over very many partitions has to fit into one message."""
 NOTHING = tombstone_of("")
-"""A record that says nothing: a transactional id has a name."""
+"""A record without meaning: a transactional id is never empty."""
 RETRY_MS = 500
-"""Before what its partition has not taken, or not committed, is tried again."""
+"""The pause before an append or a commit that failed is tried again."""
 
 _log = repeated.logger(__name__)
 
@@ -82,7 +82,7 @@ class TransactionRuntime:
         node_id: int,
         leader_of: LeaderOf,
     ) -> None:
-        """`leader_of` tells who leads a partition of the cluster, as far as this broker knows."""
+        """`leader_of` returns the leader of a partition, as far as this broker knows."""
         self.partitions = partitions
         self.clock = clock
         self._config = config
@@ -105,37 +105,37 @@ class TransactionRuntime:
             on_done=self._on_ended,
         )
         self._later: list[tuple[int, int, Led[TransactionCoordinator], Callable[[], None]]] = []
-        """What is tried again, and when; the second number tells those of one time apart."""
+        """What to try again, and when; the second number orders entries of the same time."""
         self._numbers = itertools.count()
         self._loaded: list[int] = []
-        """Shards that have something to go on with, maybe, from before they were led here."""
+        """Shards that were loaded and may have prepared transactions to continue."""
 
     def configure(self, config: TransactionConfig) -> None:
-        """Go on with other settings."""
+        """Use other settings."""
         self._config = config
         for led in self._shards:
             led.shard.configure(config)
 
-    # ---- loading ----
+    # Loading.
 
     def lead(self, index: int) -> None:
-        """Serve the transactional ids of a partition, once all of it has been replayed.
+        """Serve the transactional ids of a partition once all of it is replayed.
 
-        What was prepared before goes on with the next tick.
+        Transactions prepared before continue with the next tick.
 
         Raises:
-            CorruptData: a record is not what it claims to be.
+            CorruptData: a record is malformed.
         """
         if self._shards.lead(index):
             self._loaded.append(index)
 
     def load(self) -> None:
-        """Go on while anything that is led can be replayed. Raises what `lead` raises."""
+        """Load as long as something can be replayed. Raises what `lead` raises."""
         while self._shards.can_load:
             self._loaded += self._shards.load_on()
 
     def resign(self, index: int) -> None:
-        """Another broker coordinates the ids of a partition: it goes on with what was prepared."""
+        """Stop serving the transactional ids of a partition, because another broker leads it."""
         self._shards.resign(index)
         self.markers.forget(index)
         self._answering.resign(index)
@@ -147,12 +147,12 @@ class TransactionRuntime:
             stored = CoordinatorRecord(record.key or b"", record.value)
             shard.replay(stored, now_ms=now_ms)
 
-    # ---- requests ----
+    # Requests.
 
     def begin(
         self, transactional_id: str, request: Message, *, version: int, connection: int = 0
     ) -> Message | asyncio.Future[Message]:
-        """Hand a request to its transactional id: the answer, or where it will be."""
+        """Pass a request to its transactional id; return the response, or a future of it."""
         try:
             led = self._shards.of(transactional_id)
         except LogError as error:
@@ -166,7 +166,7 @@ class TransactionRuntime:
     def verify(
         self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int]
     ) -> ErrorCode:
-        """Whether a producer may write to a partition in its transaction now."""
+        """Check that a producer may write to a partition in its transaction now."""
         if not self.partitions.partitions(TRANSACTIONS_TOPIC):
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         try:
@@ -178,7 +178,7 @@ class TransactionRuntime:
     def when_settled(
         self, transactional_id: str, answer: Callable[[], Message]
     ) -> Message | asyncio.Future[Message]:
-        """What `answer` says, once everything that is known of a transactional id may be told."""
+        """Call `answer` once the state of the transactional id is committed; return its result."""
         try:
             led = self._shards.of(transactional_id)
         except LogError:
@@ -196,34 +196,34 @@ class TransactionRuntime:
         return told
 
     def transaction(self, transactional_id: str) -> CoordinatedTransaction | None:
-        """What is known of a transactional id.
+        """Return the state of a transactional id.
 
         Raises:
-            LogError: with the code that the one who asks is to be told, nothing here (yet).
+            LogError: with the error code for the client, the shard is not here, or not loaded yet.
         """
         if not self.partitions.partitions(TRANSACTIONS_TOPIC):
             return None
         return self._shards.of(transactional_id).shard.transaction(transactional_id)
 
     def transactions(self) -> Iterable[CoordinatedTransaction]:
-        """Every transactional id that is coordinated here.
+        """Return all transactional ids of this broker's shards.
 
         Raises:
-            LogError: COORDINATOR_LOAD_IN_PROGRESS, there will be more.
+            LogError: COORDINATOR_LOAD_IN_PROGRESS, some shards are not loaded yet.
         """
         if self._shards.is_loading:
-            what = "not all transactional ids are known yet"
+            what = "not all transactional ids are loaded yet"
             raise error_for(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, what)
         return itertools.chain.from_iterable(led.shard.transactions() for led in self._shards)
 
     def stop(self, reason: StreamlogError) -> None:
-        """Nobody will be answered any more."""
+        """Fail all requests that have no response yet."""
         self._answering.stop(reason)
 
-    # ---- time ----
+    # Time.
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Load a slice, continue prepared transactions, and run deadlines that have passed."""
         at = self._instant()
         self._loaded += self._shards.load_on()
         loaded, self._loaded = self._loaded, []
@@ -241,7 +241,7 @@ class TransactionRuntime:
         self._answering.tick(at.now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
+        """When `tick` has something to do; None for never."""
         now_ms = self.clock.now_ms()
         if self._loaded:
             return now_ms
@@ -251,16 +251,20 @@ class TransactionRuntime:
         deadlines += [self.markers.next_deadline_ms(), self._answering.next_deadline_ms()]
         return min((each for each in deadlines if each is not None), default=None)
 
-    # ---- the end of transactions ----
+    # The end of transactions.
 
     def _end_prepared(self, led: Led[TransactionCoordinator]) -> None:
-        """Once what was decided is committed, write the markers."""
+        """Write the markers of decided transactions once the decisions are committed."""
         endings = led.shard.take_endings()
         if endings:
             self._when_prepared(led, endings)
 
     def _when_prepared(self, led: Led[TransactionCoordinator], endings: list[Ending]) -> None:
         end_offset = led.log.log.log_end_offset
+        # The decision must be committed before the first marker: 1. Coordinator A decides to
+        # commit, and writes a marker before the decision is on its followers. 2. A dies; B leads
+        # without the decision, and aborts on time-out. 3. One partition is committed, others are
+        # aborted.
         if led.log.may_acknowledge(end_offset):
             self._on_prepared(led, endings, None)
         else:
@@ -278,15 +282,18 @@ class TransactionRuntime:
             epoch = led.log.log.epochs.current
             self.markers.add(MarkerJob(ending, led.index, epoch) for ending in endings)
         else:
-            # It is in the log all the same: this broker still leads, and so it will be committed.
+            # The record stays in the log: if this broker still leads, it will be committed.
             self._try_later(led, partial(self._when_prepared, led, endings))
 
     def _on_ended(self, job: MarkerJob) -> None:
-        """All markers of a transaction are committed."""
+        """Complete a transaction whose markers are all committed."""
         self._complete(self._shards.at(job.shard), job.ending)
 
     def _complete(self, led: Led[TransactionCoordinator], ending: Ending) -> None:
-        """Tell of it, and keep it; without that, who leads next would write the markers again."""
+        """Answer, and append the completion.
+
+        Without it, the next leader writes the markers again.
+        """
         outcome = led.shard.on_ended(ending, self._instant())
         self._answering.send(outcome.answers)
         if self._append(led, outcome) is not None:
@@ -296,15 +303,15 @@ class TransactionRuntime:
         due_ms = self.clock.now_ms() + RETRY_MS
         heapq.heappush(self._later, (due_ms, next(self._numbers), led, again))
 
-    # ---- outcomes ----
+    # Outcomes.
 
     def _deliver(
         self, led: Led[TransactionCoordinator], outcome: ShardOutcome, ticket: int = 0
     ) -> None:
-        """Append, replay, and go on from there when it is committed.
+        """Append, replay, and continue when the records are committed.
 
-        What is answered from memory alone has to be proven: a coordinator that was replaced would
-        tell of a commit, or of fencing, that the next one knows nothing of, or better.
+        A response from memory alone needs a proof: a coordinator that was replaced could report a
+        commit, or a fencing, that its successor does not know.
         """
         if not outcome.records:
             self._proofs.give(led, outcome.answers)
@@ -321,7 +328,7 @@ class TransactionRuntime:
     def _append(
         self, led: Led[TransactionCoordinator], outcome: ShardOutcome
     ) -> StreamlogError | None:
-        """Append and replay; why that could not be, if it could not."""
+        """Append and replay; return the error if the append failed."""
         if not outcome.records:
             return None
         at = self._instant()
@@ -330,7 +337,9 @@ class TransactionRuntime:
             led.log.check_insync()
             led.log.append(batch, now_ms=at.now_ms, origin=AppendOrigin.COORDINATOR)
         except StreamlogError as error:
-            _log.error("%s-%d: nothing was kept: %s", TRANSACTIONS_TOPIC, led.index, error)
+            _log.error(
+                "%s-%d: records could not be appended: %s", TRANSACTIONS_TOPIC, led.index, error
+            )
             return error
         for record in outcome.records:
             led.shard.replay(record, now_ms=at.now_ms)
