@@ -35,7 +35,9 @@ def allowed(setting: Setting) -> str:
         case SettingKind.PASSWORD:
             return "text, shown to nobody"
         case SettingKind.LIST:
-            return " and/or ".join(setting.choices) if setting.form is None else setting.form.told
+            if setting.form is None:
+                return " and/or ".join(setting.choices)
+            return setting.form.description
     unit = f" {setting.unit}" if setting.unit else ""
     return f"{number(setting.least)} to {number(setting.most)}{unit}"
 

@@ -1,10 +1,10 @@
-"""BrokerConfig: the table of settings of a broker, parts of which are `topic` and others.
+"""BrokerConfig: the table of a broker's settings, with `topic` and other tables as parts.
 
-Rule of the file: a setting that nothing honours is not declared, and one that is not declared is
-refused by name instead of being stored and forgotten. Settings carry Kafka's names on the wire
-(`segment.bytes`) and the same words here (`segment_bytes`); what a field of a table can be is
-`settings`'. A topic's setting has a second name, the broker's: what is set there holds for every
-topic that does not say otherwise. docs/configuration.md lists them, and a test compares.
+Rule of the file: a setting without an effect is not declared, and one that is not declared is
+refused by name instead of being stored and forgotten. Settings have Kafka's names on the wire
+(`segment.bytes`) and the same words here (`segment_bytes`); `settings` defines the types of fields.
+A topic setting has a second name, the broker's, which sets the default of all topics.
+docs/configuration.md lists all settings, and a test compares.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ __all__ = [
 ]
 
 PARTITIONS_MAX = 10_000
-"""Of one topic: each is a directory with open files."""
+"""Partitions of one topic; each is a directory with open files."""
 FLUSH_ALWAYS = "always"
 FLUSH_OS = "os"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Settings of one broker.
+    """The settings of one broker.
 
     Raises:
         ConfigError: a value is out of range.
@@ -86,7 +86,7 @@ class BrokerConfig:
         1,
         NamedSetting(
             "node.id",
-            "The broker's number in its cluster; written to the data directory when it is made.",
+            "The id of the broker in its cluster; stored in the data directory when it is created.",
             is_dynamic=False,
         ),
         most=INT_MAX,
@@ -95,8 +95,8 @@ class BrokerConfig:
         "",
         NamedSetting(
             "log.dirs",
-            "The broker's data directory, unless the command says it. One, and no list as in"
-            " Kafka.",
+            "The data directory of the broker, unless the command line gives it. One directory, not"
+            " a list as in Kafka.",
             is_dynamic=False,
         ),
     )
@@ -104,7 +104,7 @@ class BrokerConfig:
         "",
         NamedSetting(
             "broker.rack",
-            "Where the broker stands; replicas of a partition are put into different racks.",
+            "The rack of the broker; replicas of a partition are placed in different racks.",
             is_dynamic=False,
         ),
     )
@@ -112,7 +112,7 @@ class BrokerConfig:
         "",
         NamedSetting(
             "web.listener",
-            "HOST:PORT at which the broker answers /live, /ready and /metrics; empty: nowhere."
+            "HOST:PORT at which the broker serves /live, /ready and /metrics; empty: it does not."
             " Needs the extra streamlog[web].",
             is_dynamic=False,
         ),
@@ -120,16 +120,14 @@ class BrokerConfig:
     # Enough for four consumers to share a topic, few enough to open at once on a small machine.
     num_partitions: int = whole(
         4,
-        NamedSetting(
-            "num.partitions", "Partitions of a topic that is created without a number of its own."
-        ),
+        NamedSetting("num.partitions", "Partitions of a topic whose creator gives no number."),
         least=1,
         most=PARTITIONS_MAX,
     )
     auto_create_topics: bool = truth(
         NamedSetting(
             "auto.create.topics.enable",
-            "Whether a client that asks for a topic that is not there gets it created.",
+            "Whether a topic that does not exist is created when a client requests its metadata.",
         ),
         default=True,
     )
@@ -137,7 +135,7 @@ class BrokerConfig:
         300_000,
         NamedSetting(
             "log.retention.check.interval.ms",
-            "How often the broker looks for segments whose time is over.",
+            "The interval at which the broker looks for expired segments.",
             "ms",
         ),
         least=1,
@@ -146,9 +144,9 @@ class BrokerConfig:
         FLUSH_ALWAYS,
         NamedSetting(
             "flush",
-            "When a record is acknowledged and shown to consumers: when it is on disk, so that it"
-            " outlives a power cut (always), or when the operating system has it, so that it"
-            " outlives the process (os).",
+            "When a record is acknowledged and visible to consumers: when it is on disk, so that it"
+            " survives a power cut (always), or when the operating system has it, so that it"
+            " survives the death of the process (os).",
             is_dynamic=False,
         ),
         (FLUSH_ALWAYS, FLUSH_OS),
@@ -156,7 +154,7 @@ class BrokerConfig:
     log_cleaner_enable: bool = truth(
         NamedSetting(
             "log.cleaner.enable",
-            "Whether topics with cleanup.policy 'compact' are compacted by this broker.",
+            "Whether this broker compacts topics with cleanup.policy 'compact'.",
         ),
         default=True,
     )
@@ -164,7 +162,7 @@ class BrokerConfig:
         15_000,
         NamedSetting(
             "log.cleaner.backoff.ms",
-            "How long to wait before looking again when there was nothing to compact.",
+            "The pause after a search for logs to compact that has found none.",
             "ms",
         ),
         least=1,
@@ -174,7 +172,7 @@ class BrokerConfig:
         NamedSetting(
             "log.cleaner.dedupe.buffer.size",
             "Memory for the keys of one compaction, 32 bytes each; a partition with more keys in"
-            " what has not been compacted takes several.",
+            " its dirty part is compacted in several passes.",
             "bytes",
         ),
         least=1024,
@@ -183,43 +181,43 @@ class BrokerConfig:
         LONG_MAX,
         NamedSetting(
             "log.cleaner.io.max.bytes.per.second",
-            "Compaction reads and writes no more than this, in sum.",
+            "The limit of what compaction reads and writes per second, in total.",
             "bytes",
         ),
         least=1024,
     )
     group: GroupConfig = field(default_factory=GroupConfig)
-    """Consumer groups."""
+    """Settings of consumer groups."""
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
-    """Transactions."""
+    """Settings of transactions."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    """Brokers that are several."""
+    """Settings of the cluster."""
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
-    """Who decides for them."""
+    """Settings of the controller quorum."""
     peers: PeerConfig = field(default_factory=PeerConfig)
-    """How they come to each other."""
+    """Settings of connections between brokers."""
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
-    """Replicas of partitions."""
+    """Settings of replication."""
     connections: ConnectionConfig = field(default_factory=ConnectionConfig)
-    """Clients."""
+    """Settings of client connections."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
-    """Who may come in, and what they may do."""
+    """Settings of listeners, TLS, SASL and ACLs."""
     ignored: object = field(default_factory=IgnoredConfig)
-    """What Kafka knows and has no effect here."""
+    """Kafka's settings without effect here."""
     topic: TopicConfig = field(default_factory=TopicConfig)
-    """What a topic has for settings that it does not override."""
+    """The defaults of topic settings."""
 
     def __post_init__(self) -> None:
         check_table(self)
         self.quorum.check(self.node_id)
         if "," in self.log_dirs:
             raise ConfigError(
-                f"log.dirs={self.log_dirs}: a broker has one data directory; join the disks, or run"
-                " a broker for each"
+                f"log.dirs={self.log_dirs}: a broker has one data directory; combine the disks into"
+                " one volume, or run a broker for each"
             )
 
     def overridden(self, configs: Mapping[str, str]) -> BrokerConfig:
-        """These settings with some replaced, given by the broker's names and as text.
+        """Return these settings with some replaced, by the broker's names and as text.
 
         Raises:
             ConfigError: a name is unknown, or a value malformed or out of range.
@@ -244,14 +242,14 @@ class BrokerConfig:
         return replace_settings(self, sections[""], topic=topic, **parts)
 
     def described(self) -> dict[str, str]:
-        """Every setting by the broker's name, as text."""
+        """Return every setting by the broker's name, as text."""
         texts = {name: texts_of(getattr(self, name)) for name in (*_SECTIONS, "topic")}
         texts[""] = texts_of(self)
         return {name: texts[field.section][field.name] for name, field in _FIELDS.items()}
 
 
 class _SettingField(NamedTuple):
-    """Where a setting of the broker is kept: in which part, and by which name there."""
+    """The table and the name there of a broker setting."""
 
     section: str
     name: str
@@ -259,7 +257,7 @@ class _SettingField(NamedTuple):
 
 _LISTENER_BOUNDS = "max.connections.per.listener"
 _LISTENER_BOUND = re.compile(r"listener\.name\.([A-Za-z0-9_]+)\.max\.connections")
-"""Kafka's spelling of one of them."""
+"""Kafka's spelling of the limit of one listener."""
 _SECTIONS: Mapping[str, type[Any]] = {
     "cluster": ClusterConfig,
     "quorum": QuorumConfig,
@@ -271,7 +269,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "security": SecurityConfig,
     "ignored": IgnoredConfig,
 }
-"""Parts of the broker's table."""
+"""The parts of the broker's table."""
 _TABLES: Mapping[str, type[Any]] = {"": BrokerConfig, **_SECTIONS}
 _SETTINGS = {
     section: {name: each.setting for name, each in declared_settings(table).items()}
@@ -285,7 +283,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = {
         if each.broker_name
     },
 }
-"""The settings of a broker, by name, those that topics inherit included."""
+"""The settings of a broker by name, including the defaults of topic settings."""
 _FIELDS = {
     **{
         name: _SettingField(part, name) for part, settings in _SETTINGS.items() for name in settings

@@ -1,8 +1,8 @@
 """The settings of a cluster: its controller quorum, sessions, replication, inter-broker access.
 
 Rule of the file: that of `config`. Names are Kafka's on the wire, except those of the inter-broker
-user and password, which in Kafka are part of a JAAS text. The types of fields are those of
-`settings`. The settings of the quorum don't change while a broker runs.
+user and password, which are part of a JAAS text in Kafka. `settings` defines the types of fields.
+The settings of the quorum can't be changed while a broker runs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from streamlog.broker.config.settings import (
 from streamlog.errors import ConfigError
 
 BY_CLUSTER = 0
-"""A number that follows from how many brokers there are."""
+"""The number depends on how many brokers there are."""
 REPLICAS_MAX = 100
-"""Of one partition: each is a copy of all of it."""
+"""The most replicas of one partition; each is a full copy."""
 DAY_S = 24 * 60 * 60
 _REPLICAS_USUAL = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """Replicas, and the sessions of brokers.
+    """Settings of replicas and of broker sessions.
 
     Raises:
         ConfigError: a value is out of range.
@@ -43,8 +43,8 @@ class ClusterConfig:
         BY_CLUSTER,
         NamedSetting(
             "default.replication.factor",
-            "Copies of each partition of a topic that is created without a number of its own; 0:"
-            " 3, or as many as there are brokers if they are fewer.",
+            "Replicas of each partition of a topic whose creator gives no number; 0: 3, or the"
+            " number of brokers if there are fewer.",
         ),
         most=REPLICAS_MAX,
     )
@@ -52,7 +52,7 @@ class ClusterConfig:
         9_000,
         NamedSetting(
             "broker.session.timeout.ms",
-            "A broker whose last heartbeat is so long ago leads nothing any more.",
+            "A broker whose last heartbeat is older than this is fenced and loses its leaderships.",
             "ms",
         ),
         least=1,
@@ -62,7 +62,7 @@ class ClusterConfig:
         2_000,
         NamedSetting(
             "broker.heartbeat.interval.ms",
-            "How often a broker tells the controller that it lives.",
+            "The interval of a broker's heartbeats to the controller.",
             "ms",
         ),
         least=1,
@@ -71,7 +71,7 @@ class ClusterConfig:
     leader_rebalance: bool = truth(
         NamedSetting(
             "auto.leader.rebalance.enable",
-            "Whether partitions go back to their preferred leaders by themselves.",
+            "Whether leadership moves back to preferred leaders automatically.",
         ),
         default=True,
     )
@@ -79,8 +79,8 @@ class ClusterConfig:
         300,
         NamedSetting(
             "leader.imbalance.check.interval.seconds",
-            "How often the controller looks for partitions that their preferred leader could"
-            " lead and does not, in seconds.",
+            "How often the controller looks for partitions that are not led by their preferred"
+            " leader although it could lead, in seconds.",
         ),
         least=1,
         most=DAY_S,
@@ -90,7 +90,7 @@ class ClusterConfig:
         check_table(self)
 
     def copies(self, brokers: int) -> int:
-        """Replicas of a partition whose creator leaves them to the cluster."""
+        """Return the number of replicas of a partition whose creator gives none."""
         return self.replication_factor or max(1, min(_REPLICAS_USUAL, brokers))
 
 
@@ -99,7 +99,7 @@ PEER_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerConfig:
-    """How brokers come to each other.
+    """Settings of connections between brokers.
 
     Raises:
         ConfigError: a value is out of range.
@@ -109,8 +109,8 @@ class PeerConfig:
         "",
         NamedSetting(
             "inter.broker.listener.name",
-            "By which of its listeners other brokers come to this one; empty: the first. The same"
-            " on all brokers.",
+            "The listener for connections from other brokers; empty: the first. The same on all"
+            " brokers.",
             is_dynamic=False,
         ),
     )
@@ -118,9 +118,9 @@ class PeerConfig:
         "",
         NamedSetting(
             "controller.listener.names",
-            "By which of its listeners other nodes come to this one as a controller, at the address"
-            " in controller.quorum.voters; empty: that of other brokers. One, and the same on all"
-            " nodes, those that are only brokers included.",
+            "The listener for connections from other nodes to this one as a controller, at the"
+            " address in controller.quorum.voters; empty: the inter-broker listener. One name, the"
+            " same on all nodes, including those that are only brokers.",
             is_dynamic=False,
         ),
     )
@@ -128,7 +128,8 @@ class PeerConfig:
         "SCRAM-SHA-512",
         NamedSetting(
             "sasl.mechanism.inter.broker.protocol",
-            "How a broker proves to others who it is, if that listener has SASL.",
+            "The SASL mechanism with which a broker authenticates to others, if that listener has"
+            " SASL.",
             is_dynamic=False,
         ),
         PEER_MECHANISMS,
@@ -137,20 +138,20 @@ class PeerConfig:
         "",
         NamedSetting(
             "sasl.inter.broker.username",
-            "As which user. Brokers know it from here, before they know any other, and it may do"
-            " everything: no client should be it. The same on all brokers.",
+            "The user name of brokers. It needs no stored credential, and may do everything: no"
+            " client should use it. The same on all brokers.",
             is_dynamic=False,
         ),
     )
     password: str = password(
-        NamedSetting("sasl.inter.broker.password", "With which password.", is_dynamic=False)
+        NamedSetting("sasl.inter.broker.password", "The password of that user.", is_dynamic=False)
     )
     checks_name: str = choice(
         "https",
         NamedSetting(
             "ssl.endpoint.identification.algorithm",
-            "https: the certificate of another broker has to be for the name that it is reached"
-            " by. none: any from an authority that is trusted.",
+            "https: the certificate of another broker must be for the host name under which it is"
+            " reached. none: any certificate from a trusted authority is accepted.",
             is_dynamic=False,
         ),
         ("https", "none"),
@@ -171,7 +172,7 @@ BY_RACK = "rack"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationConfig:
-    """How followers fetch, and when they lag.
+    """Settings of followers' fetches and of the in-sync set.
 
     Raises:
         ConfigError: a value is out of range.
@@ -181,8 +182,8 @@ class ReplicationConfig:
         30_000,
         NamedSetting(
             "replica.lag.time.max.ms",
-            "A follower that has not had all that its leader has for so long is not in sync any"
-            " more.",
+            "A follower that has not caught up with its leader for this long leaves the in-sync"
+            " replicas.",
             "ms",
             is_dynamic=False,
         ),
@@ -193,7 +194,7 @@ class ReplicationConfig:
         500,
         NamedSetting(
             "replica.fetch.wait.max.ms",
-            "For how long a leader keeps a follower waiting that has everything. Less than"
+            "How long a leader delays the response to a follower that has everything. Less than"
             " replica.lag.time.max.ms.",
             "ms",
             is_dynamic=False,
@@ -204,7 +205,7 @@ class ReplicationConfig:
         1024 * 1024,
         NamedSetting(
             "replica.fetch.max.bytes",
-            "What a follower asks for of one partition at a time; a larger batch comes alone.",
+            "What a follower fetches from one partition at a time; a larger batch is sent alone.",
             "bytes",
             is_dynamic=False,
         ),
@@ -215,7 +216,7 @@ class ReplicationConfig:
         10 * 1024 * 1024,
         NamedSetting(
             "replica.fetch.response.max.bytes",
-            "What a follower asks for of all partitions together.",
+            "What a follower fetches from all partitions in one request.",
             "bytes",
             is_dynamic=False,
         ),
@@ -226,7 +227,7 @@ class ReplicationConfig:
         30_000,
         NamedSetting(
             "replica.socket.timeout.ms",
-            "A leader that has not answered a follower for so long is connected to anew.",
+            "A follower connects again to a leader that has not responded for this long.",
             "ms",
             is_dynamic=False,
         ),
@@ -237,9 +238,9 @@ class ReplicationConfig:
         LONG_MAX,
         NamedSetting(
             "leader.replication.throttled.rate",
-            "Bytes a second that followers may fetch from this broker of replicas in"
-            " leader.replication.throttled.replicas. Who is in sync is not held back, and does not"
-            " count.",
+            "Bytes per second that followers may fetch from this broker's replicas in"
+            " leader.replication.throttled.replicas. Followers in sync are neither throttled nor"
+            " counted.",
             "bytes",
         ),
         least=1,
@@ -248,7 +249,7 @@ class ReplicationConfig:
         LONG_MAX,
         NamedSetting(
             "follower.replication.throttled.rate",
-            "Bytes a second that this broker may fetch for replicas in"
+            "Bytes per second that this broker may fetch for its replicas in"
             " follower.replication.throttled.replicas that are not in sync.",
             "bytes",
         ),
@@ -258,9 +259,9 @@ class ReplicationConfig:
         NO_SELECTOR,
         NamedSetting(
             "replica.selector.class",
-            "Whom a leader sends readers to that say where they stand (client.rack): to a replica"
-            " in sync in the same broker.rack, the fullest one (rack, or Kafka's name for it);"
-            " none: to nobody else.",
+            "Which replica a leader sends readers to that give their client.rack: rack (or Kafka's"
+            " name for it): the in-sync replica in the same broker.rack that has the most records;"
+            " none: readers stay with the leader.",
             is_dynamic=False,
         ),
         (NO_SELECTOR, BY_RACK, "org.apache.kafka.common.replica.RackAwareReplicaSelector"),
@@ -278,7 +279,7 @@ class ReplicationConfig:
 BROKER_ROLE = "broker"
 CONTROLLER_ROLE = "controller"
 VOTERS_MAX = 9
-"""Each decision waits for a majority of them."""
+"""The most voters; each decision waits for a majority of them."""
 _PORT_MAX = 2**16 - 1
 _NODE_ID_MAX = INT_MAX
 
@@ -287,7 +288,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumConfig:
-    """The quorum of controllers.
+    """Settings of the controller quorum.
 
     Raises:
         ConfigError: a value is malformed or out of range.
@@ -297,8 +298,8 @@ class QuorumConfig:
         "",
         NamedSetting(
             "controller.quorum.voters",
-            "The controllers, each as its node.id and where it is reached: 1@host:9092,2@…; the"
-            " same on every node. Empty: this node is its cluster's only one.",
+            "The controllers, each with its node.id and address: 1@host:9092,2@…; the same on every"
+            " node. Empty: this node is the only one of its cluster.",
             is_dynamic=False,
         ),
     )
@@ -306,8 +307,8 @@ class QuorumConfig:
         f"{BROKER_ROLE},{CONTROLLER_ROLE}",
         NamedSetting(
             "process.roles",
-            "What this node is: a broker, which has partitions and clients; a controller, which"
-            " is one of the voters; or both.",
+            "The roles of this node: a broker has partitions and clients; a controller is one of"
+            " the voters; a node can be both.",
             is_dynamic=False,
         ),
         (BROKER_ROLE, CONTROLLER_ROLE),
@@ -316,7 +317,7 @@ class QuorumConfig:
         1_000,
         NamedSetting(
             "controller.quorum.election.timeout.ms",
-            "How long to wait for the outcome of an election before the next one.",
+            "How long a candidate waits for the outcome of an election before it starts another.",
             "ms",
             is_dynamic=False,
         ),
@@ -327,7 +328,8 @@ class QuorumConfig:
         1_000,
         NamedSetting(
             "controller.quorum.election.backoff.max.ms",
-            "Up to so much is added to it by chance, so that two candidates do not meet again.",
+            "The longest random delay that is added to it, so that two candidates don't collide"
+            " again.",
             "ms",
             is_dynamic=False,
         ),
@@ -338,8 +340,8 @@ class QuorumConfig:
         2_000,
         NamedSetting(
             "controller.quorum.fetch.timeout.ms",
-            "Who has not heard of the leader for so long seeks another one; a leader that has not"
-            " heard of a majority for half as long again resigns.",
+            "A voter that has not heard from the leader for this long starts an election; a leader"
+            " that has not heard from a majority for one and a half times as long resigns.",
             "ms",
             is_dynamic=False,
         ),
@@ -350,7 +352,7 @@ class QuorumConfig:
         2_000,
         NamedSetting(
             "controller.quorum.request.timeout.ms",
-            "How long a member waits for the answer of another one.",
+            "How long a voter waits for a response of another one.",
             "ms",
             is_dynamic=False,
         ),
@@ -361,7 +363,7 @@ class QuorumConfig:
         20,
         NamedSetting(
             "controller.quorum.retry.backoff.ms",
-            "How long a member waits before it asks again what has failed.",
+            "The pause before a voter repeats a request that has failed.",
             "ms",
             is_dynamic=False,
         ),
@@ -372,8 +374,8 @@ class QuorumConfig:
         20 * 1024 * 1024,
         NamedSetting(
             "metadata.log.max.record.bytes.between.snapshots",
-            "After so much in the metadata log a snapshot of it is written, and what is before"
-            " that is removed.",
+            "How much the metadata log grows before a snapshot of it is written and the log before"
+            " it is removed.",
             "bytes",
             is_dynamic=False,
         ),
@@ -383,8 +385,8 @@ class QuorumConfig:
         60 * 60 * 1000,
         NamedSetting(
             "metadata.log.max.snapshot.interval.ms",
-            "After so long a snapshot is written if there is anything new in the metadata log; 0:"
-            " never for the time alone.",
+            "After this time, a snapshot is written if the metadata log has new records; 0:"
+            " snapshots are not written by time.",
             "ms",
             is_dynamic=False,
         ),
@@ -396,12 +398,12 @@ class QuorumConfig:
         self.addresses()
 
     def addresses(self) -> dict[int, Address]:
-        """Where the voters are reached, by node.id; empty if this node is alone."""
+        """Return the addresses of the voters by node.id; empty if this node is alone."""
         found: dict[int, Address] = {}
         for word in filter(None, (each.strip() for each in self.voters.split(","))):
             node_id, address = _voter(word)
             if node_id in found:
-                raise ConfigError(f"controller.quorum.voters={self.voters!r} has {node_id} twice")
+                raise ConfigError(f"controller.quorum.voters={self.voters!r} lists {node_id} twice")
             found[node_id] = address
         if len(found) > VOTERS_MAX:
             raise ConfigError(
@@ -411,7 +413,7 @@ class QuorumConfig:
         return found
 
     def voter_ids(self, node_id: int) -> tuple[int, ...]:
-        """Who votes, as node `node_id` has it."""
+        """Return the ids of the voters, as node `node_id` sees them."""
         return tuple(sorted(self.addresses())) or (node_id,)
 
     @property
@@ -421,7 +423,7 @@ class QuorumConfig:
 
     @property
     def is_controller(self) -> bool:
-        """Whether it votes."""
+        """Whether this node is a voter."""
         return CONTROLLER_ROLE in self._words
 
     @property
@@ -451,13 +453,14 @@ class QuorumConfig:
 
 
 def _voter(word: str) -> tuple[int, Address]:
-    """Node and address of a word such as `1@host:9092` or `1@[::1]:9092`."""
+    """Parse node id and address of a voter, such as `1@host:9092` or `1@[::1]:9092`."""
     node_id, _, address = word.partition("@")
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_sound = node_id.isdecimal() and port.isdecimal() and host
     if not is_sound or int(node_id) > _NODE_ID_MAX or not 0 < int(port) <= _PORT_MAX:
         raise ConfigError(
-            f"controller.quorum.voters has {word!r}: write each controller as node.id@host:port"
+            f"controller.quorum.voters contains {word!r}: write each controller as"
+            " node.id@host:port"
         )
     return int(node_id), (host, int(port))

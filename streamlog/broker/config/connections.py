@@ -33,14 +33,12 @@ from streamlog.broker.config.settings import (
 )
 from streamlog.errors import ConfigError
 
-_COUNTED = Form(
-    r"(\s*[^,\s]+:[1-9][0-9]{0,8}\s*(,|$))*", "NAME:COUNT, with commas between several of them"
-)
+_COUNTED = Form(r"(\s*[^,\s]+:[1-9][0-9]{0,8}\s*(,|$))*", "a comma-separated list of NAME:COUNT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionConfig:
-    """What clients may cost.
+    """Limits of client connections.
 
     Raises:
         ConfigError: a value is out of range.
@@ -50,21 +48,22 @@ class ConnectionConfig:
         100 * 1024 * 1024,
         NamedSetting(
             "socket.request.max.bytes",
-            "The largest request; who sends a larger one is hung up on. Holds for connections that"
-            " are made afterwards.",
+            "The largest request; a client that sends a larger one is disconnected. Applies to new"
+            " connections.",
             "bytes",
         ),
         least=1024,
         most=INT_MAX,
     )
-    # Kafka has no bounds. Each connection is two descriptors here, and a system gives so many.
+    # Kafka has no limit. A connection costs two descriptors, and systems limit descriptors.
     max_connections: int = whole(
         4096,
         NamedSetting(
             "max.connections",
-            "Connections at a time. When one more comes, the oldest one that has sent no request,"
-            " or has not proven who it is, is closed in its favor; if there is none, the new one is"
-            " refused. The limit of open files may allow fewer; `streamlog doctor` says how many.",
+            "The most simultaneous connections. When another one arrives, the oldest that has sent"
+            " no request, or is not authenticated, is closed; if there is none, the new one is"
+            " refused. The limit of open files may allow fewer; `streamlog doctor` reports how"
+            " many.",
         ),
         least=1,
         most=INT_MAX,
@@ -73,8 +72,8 @@ class ConnectionConfig:
         "",
         NamedSetting(
             "max.connections.per.listener",
-            "Connections at a time by listener, such as `CLIENTS:500,BROKERS:50`; a listener that"
-            " is not named has no bound of its own. In a file, Kafka's spelling works, too:"
+            "The most simultaneous connections by listener, such as `CLIENTS:500,BROKERS:50`; other"
+            " listeners have no limit of their own. A file may use Kafka's spelling too:"
             " `listener.name.clients.max.connections=500`.",
         ),
         _COUNTED,
@@ -83,7 +82,8 @@ class ConnectionConfig:
         2048,
         NamedSetting(
             "max.connections.per.ip",
-            "Connections at a time from one address, so that one machine does not shut out others.",
+            "The most simultaneous connections from one address, so that one machine can't shut out"
+            " others.",
         ),
         least=1,
         most=INT_MAX,
@@ -92,7 +92,7 @@ class ConnectionConfig:
         "",
         NamedSetting(
             "max.connections.per.ip.overrides",
-            "The same for single addresses, such as `10.0.0.7:50,::1:1000`.",
+            "The limits of single addresses, such as `10.0.0.7:50,::1:1000`.",
         ),
         _COUNTED,
     )
@@ -100,8 +100,8 @@ class ConnectionConfig:
         600_000,
         NamedSetting(
             "connections.max.idle.ms",
-            "Who neither sends nor reads anything for so long, and waits for nothing, is hung up"
-            " on.",
+            "A client that neither sends nor reads for this long, and waits for no response, is"
+            " disconnected.",
             "ms",
         ),
         least=1,
@@ -110,9 +110,9 @@ class ConnectionConfig:
         256 * 1024 * 1024,
         NamedSetting(
             "queued.max.request.bytes",
-            "Memory for large requests while they are received, for all clients together; who"
-            " sends one when there is none left is not read from until there is. A larger request"
-            " is received alone.",
+            "Memory for large requests while they are received, for all clients together; when it"
+            " is used up, the broker stops reading from clients that send one. A request larger"
+            " than this is received alone.",
             "bytes",
         ),
         least=1,
@@ -121,8 +121,8 @@ class ConnectionConfig:
         1024 * 1024,
         NamedSetting(
             "queued.max.response.bytes.per.connection",
-            "Answers held in memory behind one that waits; beyond this the connection is not read"
-            " from.",
+            "Responses of one connection held in memory behind one that waits; beyond this, the"
+            " broker stops reading from the connection.",
             "bytes",
         ),
         most=INT_MAX,
@@ -131,8 +131,8 @@ class ConnectionConfig:
         256 * 1024 * 1024,
         NamedSetting(
             "queued.max.response.bytes",
-            "Answers held in memory for all clients together; beyond this no connection is read"
-            " from that has not taken its own.",
+            "Responses held in memory for all clients together; beyond this, the broker stops"
+            " reading from connections with unread responses.",
             "bytes",
         ),
     )
@@ -141,8 +141,8 @@ class ConnectionConfig:
         NamedSetting(
             "max.incremental.fetch.session.cache.slots",
             "Readers whose partitions the broker remembers, so that they need not repeat them; 0:"
-            " none. One that was not there for two minutes gives way to any other, and a smaller"
-            " one that is older than that to a larger.",
+            " none. A session that was not used for two minutes makes room for any other, and a"
+            " smaller one that is older than that for a larger one.",
         ),
         most=100_000,
     )
@@ -151,8 +151,9 @@ class ConnectionConfig:
         LONG_MAX,
         NamedSetting(
             "quota.producer.default",
-            "Bytes of batches a second that one client id may write over connections; who writes"
-            " more is told how long to wait, and not read from until then.",
+            "Bytes of batches per second that one client id may write; a client that writes more is"
+            " throttled: it learns how long to wait, and the broker stops reading from it for that"
+            " long.",
             "bytes",
         ),
         least=1,
@@ -161,7 +162,7 @@ class ConnectionConfig:
         LONG_MAX,
         NamedSetting(
             "quota.consumer.default",
-            "Likewise, what it may read.",
+            "Bytes of batches per second that one client id may read; see quota.producer.default.",
             "bytes",
         ),
         least=1,
@@ -171,11 +172,11 @@ class ConnectionConfig:
         check_table(self)
 
     def max_connections_of(self, listener: str) -> int | None:
-        """How many connections a listener may have at a time; None: no bound of its own."""
+        """Return the limit of a listener's connections; None if it has none of its own."""
         return _counts(self.max_connections_of_listeners.upper()).get(listener.upper())
 
     def max_connections_from(self, address: str) -> int:
-        """How many connections one address may have at a time."""
+        """Return the limit of connections from one address."""
         named = _counts(self.max_connections_of_addresses)
         return named.get(address.removeprefix("::ffff:"), self.max_connections_per_address)
 
@@ -191,42 +192,42 @@ _LISTENER = re.compile(r"(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[^\]]*\]|[^:]*):(?
 
 
 class AdvertisedEndpoint(NamedTuple):
-    """Where a client has reached a broker; others are shown to it by the same listener."""
+    """The endpoint by which a client has reached a broker; it sees others by the same listener."""
 
     listener: str
-    """Its name."""
+    """The name of the listener."""
     host: str
     port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One place to come to."""
+    """One listener of a broker."""
 
     name: str = PLAINTEXT
     host: str = "127.0.0.1"
-    """Empty: all addresses."""
+    """Empty for all addresses."""
     port: int = 0
     protocol: str = PLAINTEXT
     advertised: tuple[str, int] | None = None
-    """What clients are told, if it is not where they have come to."""
+    """The endpoint that clients get, if it differs from the one they use."""
 
     @property
     def has_tls(self) -> bool:
-        """Whether what goes over it is encrypted."""
+        """Whether the connection is encrypted."""
         return self.protocol in (SSL, SASL_SSL)
 
     @property
     def has_sasl(self) -> bool:
-        """Whether clients have to prove by SASL who they are."""
+        """Whether clients have to authenticate by SASL."""
         return self.protocol in (SASL_PLAINTEXT, SASL_SSL)
 
 
 def listeners_of(config: SecurityConfig) -> tuple[Listener, ...]:
-    """The listeners in the settings; none if they name none.
+    """Return the listeners in the settings; none if no listener is set.
 
     Raises:
-        ConfigError: a setting can't be read, or they contradict each other.
+        ConfigError: a setting is malformed, or settings contradict each other.
     """
     protocols = protocols_of(config)
     places = _parse_endpoints("listeners", config.listeners)
@@ -261,10 +262,10 @@ def listeners_of(config: SecurityConfig) -> tuple[Listener, ...]:
 
 
 def protocols_of(config: SecurityConfig) -> dict[str, str]:
-    """The security protocol of each name of a listener.
+    """Return the security protocol of each listener name.
 
     Raises:
-        ConfigError: the map can't be read.
+        ConfigError: the map is malformed.
     """
     protocols = {}
     for item in _items(config.protocol_map):
@@ -286,9 +287,11 @@ def _parse_endpoints(setting: str, text: str) -> dict[str, tuple[str, int]]:
             raise ConfigError(f"{setting}: {item!r} must be NAME://HOST:PORT")
         name, place = found["name"].upper(), (found["host"].strip("[]"), int(found["port"]))
         if name in places:
-            raise ConfigError(f"{setting}: {name} is in it twice")
+            raise ConfigError(f"{setting}: {name} occurs twice")
         if place[1] and place in places.values():
-            raise ConfigError(f"{setting}: two names for {item.partition('://')[2]}")
+            raise ConfigError(
+                f"{setting}: two listeners have the address {item.partition('://')[2]}"
+            )
         places[name] = place
     return places
 

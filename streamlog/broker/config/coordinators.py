@@ -1,7 +1,7 @@
 """The settings of the group and transaction coordinators, a part of the broker's (`config`).
 
-Rule of the file: that of `config`: a setting without an effect is not declared. Names are Kafka's
-on the wire; the types of fields are those of `settings`.
+Rule of the file: as in `config`, a setting without an effect is not declared. Names are Kafka's on
+the wire; `settings` defines the types of fields.
 """
 
 from __future__ import annotations
@@ -24,28 +24,32 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """Bounds and delays of consumer groups.
+    """Limits and delays of consumer groups.
 
     Raises:
         ConfigError: a value is out of range.
     """
 
-    # Kafka waits 3 s, for fleets with state to move. 100 ms gathers what one machine starts
-    # together, and nobody at a terminal notices it.
+    # Kafka waits 3 s, for fleets that start slowly. 100 ms gathers what one machine starts
+    # together, and is not noticeable at a terminal.
     initial_rebalance_delay_ms: int = whole(
         100,
         NamedSetting(
             "group.initial.rebalance.delay.ms",
-            "How long an empty group waits for more members after each that comes.",
+            "How long the first rebalance of an empty group waits after each new member.",
             "ms",
         ),
         most=DAY_MS,
     )
-    # Kafka's is 6 s, against clients that flap; whoever tests how a group loses a member wants
-    # less.
+    # Kafka's is 6 s, to protect brokers from clients that flap. Tests of the loss of a member
+    # want less.
     session_timeout_ms_min: int = whole(
         100,
-        NamedSetting("group.min.session.timeout.ms", "No member may ask for less.", "ms"),
+        NamedSetting(
+            "group.min.session.timeout.ms",
+            "The shortest session time-out that a member may request.",
+            "ms",
+        ),
         least=1,
         most=INT_MAX,
     )
@@ -53,7 +57,8 @@ class GroupConfig:
         1_800_000,
         NamedSetting(
             "group.max.session.timeout.ms",
-            "No member may ask for more: as long its partitions would lie idle after its death.",
+            "The longest session time-out that a member may request: for that long its partitions"
+            " are not processed after its death.",
             "ms",
         ),
         least=1,
@@ -63,8 +68,8 @@ class GroupConfig:
         10_000,
         NamedSetting(
             "group.max.size",
-            "Members of one group: each is held in memory, sent to the leader and kept in one"
-            " record of the group.",
+            "The most members of one group: each is held in memory, sent to the leader and kept in"
+            " one record of the group.",
         ),
         least=1,
         most=100_000,
@@ -73,8 +78,8 @@ class GroupConfig:
         45_000,
         NamedSetting(
             "group.consumer.session.timeout.ms",
-            "Of groups whose coordinator assigns (KIP-848): a member that has not been heard of"
-            " for so long is given up.",
+            "The session time-out of members of groups with the consumer protocol (KIP-848): a"
+            " member that is silent for longer is removed.",
             "ms",
         ),
         least=1,
@@ -84,8 +89,8 @@ class GroupConfig:
         5_000,
         NamedSetting(
             "group.consumer.heartbeat.interval.ms",
-            "How often members of such a group are told to be heard of; they learn of changes"
-            " then.",
+            "The heartbeat interval of members of groups with the consumer protocol; they learn of"
+            " changes by heartbeats.",
             "ms",
         ),
         least=1,
@@ -93,7 +98,9 @@ class GroupConfig:
     )
     consumer_size_max: int = whole(
         10_000,
-        NamedSetting("group.consumer.max.size", "Members of one such group."),
+        NamedSetting(
+            "group.consumer.max.size", "The most members of one group with the consumer protocol."
+        ),
         least=1,
         most=100_000,
     )
@@ -101,9 +108,9 @@ class GroupConfig:
         7 * 24 * 60,
         NamedSetting(
             "offsets.retention.minutes",
-            "How long a committed position is kept that serves nobody: since the group's last"
-            " member left or, if a group of consumers goes on without its topic, since the"
-            " commit.",
+            "How long a committed offset is kept when it is not in use: since the group's last"
+            " member left or, if the group still has members but does not subscribe to the topic,"
+            " since the commit.",
         ),
         least=1,
         most=INT_MAX,
@@ -112,14 +119,14 @@ class GroupConfig:
         600_000,
         NamedSetting(
             "offsets.retention.check.interval.ms",
-            "How often it is looked for positions whose time is over.",
+            "The interval of checks for expired committed offsets.",
             "ms",
         ),
         least=1,
     )
 
     def for_group(self, overrides: Mapping[str, str]) -> GroupConfig:
-        """These settings for a group that has some of its own, by their names and as text.
+        """Return these settings for a group with settings of its own, by their names and as text.
 
         Raises:
             ConfigError: a name is unknown, or a value malformed or out of range.
@@ -145,14 +152,14 @@ class GroupConfig:
         if self.consumer_session_timeout_ms <= self.consumer_heartbeat_interval_ms:
             raise ConfigError(
                 f"group.consumer.session.timeout.ms={self.consumer_session_timeout_ms} must be"
-                " more than"
+                " greater than"
                 f" group.consumer.heartbeat.interval.ms={self.consumer_heartbeat_interval_ms}"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """Bounds of transactions, and of what is known of producers.
+    """Limits of transactions, and of what brokers remember about producers.
 
     Raises:
         ConfigError: a value is out of range.
@@ -162,8 +169,8 @@ class TransactionConfig:
         900_000,
         NamedSetting(
             "transaction.max.timeout.ms",
-            "No producer may ask for more: as long an abandoned transaction holds back those who"
-            " read committed records.",
+            "The longest transaction time-out that a producer may request: for that long an"
+            " abandoned transaction holds up readers of committed records.",
             "ms",
         ),
         least=1,
@@ -173,7 +180,7 @@ class TransactionConfig:
         7 * DAY_MS,
         NamedSetting(
             "transactional.id.expiration.ms",
-            "How long a transactional id is remembered after its last transaction.",
+            "How long a transactional id is kept after its last transaction.",
             "ms",
         ),
         least=1,
@@ -184,8 +191,8 @@ class TransactionConfig:
         NamedSetting(
             "producer.id.expiration.ms",
             "How long a partition remembers the sequence numbers of a producer that writes nothing"
-            " to it (KIP-854). One that sends a batch again after that may write it twice. Looked"
-            " at with retention; the time of an outage does not count.",
+            " to it (KIP-854). A producer that retries a batch after that may write it twice. It is"
+            " checked with retention; time during which the broker is down does not count.",
             "ms",
         ),
         least=1,

@@ -5,10 +5,9 @@ inherits from the broker what it does not set itself.
 
 `QuotaTable` says which quota applies to a client (KIP-13, KIP-55, KIP-546). A quota is set for a
 user, a client id, or both, each by name or as the default. The most specific one applies, in
-Kafka's
-order: user before client id, name before default. A user's clients share the user's quota; clients
-under a default do not share. The table is immutable: a change makes a new one, which is kept with
-the altered settings of the broker.
+Kafka's order: user before client id, name before default. A user's clients share the user's quota;
+clients under a default do not share. The table is immutable: a change makes a new one, which is
+kept with the altered settings of the broker.
 """
 
 from __future__ import annotations
@@ -40,28 +39,28 @@ ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 PRODUCE_RATE: Final = "producer_byte_rate"
 FETCH_RATE: Final = "consumer_byte_rate"
 RATES: Final = (PRODUCE_RATE, FETCH_RATE)
-"""Quotas of users and client ids that are enforced: bytes per second."""
+"""Enforced quotas of users and client ids, in bytes per second."""
 REQUEST_PERCENTAGE: Final = "request_percentage"
 MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_RATE: Final = "connection_creation_rate"
 KEPT_ONLY: Final = (REQUEST_PERCENTAGE, MUTATION_RATE)
-"""Quotas of users and client ids that are kept and described for Kafka's tools, not enforced."""
+"""Quotas of users and client ids that are stored and described for Kafka's tools, not enforced."""
 IP_QUOTAS: Final = (CONNECTION_RATE,)
-"""Quotas of addresses, kept only as well: `max.connections.per.ip` bounds what an address holds."""
+"""Quotas of addresses, stored but not enforced: `max.connections.per.ip` limits an address."""
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""Types with names, sorted; None is the default of its type."""
+"""Types with names, sorted; None is the default of a type."""
 Account: TypeAlias = tuple[str | None, str | None]
-"""User and client id that share a bound; None: whichever."""
+"""User and client id that share a quota; None means any."""
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """An entity, in the one order in which it is known."""
+    """Return an entity in its canonical order."""
     return tuple(sorted(parts, key=lambda part: part[0]))
 
 
 class Bound(NamedTuple):
-    """What somebody may use, and who shares it."""
+    """A quota in bytes per second, and the account that shares it."""
 
     bytes_per_s: int
     account: Account
@@ -85,19 +84,21 @@ class QuotaTable:
     __hash__ = None  # type: ignore[assignment]  # it holds dicts
 
     def of(self, entity: Entity) -> Mapping[str, float]:
-        """What was set for exactly this entity."""
+        """Return the quotas set for exactly this entity."""
         return self._rates.get(entity, {})
 
     def altered(self, entity: Entity, changes: Mapping[str, float | None]) -> QuotaTable:
-        """The table with other bounds for an entity; None removes one."""
+        """Return the table with other quotas for an entity; None removes one."""
         bounds = {**self.of(entity), **changes}
         kept = {key: rate for key, rate in bounds.items() if rate is not None}
         return QuotaTable({**self._rates, entity: kept})
 
     def bound(self, key: str, user: str, client_id: str) -> Bound | None:
-        """What holds for a client of a user; None if nothing was set."""
+        """Return the quota of a client of a user; None without one."""
         if not self._rates:
             return None
+        # The account decides who shares: a quota set for a user's name is shared by all clients of
+        # the user; one set for a default is counted separately for each name.
         both, of_user, of_client = (user, client_id), (user, None), (None, client_id)
         candidates: tuple[tuple[Entity, Account], ...] = (
             (((CLIENT_ID, client_id), (USER, user)), both),
@@ -119,7 +120,7 @@ class QuotaTable:
 BROKER_LOGGER_RESOURCE: Final = 8
 CLIENT_METRICS_RESOURCE: Final = 16
 GROUP_RESOURCE: Final = 32
-"""Kafka's numbers."""
+"""Kafka's numbers for types of resources."""
 HOUR_MS: Final = 3_600_000
 
 NO_SHARE_GROUPS: Final = "there are no share groups"
@@ -132,7 +133,7 @@ _SELECTORS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOverrides:
-    """What one group can have of its own.
+    """The settings that a single group can have.
 
     Raises:
         ConfigError: a value is out of range.
@@ -216,24 +217,28 @@ class ClientMetricsConfig:
     """One subscription to metrics of clients (KIP-714).
 
     Raises:
-        ConfigError: a value is out of range, or written in no form that is known.
+        ConfigError: a value is out of range or malformed.
     """
 
     interval_ms: int = whole(
         300_000,
-        NamedSetting("interval.ms", "How often clients that match push their metrics.", "ms"),
+        NamedSetting(
+            "interval.ms", "The interval at which matching clients push their metrics.", "ms"
+        ),
         least=100,
         most=HOUR_MS,
     )
     match: str = items(
         "",
-        NamedSetting("match", "Which clients: all conditions have to hold; empty: every client."),
+        NamedSetting(
+            "match", "Which clients match: all conditions must hold; empty: every client."
+        ),
         Form(rf"(({_SELECTORS})=[^,]+(,|$))*", f"conditions KEY=REGEX; KEY is {_SELECTORS}"),
     )
     metrics: str = items(
         "",
         NamedSetting("metrics", "Prefixes of the names of metrics; empty: none, *: all."),
-        Form(".*", "prefixes with commas between them"),
+        Form(".*", "comma-separated prefixes"),
     )
 
     def __post_init__(self) -> None:
@@ -252,12 +257,12 @@ RESOURCE_NAMES: Final[Mapping[int, str]] = {
 
 
 def resource_settings(kind: int) -> dict[str, Setting]:
-    """The settings of a type of resource, by name."""
+    """Return the settings of a type of resource by name."""
     return {name: each.setting for name, each in declared_settings(RESOURCE_TABLES[kind]).items()}
 
 
 def check_settings(kind: int, texts: Mapping[str, str]) -> Any:  # noqa: ANN401 - one of the tables
-    """The table with these values.
+    """Return the table of a type of resource with these values.
 
     Raises:
         ConfigError: a name is unknown, or a value malformed or out of range.
@@ -270,7 +275,7 @@ def check_settings(kind: int, texts: Mapping[str, str]) -> Any:  # noqa: ANN401 
 
 
 def effective(kind: int, texts: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """The value of each setting, as text; `check_inheritance` holds the broker's, by name."""
+    """Return the value of each setting as text; `inherited` are the broker's settings by name."""
     own = texts_of(check_settings(kind, texts))
     for name, setting in resource_settings(kind).items():
         if name not in texts and setting.broker_name:

@@ -1,8 +1,7 @@
-"""SecurityConfig: the table of settings about listeners, TLS, SASL and ACLs; nothing else.
+"""SecurityConfig: the table of settings for listeners, TLS, SASL and ACLs.
 
-As in `config`, and a part of it; the names are Kafka's, but for those of files in PEM, which need
-no password of a store. What is given here holds from the start of the broker to its end: nobody
-changes over the wire who may come in.
+A part of `config`. The names are Kafka's, except those of PEM files, which need no password of a
+store. These settings hold while the broker runs: access can't be changed over the wire.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ DEFAULT_MAP = ",".join(f"{each}:{each}" for each in PROTOCOLS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """Who is listened to, and what who has come may do.
+    """Settings of listeners, authentication and authorization.
 
     Raises:
         ConfigError: a value is out of range.
@@ -49,9 +48,9 @@ class SecurityConfig:
         "",
         NamedSetting(
             "listeners",
-            "Where the broker listens, NAME://HOST:PORT with commas between them, instead of"
-            " --listen. A name is a security protocol, or is given one by"
-            " listener.security.protocol.map. No host means all addresses.",
+            "Where the broker listens, a comma-separated list of NAME://HOST:PORT, instead of"
+            " --listen. A name is a security protocol, or gets one from"
+            " listener.security.protocol.map. Without a host, it listens on all addresses.",
             is_dynamic=False,
         ),
     )
@@ -59,8 +58,8 @@ class SecurityConfig:
         "",
         NamedSetting(
             "advertised.listeners",
-            "What clients are told to connect to instead, NAME://HOST:PORT with commas between"
-            " them, for listeners behind a gateway or with a certificate for another name.",
+            "The addresses that clients get instead, a comma-separated list of NAME://HOST:PORT,"
+            " for listeners behind a gateway or with a certificate for another name.",
             is_dynamic=False,
         ),
     )
@@ -68,9 +67,8 @@ class SecurityConfig:
         DEFAULT_MAP,
         NamedSetting(
             "listener.security.protocol.map",
-            "The security protocol of each listener, NAME:PROTOCOL with commas between them."
-            " PLAINTEXT: none. SSL: TLS. SASL_PLAINTEXT, SASL_SSL: clients have to prove who they"
-            " are.",
+            "The security protocol of each listener, a comma-separated list of NAME:PROTOCOL."
+            " PLAINTEXT: none. SSL: TLS. SASL_PLAINTEXT, SASL_SSL: clients have to authenticate.",
             is_dynamic=False,
         ),
     )
@@ -78,22 +76,24 @@ class SecurityConfig:
         "",
         NamedSetting(
             "ssl.keystore.location",
-            "A PEM file with the broker's certificate, the certificates that lead to its"
-            " authority, and its private key.",
+            "A PEM file with the broker's certificate, the certificates up to its authority, and"
+            " its private key.",
             is_dynamic=False,
         ),
     )
     key_password: str = password(
         NamedSetting(
-            "ssl.key.password", "Of the private key, if it is encrypted.", is_dynamic=False
+            "ssl.key.password",
+            "The password of the private key, if it is encrypted.",
+            is_dynamic=False,
         )
     )
     truststore: str = text(
         "",
         NamedSetting(
             "ssl.truststore.location",
-            "A PEM file with the certificates of the authorities that clients' certificates are"
-            " checked against.",
+            "A PEM file with the certificates of the authorities against which clients'"
+            " certificates are checked.",
             is_dynamic=False,
         ),
     )
@@ -101,7 +101,7 @@ class SecurityConfig:
         CLIENT_AUTH_NONE,
         NamedSetting(
             "ssl.client.auth",
-            "Whether clients are asked for a certificate on listeners with TLS, and hung up on"
+            "Whether clients are asked for a certificate on listeners with TLS, and disconnected"
             " without one (required). On a listener with the protocol SSL the principal is its"
             " subject, such as User:CN=shop,O=example.",
             is_dynamic=False,
@@ -112,24 +112,25 @@ class SecurityConfig:
         "DEFAULT",
         NamedSetting(
             "ssl.principal.mapping.rules",
-            "How a user's name is made of a certificate's subject: rules with commas between them,"
-            " the first that matches all of it holds. RULE:PATTERN/REPLACEMENT/ with L or U behind"
-            " it for lower or upper case, $1 standing for the pattern's first group; DEFAULT: the"
-            " subject as it is. Who has a certificate that no rule matches is hung up on.",
+            "How a certificate's subject becomes a user name: a comma-separated list of rules, of"
+            " which the first that matches the whole subject applies. RULE:PATTERN/REPLACEMENT/,"
+            " followed by L or U for lower or upper case, with $1 for the pattern's first group;"
+            " DEFAULT: the unchanged subject. A client whose certificate matches no rule is"
+            " disconnected.",
             is_dynamic=False,
         ),
     )
     tls_versions: str = words(
         ",".join(TLS_VERSIONS),
-        NamedSetting("ssl.enabled.protocols", "Versions of TLS that are spoken.", is_dynamic=False),
+        NamedSetting("ssl.enabled.protocols", "The accepted versions of TLS.", is_dynamic=False),
         TLS_VERSIONS,
     )
     ciphers: str = text(
         "",
         NamedSetting(
             "ssl.cipher.suites",
-            "Ciphers for TLS 1.2 in the words of OpenSSL, with colons or commas between them;"
-            " none: those that OpenSSL takes for good.",
+            "Ciphers for TLS 1.2 by their OpenSSL names, separated by colons or commas; empty: the"
+            " defaults of OpenSSL.",
             is_dynamic=False,
         ),
     )
@@ -138,8 +139,8 @@ class SecurityConfig:
         ",".join(MECHANISMS[1:3]),
         NamedSetting(
             "sasl.enabled.mechanisms",
-            "How clients of listeners with SASL may prove who they are. PLAIN sends the password"
-            " itself: it belongs on a listener with TLS.",
+            "The mechanisms by which clients of listeners with SASL may authenticate. PLAIN sends"
+            " the password itself: use it only on a listener with TLS.",
             is_dynamic=False,
         ),
         MECHANISMS,
@@ -148,7 +149,7 @@ class SecurityConfig:
         512 * 1024,
         NamedSetting(
             "sasl.server.max.receive.size",
-            "The largest request of somebody who has not proven yet who it is.",
+            "The largest request of a client that is not authenticated yet.",
             "bytes",
             is_dynamic=False,
         ),
@@ -159,7 +160,8 @@ class SecurityConfig:
         100,
         NamedSetting(
             "connection.failed.authentication.delay.ms",
-            "How long a refused client waits for the refusal, after which it is hung up on.",
+            "How long the response to a failed authentication is delayed; then the client is"
+            " disconnected.",
             "ms",
             is_dynamic=False,
         ),
@@ -169,9 +171,9 @@ class SecurityConfig:
         0,
         NamedSetting(
             "connections.max.reauth.ms",
-            "After how long a client of a listener with SASL has to prove again who it is, on the"
-            " same connection (KIP-368); who does not is hung up on. 0: never, but when a token"
-            " ends.",
+            "How soon a client of a listener with SASL has to authenticate again on the same"
+            " connection (KIP-368); otherwise it is disconnected. 0: never, except when its token"
+            " expires.",
             "ms",
             is_dynamic=False,
         ),
@@ -180,7 +182,7 @@ class SecurityConfig:
         "",
         NamedSetting(
             "sasl.oauthbearer.jwks.endpoint.url",
-            "For OAUTHBEARER: the keys that signed tokens are checked with, a JSON Web Key Set at"
+            "For OAUTHBEARER: the keys with which signed tokens are checked, a JSON Web Key Set at"
             " an https:// or file:// URL. Needs the extra streamlog[oauth].",
             is_dynamic=False,
         ),
@@ -189,7 +191,8 @@ class SecurityConfig:
         3_600_000,
         NamedSetting(
             "sasl.oauthbearer.jwks.endpoint.refresh.ms",
-            "How often they are fetched; also when a token names a key that is not among them.",
+            "The interval at which the keys are fetched; they are also fetched when a token names"
+            " an unknown key.",
             "ms",
             is_dynamic=False,
         ),
@@ -199,7 +202,7 @@ class SecurityConfig:
         "",
         NamedSetting(
             "sasl.oauthbearer.expected.audience",
-            "Whom tokens have to be made for, one or more with commas between them; none: anybody.",
+            "The accepted audiences of tokens, a comma-separated list; empty: any.",
             is_dynamic=False,
         ),
     )
@@ -207,7 +210,7 @@ class SecurityConfig:
         "",
         NamedSetting(
             "sasl.oauthbearer.expected.issuer",
-            "Who has to have made them; none: anybody with a key.",
+            "The accepted issuer of tokens; empty: any that has signed with one of the keys.",
             is_dynamic=False,
         ),
     )
@@ -215,7 +218,7 @@ class SecurityConfig:
         "sub",
         NamedSetting(
             "sasl.oauthbearer.sub.claim.name",
-            "The claim of a token that names the user.",
+            "The claim of a token that contains the user name.",
             is_dynamic=False,
         ),
     )
@@ -223,7 +226,7 @@ class SecurityConfig:
         30,
         NamedSetting(
             "sasl.oauthbearer.clock.skew.seconds",
-            "By how much the clocks of the broker and of who makes tokens may differ.",
+            "The accepted difference between the clocks of the broker and of the issuer of tokens.",
             is_dynamic=False,
         ),
         most=3_600,
@@ -231,8 +234,8 @@ class SecurityConfig:
     unsecured_tokens: bool = truth(
         NamedSetting(
             "sasl.oauthbearer.unsecured.enable",
-            "Whether tokens without a signature are taken, which anybody can make for any user:"
-            " for tests alone.",
+            "Whether tokens without a signature are accepted, which anyone can make for any user:"
+            " for tests only.",
             is_dynamic=False,
         ),
         default=False,
@@ -242,7 +245,7 @@ class SecurityConfig:
         AUTHORIZER_NONE,
         NamedSetting(
             "authorizer.class.name",
-            "Whether what clients do is checked against ACLs (standard). Who calls from inside the"
+            "Whether operations of clients are checked against ACLs (standard). Clients in the"
             " broker's process may do everything.",
             is_dynamic=False,
         ),
@@ -252,15 +255,15 @@ class SecurityConfig:
         "",
         NamedSetting(
             "super.users",
-            "Principals that may do everything, such as User:admin;User:CN=ops with semicolons"
-            " between them.",
+            "Principals that may do everything, separated by semicolons, such as"
+            " User:admin;User:CN=ops.",
             is_dynamic=False,
         ),
     )
     allow_if_no_acl: bool = truth(
         NamedSetting(
             "allow.everyone.if.no.acl.found",
-            "Whether a topic, group or cluster that no ACL is about is everybody's.",
+            "Whether everyone may use a topic, group or cluster that has no ACL.",
             is_dynamic=False,
         ),
         default=False,
@@ -280,6 +283,6 @@ class SecurityConfig:
             return
         if bool(self.jwks_url) == self.unsecured_tokens:
             raise ConfigError(
-                "OAUTHBEARER needs sasl.oauthbearer.jwks.endpoint.url, the keys that tokens are"
-                " checked with; or, for tests alone, sasl.oauthbearer.unsecured.enable=true"
+                "OAUTHBEARER needs sasl.oauthbearer.jwks.endpoint.url, the keys with which tokens"
+                " are checked; or, for tests only, sasl.oauthbearer.unsecured.enable=true"
             )

@@ -1,16 +1,17 @@
-"""Setting: the name, type, bounds and meaning of a broker or topic setting, and how it changes.
+"""Setting: the name, type, bounds and documentation of a broker or topic setting.
 
 A table of settings is a frozen dataclass (`config`) whose fields are declared with `whole`,
-`fraction`, `truth`, `choice`, `words`, `items`, `text` or `password`; Kafka's name, type, bounds
-and documentation stand beside the default. Everything else is derived from the declaration:
+`fraction`, `truth`, `choice`, `words`, `items`, `text` or `password`, which give Kafka's name,
+type, bounds and documentation with the default. Everything else is derived from the declaration:
 the DescribeConfigs response, validation in AlterConfigs, error messages, docs/configuration.md.
+
 Rule of the file: text comes in and goes out in Kafka's spelling, and an error names the values that
-are allowed. Where values are kept is `storage`'s.
+are allowed. `storage` keeps the values.
 
 `ignored_settings` declares Kafka's settings that have no effect here, accepted so that its tools
-and files work unchanged. Each says why, in DescribeConfigs and in docs/configuration.md. A setting
-whose absence could lose data, weaken security or break a promise is not ignored: it is refused as
-unknown.
+and files work unchanged. Each gives its reason, in DescribeConfigs and in docs/configuration.md. A
+setting is refused as unknown, and not ignored, if its absence could lose data, weaken security or
+break a guarantee.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _KEY = "setting"
 Value = bool | int | float | str
 T = TypeVar("T")
 Table = TypeVar("Table")
-"""A table of settings."""
+"""The dataclass of a table of settings."""
 
 
 class SettingKind(IntEnum):
-    """Kafka's numbers for what a setting is."""
+    """Kafka's numbers for the types of settings."""
 
     BOOLEAN = 1
     STRING = 2
@@ -47,7 +48,7 @@ class SettingKind(IntEnum):
 
 
 class SettingSource(IntEnum):
-    """Kafka's numbers for where a value comes from; of the first five, the strongest first."""
+    """Kafka's numbers for the sources of values; of the first five, the one with priority first."""
 
     TOPIC = 1
     BROKER = 2
@@ -60,7 +61,7 @@ class SettingSource(IntEnum):
 
 
 class SettingOperation(IntEnum):
-    """Kafka's numbers for what is done to a setting (KIP-339)."""
+    """Kafka's numbers for changes to a setting (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -69,11 +70,11 @@ class SettingOperation(IntEnum):
 
 
 class Form(NamedTuple):
-    """How a text is written, if it is not one of some words."""
+    """The format of a text that is not one of several words."""
 
     pattern: str
-    told: str
-    """The same in words."""
+    description: str
+    """The format in words, for messages and documentation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,28 +92,30 @@ class Setting:
     choices: tuple[str, ...] = ()
     form: Form | None = None
     broker_name: str = ""
-    """Of a topic's setting: the broker's, which holds for topics that have none of their own;
-    empty: topics alone have it."""
+    """For a topic setting.
+
+    The broker setting that is the default of topics; empty if there is none.
+    """
     is_dynamic: bool = True
     """Whether it can be altered while the broker runs."""
 
     @property
     def is_secret(self) -> bool:
-        """Whether its value is told to nobody."""
+        """Whether its value is never shown."""
         return self.kind is SettingKind.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The value that `text` means.
+        """Parse the value in `text`.
 
         Raises:
-            ConfigError: it means none that is allowed.
+            ConfigError: it is not an allowed value.
         """
         value = self._read(text.strip())
         self.check(value)
         return value
 
     def text(self, value: object) -> str:
-        """A value as Kafka writes it."""
+        """Return a value as Kafka writes it."""
         return str(value).lower() if self.kind is SettingKind.BOOLEAN else str(value)
 
     def check(self, value: object) -> None:
@@ -123,10 +126,10 @@ class Setting:
             raise ConfigError(f"{self.name}={value}: must be from {self.least} to {self.most}")
 
     def changed(self, operation: SettingOperation, now: str, text: str) -> str:
-        """What the text of a list, which is `now`, becomes.
+        """Append items to a list, whose text is `now`, or remove them; return its new text.
 
         Raises:
-            ConfigError: this setting is no list.
+            ConfigError: this setting is not a list.
         """
         if self.kind is not SettingKind.LIST:
             raise ConfigError(
@@ -160,7 +163,7 @@ class Setting:
 
     def _check_words(self, value: str) -> None:
         if self.form is not None and not re.fullmatch(self.form.pattern, value):
-            raise ConfigError(f"{self.name}={value!r}: use {self.form.told}")
+            raise ConfigError(f"{self.name}={value!r}: use {self.form.description}")
         if not self.choices:
             return
         words = _items(value) if self.kind is SettingKind.LIST else [value]
@@ -172,14 +175,14 @@ class Setting:
 
 
 class Declared(NamedTuple):
-    """A setting, and the field of the table that holds its value."""
+    """A setting, and the attribute of the table that holds its value."""
 
     attribute: str
     setting: Setting
 
 
 class NamedSetting(NamedTuple):
-    """What all settings say of themselves in words."""
+    """The parts of a declaration that all settings have."""
 
     name: str
     documentation: str
@@ -189,7 +192,7 @@ class NamedSetting(NamedTuple):
 
 
 def whole(default: int, named: NamedSetting, *, least: int = 0, most: int = LONG_MAX) -> int:
-    """Declare a whole number; one that fits into four bytes if `most` does."""
+    """Declare an integer; of four bytes if `most` fits into four."""
     kind = SettingKind.INT if most <= INT_MAX else SettingKind.LONG
     return cast("int", _declare(kind, default, named, bounds=(least, most)))
 
@@ -200,32 +203,32 @@ def fraction(default: float, named: NamedSetting) -> float:
 
 
 def truth(named: NamedSetting, *, default: bool) -> bool:
-    """Declare something that is so or is not."""
+    """Declare a boolean."""
     return cast("bool", _declare(SettingKind.BOOLEAN, default, named))
 
 
 def choice(default: str, named: NamedSetting, choices: tuple[str, ...]) -> str:
-    """Declare one word of several."""
+    """Declare a text that is one of several words."""
     return cast("str", _declare(SettingKind.STRING, default, named, choices=choices))
 
 
 def words(default: str, named: NamedSetting, choices: tuple[str, ...]) -> str:
-    """Declare some words of several, with commas between them."""
+    """Declare a comma-separated list of words out of several."""
     return cast("str", _declare(SettingKind.LIST, default, named, choices=choices))
 
 
 def items(default: str, named: NamedSetting, form: Form) -> str:
-    """Declare a list of things that are written in one form, with commas between them."""
+    """Declare a comma-separated list of items in one format."""
     return cast("str", _declare(SettingKind.LIST, default, named, form=form))
 
 
 def text(default: str, named: NamedSetting) -> str:
-    """Declare a text whose form is looked at by whoever reads it."""
+    """Declare a text that is validated where it is used."""
     return cast("str", _declare(SettingKind.STRING, default, named))
 
 
 def password(named: NamedSetting) -> str:
-    """Declare a text that is told to nobody; there is none by default."""
+    """Declare a text that is never shown; it is empty by default."""
     return cast("str", _declare(SettingKind.PASSWORD, "", named))
 
 
@@ -257,7 +260,7 @@ def _declare(
 
 
 def declared_settings(table: type[Any]) -> Mapping[str, Declared]:
-    """The settings of a table, by Kafka's name, in the order of the table."""
+    """Return the settings of a table by Kafka's name, in the order of the table."""
     known = _declared.get(table)
     if known is None:
         settings = ((each.name, each.metadata.get(_KEY)) for each in fields(table))
@@ -270,7 +273,7 @@ def declared_settings(table: type[Any]) -> Mapping[str, Declared]:
 
 
 _declared: dict[type[Any], Mapping[str, Declared]] = {}
-"""Of each table, as they never change: every table that is made is checked by them."""
+"""The settings of each table; they never change, and every new table is checked against them."""
 
 
 def check_table(table: object) -> None:
@@ -280,12 +283,12 @@ def check_table(table: object) -> None:
 
 
 def unknown_setting(what: str, name: str, known: Collection[str]) -> ConfigError:
-    """The refusal of a name that nothing is called, with the nearest that something is."""
+    """Return the error for an unknown name, with the names that are most similar."""
     kind = f"{what} setting" if what else "setting"
     near = difflib.get_close_matches(name, known, n=3, cutoff=0)
     return ConfigError(
         f"unknown {kind} {name!r}: did you mean {' or '.join(map(repr, near))}?"
-        " docs/configuration.md has all of them"
+        " docs/configuration.md lists all of them"
     )
 
 
@@ -295,13 +298,13 @@ def alter_settings(
     effective: Mapping[str, str],
     changes: Iterable[tuple[str, SettingOperation, str | None]],
 ) -> dict[str, str]:
-    """The texts that are `own` to a resource after changes to them.
+    """Apply changes to a resource's own settings, given and returned as text.
 
-    `settings` are all that are known, by the names that `changes` use, and `effective` what
-    holds now for those that the resource has no text of its own for.
+    `settings` are all known settings by the names in `changes`; `effective` are the current values
+    of settings that the resource does not set itself.
 
     Raises:
-        ConfigError: a change can't be made; none was.
+        ConfigError: a change is not possible; none was made.
     """
     after = dict(own)
     for name, operation, text in changes:
@@ -328,7 +331,7 @@ def _items(text: str) -> list[str]:
 
 
 def replace_settings(table: Table, configs: Mapping[str, str], **parts: object) -> Table:
-    """A table with some of its settings replaced, by Kafka's names and as text, and whole parts.
+    """Return a table with some settings replaced, by Kafka's names and as text, and with `parts`.
 
     Raises:
         ConfigError: a value is malformed or out of range.
@@ -342,7 +345,7 @@ def replace_settings(table: Table, configs: Mapping[str, str], **parts: object) 
 
 
 def texts_of(table: object) -> dict[str, str]:
-    """Every setting of a table by Kafka's name, as text."""
+    """Return every setting of a table by Kafka's name, as text."""
     return {
         name: setting.text(getattr(table, attribute))
         for name, (attribute, setting) in declared_settings(type(table)).items()
@@ -350,9 +353,9 @@ def texts_of(table: object) -> dict[str, str]:
 
 
 ONE_LOOP: Final = "one event loop serves all connections"
-ONE_CLEANER: Final = "one pass at a time compacts, in slices between requests"
-NAMES: Final = Form(".*", "names with commas between them")
-CLIENTS_LIMITS: Final = "requests wait in their connections, which queued bytes bound"
+ONE_CLEANER: Final = "one cleaning runs at a time, in slices between requests"
+NAMES: Final = Form(".*", "comma-separated names")
+CLIENTS_LIMITS: Final = "requests wait in their connections, bounded by queued.max.request.bytes"
 
 
 class _Number(NamedTuple):
@@ -368,19 +371,21 @@ _NUMBERS: Final = (
     _Number("background.threads", 10, ONE_LOOP, least=1),
     _Number("num.io.threads", 8, ONE_LOOP, least=1),
     _Number("num.network.threads", 3, ONE_LOOP, least=1),
-    _Number("num.recovery.threads.per.data.dir", 2, "recovery reads one log after the other"),
+    _Number("num.recovery.threads.per.data.dir", 2, "recovery reads one log after another"),
     _Number("num.replica.fetchers", 1, "one connection to each leader fetches all partitions"),
     _Number("queued.max.requests", 500, CLIENTS_LIMITS, least=1),
     _Number("log.cleaner.threads", 1, ONE_CLEANER),
     _Number("log.cleaner.io.buffer.size", 524_288, ONE_CLEANER, "bytes"),
-    _Number("max.connection.creation.rate", INT_MAX, "max.connections bounds connections"),
+    _Number("max.connection.creation.rate", INT_MAX, "max.connections limits connections"),
     _Number("group.coordinator.threads", 4, ONE_LOOP, least=1),
-    _Number("replica.fetch.min.bytes", 1, "a follower is answered with the first record"),
+    _Number(
+        "replica.fetch.min.bytes", 1, "a follower gets a response as soon as there is a record"
+    ),
 )
 
 
 def ignored_settings(documentation: str) -> str:
-    """The documentation of a setting that is accepted for this reason."""
+    """Return the documentation of a setting that is accepted without effect, with the reason."""
     return f"Accepted for Kafka's tools, without effect: {documentation}."
 
 

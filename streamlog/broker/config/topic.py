@@ -1,7 +1,7 @@
-"""TopicConfig: the table of settings of topics; a part of `config`, whose rules are its rules.
+"""TopicConfig: the table of topic settings; a part of `config`, with the same rules.
 
-A setting has a second name here, the broker's: what is set there holds for every topic that does
-not say otherwise. Which replicas are throttled is said of a topic alone.
+A setting has a second name here, the broker's, which sets the default of all topics. Only the lists
+of throttled replicas have no default.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEGMENT_BYTES_MAX = INT_MAX
 """Positions inside a segment take four bytes in its index."""
 SEGMENT_BYTES_MIN = 1024
 MESSAGE_BYTES_MAX = 128 * 1024 * 1024
-"""No `max.message.bytes` above this: a scan takes a larger batch for damage."""
+"""The limit of `max.message.bytes`: a scan takes a larger batch for damage."""
 INDEX_ENTRY_BYTES_MAX = 12
 HOUR_MS = 60 * 60 * 1000
 DAY_MS = 24 * HOUR_MS
@@ -46,17 +46,17 @@ LOG_APPEND_TIME = "LogAppendTime"
 AS_PRODUCED = "producer"
 UNCOMPRESSED = "uncompressed"
 BY_REPLICAS = 0
-"""A number of replicas that follows from how many there are."""
+"""The number of replicas depends on how many there are."""
 INSYNC_USUAL = 2
-"""Of three replicas or more: any one of them can be lost."""
+"""For three replicas or more: any one of them can fail."""
 EVERY = "*"
-"""Instead of a list of replicas: all of them."""
+"""All replicas, instead of a list."""
 REPLICAS = Form(
     r"|\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*",
-    "* for all replicas, or PARTITION:BROKER with commas between them",
+    "* for all replicas, or a comma-separated list of PARTITION:BROKER",
 )
 FLUSH_NEVER = 2**63 - 1
-"""`flush.messages` and `flush.ms` that leave it to the operating system."""
+"""The value of `flush.messages` and `flush.ms` that leaves syncs to the operating system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class TopicConfig:
         "delete",
         NamedSetting(
             "cleanup.policy",
-            "What becomes of old records: 'delete' removes whole segments by retention.ms and"
+            "What happens to old records: 'delete' removes whole segments by retention.ms and"
             " retention.bytes, 'compact' keeps at least the newest record of each key.",
             broker_name="log.cleanup.policy",
         ),
@@ -82,8 +82,8 @@ class TopicConfig:
         NamedSetting(
             "retention.ms",
             "How long records are kept under cleanup.policy 'delete', counted from the newest"
-            " timestamp in their segment; -1: for ever. Records carry the time of the event, so"
-            " that old events are expired as soon as they are written.",
+            " timestamp in their segment; -1: for ever. Timestamps are usually those of events, so"
+            " old events can expire as soon as they are written.",
             "ms",
             "log.retention.ms",
         ),
@@ -93,8 +93,8 @@ class TopicConfig:
         FOR_EVER,
         NamedSetting(
             "retention.bytes",
-            "How large a partition grows under cleanup.policy 'delete' before its oldest segments"
-            " are removed; -1: without bounds.",
+            "How large a partition may grow under cleanup.policy 'delete' before its oldest"
+            " segments are removed; -1: without a limit.",
             "bytes",
             "log.retention.bytes",
         ),
@@ -104,8 +104,8 @@ class TopicConfig:
         60_000,
         NamedSetting(
             "file.delete.delay.ms",
-            "How long the files of a removed segment stay on disk, under another name, for those"
-            " who are reading them.",
+            "How long the files of a removed segment stay on disk, under another name, for readers"
+            " that have them open.",
             "ms",
             "log.segment.delete.delay.ms",
         ),
@@ -114,8 +114,8 @@ class TopicConfig:
         1024 * 1024 * 1024,
         NamedSetting(
             "segment.bytes",
-            "A segment file that would grow beyond this is sealed first. Segments are what"
-            " retention removes.",
+            "The size of a segment file; one that would grow beyond it is sealed first. Retention"
+            " removes whole segments.",
             "bytes",
             "log.segment.bytes",
         ),
@@ -126,8 +126,8 @@ class TopicConfig:
         7 * DAY_MS,
         NamedSetting(
             "segment.ms",
-            "A segment is sealed when a record comes that is this much newer than the segment's"
-            " first batch, by record timestamps.",
+            "A segment is sealed when a record arrives whose timestamp is this much newer than that"
+            " of the segment's first batch.",
             "ms",
             "log.roll.ms",
         ),
@@ -137,7 +137,7 @@ class TopicConfig:
         10 * 1024 * 1024,
         NamedSetting(
             "segment.index.bytes",
-            "A segment is sealed when its index has this size, the most set aside for one.",
+            "The size of a segment's index; a segment is sealed when its index is full.",
             "bytes",
             "log.index.size.max.bytes",
         ),
@@ -148,8 +148,7 @@ class TopicConfig:
         4096,
         NamedSetting(
             "index.interval.bytes",
-            "Bytes of log from one index entry to the next, at least; holds for segments that are"
-            " begun afterwards.",
+            "The least number of bytes of log between two index entries; applies to new segments.",
             "bytes",
             "log.index.interval.bytes",
         ),
@@ -159,7 +158,7 @@ class TopicConfig:
         1024 * 1024 + 12,
         NamedSetting(
             "max.message.bytes",
-            "The largest batch that is taken, as it stands on disk (compressed).",
+            "The largest batch that is accepted, in bytes on disk (compressed).",
             "bytes",
             "message.max.bytes",
         ),
@@ -169,8 +168,8 @@ class TopicConfig:
         64 * 1024 * 1024,
         NamedSetting(
             "max.decompressed.bytes",
-            "The most that the records of one batch may take decompressed; a batch that yields"
-            " more is refused. Not of Kafka.",
+            "The limit of the records of one batch after decompression; a larger batch is refused."
+            " Not a setting of Kafka.",
             "bytes",
             "message.max.decompressed.bytes",
         ),
@@ -181,8 +180,8 @@ class TopicConfig:
             "validate.records",
             "Whether every record of a batch is checked before the batch is appended: lengths,"
             " offsets, timestamps, header keys. Without it only the header of a batch is checked,"
-            " and a batch that its producer has damaged stops those who read it. Compacted topics"
-            " and message.timestamp.before.max.ms need it and have it in any case. Not of Kafka.",
+            " and a batch that its producer has damaged stops its readers. Compacted topics and"
+            " message.timestamp.before.max.ms always check records. Not a setting of Kafka.",
             broker_name="log.validate.records",
         ),
         default=True,
@@ -191,9 +190,9 @@ class TopicConfig:
         AS_PRODUCED,
         NamedSetting(
             "compression.type",
-            "How batches are compressed on disk. 'producer': as they come. Otherwise those that"
-            " come in another way are compressed anew, which takes the broker's time, and have to"
-            " fit into max.message.bytes before and after.",
+            "How batches are compressed on disk. 'producer': unchanged. Otherwise, batches with"
+            " another codec are compressed again, which costs the broker time, and have to respect"
+            " max.message.bytes before and after.",
             broker_name="compression.type",
         ),
         (UNCOMPRESSED, "gzip", "snappy", "lz4", "zstd", AS_PRODUCED),
@@ -202,7 +201,7 @@ class TopicConfig:
         GZIP_LEVEL,
         NamedSetting(
             "compression.gzip.level",
-            "With compression.type 'gzip': more is smaller and slower.",
+            "The level of compression.type 'gzip': higher is smaller and slower.",
             broker_name="compression.gzip.level",
         ),
         least=1,
@@ -212,7 +211,7 @@ class TopicConfig:
         LZ4_LEVEL,
         NamedSetting(
             "compression.lz4.level",
-            "With compression.type 'lz4': more is smaller and slower.",
+            "The level of compression.type 'lz4': higher is smaller and slower.",
             broker_name="compression.lz4.level",
         ),
         least=1,
@@ -222,7 +221,8 @@ class TopicConfig:
         ZSTD_LEVEL,
         NamedSetting(
             "compression.zstd.level",
-            "With compression.type 'zstd': more is smaller and slower, from 10 on by far.",
+            "The level of compression.type 'zstd': higher is smaller and slower, much slower from"
+            " 10 on.",
             broker_name="compression.zstd.level",
         ),
         least=-131_072,
@@ -232,8 +232,8 @@ class TopicConfig:
         CREATE_TIME,
         NamedSetting(
             "message.timestamp.type",
-            "CreateTime: records keep the time that their producer gave them. LogAppendTime: they"
-            " get the broker's time when they are written.",
+            "CreateTime: records keep the timestamps of their producer. LogAppendTime: they get the"
+            " broker's time when they are appended.",
             broker_name="log.message.timestamp.type",
         ),
         (CREATE_TIME, LOG_APPEND_TIME),
@@ -243,7 +243,7 @@ class TopicConfig:
         NamedSetting(
             "message.timestamp.before.max.ms",
             "With CreateTime: records that are older than this, by the broker's clock, are refused."
-            " Below the default every batch has to be decoded to find out.",
+            " Below the default, the records of every batch have to be decoded to check it.",
             "ms",
             "log.message.timestamp.before.max.ms",
         ),
@@ -253,9 +253,9 @@ class TopicConfig:
         NamedSetting(
             "message.timestamp.after.max.ms",
             "With CreateTime: records that are further in the future than this, by the broker's"
-            " clock, are refused. A record from the future keeps its segment, and what comes after"
-            " it, from being expired, and makes what follows late for windows. Without"
-            " validate.records the newest timestamp in the header of a batch is judged.",
+            " clock, are refused. A record from the future prevents its segment, and those after"
+            " it, from expiring, and makes later records late for windows. Without"
+            " validate.records, the maximum timestamp in the header of a batch is checked.",
             "ms",
             "log.message.timestamp.after.max.ms",
         ),
@@ -264,8 +264,8 @@ class TopicConfig:
         0.5,
         NamedSetting(
             "min.cleanable.dirty.ratio",
-            "Under cleanup.policy 'compact': a partition is compacted when more than this part of"
-            " it, by bytes, has not been. Less wastes less space and takes more work.",
+            "Under cleanup.policy 'compact': a partition is compacted when more than this share of"
+            " it, by bytes, is not compacted. Less wastes less space and costs more work.",
             broker_name="log.cleaner.min.cleanable.ratio",
         ),
     )
@@ -273,8 +273,8 @@ class TopicConfig:
         0,
         NamedSetting(
             "min.compaction.lag.ms",
-            "Under cleanup.policy 'compact': records that are younger are left alone, with those"
-            " that follow them.",
+            "Under cleanup.policy 'compact': younger records, and those after them, are not"
+            " compacted.",
             "ms",
             "log.cleaner.min.compaction.lag.ms",
         ),
@@ -283,8 +283,9 @@ class TopicConfig:
         LONG_MAX,
         NamedSetting(
             "max.compaction.lag.ms",
-            "Under cleanup.policy 'compact': a partition with records that are older, and have not"
-            " been compacted, is compacted whatever its dirty ratio; segments are sealed so early.",
+            "Under cleanup.policy 'compact': a partition with older records that are not compacted"
+            " is compacted whatever its dirty ratio; its segments are sealed early enough for"
+            " that.",
             "ms",
             "log.cleaner.max.compaction.lag.ms",
         ),
@@ -295,8 +296,8 @@ class TopicConfig:
         NamedSetting(
             "delete.retention.ms",
             "Under cleanup.policy 'compact': how long a record that deletes a key stays after the"
-            " first compaction that meets it. A reader that begins at the start has to come to the"
-            " end within it to see every deletion.",
+            " first compaction that finds it. A reader that begins at the start has to reach the"
+            " end within this time to see every deletion.",
             "ms",
             "log.cleaner.delete.retention.ms",
         ),
@@ -305,9 +306,9 @@ class TopicConfig:
         5_000,
         NamedSetting(
             "mark.quiet.ms",
-            "How long nothing has to have been appended until the passing of time may be marked in"
-            " the log, if a reader's event time waits for it; -1: never. Not of Kafka. Compacted"
-            " topics have no marks.",
+            "How long a partition has to be without appends before a time mark may be written to"
+            " it, if a reader's event time waits for it; -1: never. Compacted topics have no"
+            " marks. Not a setting of Kafka.",
             "ms",
             "log.mark.quiet.ms",
         ),
@@ -317,8 +318,7 @@ class TopicConfig:
         FLUSH_NEVER,
         NamedSetting(
             "flush.messages",
-            "With flush=os, the record that makes it so many that are not on disk is acknowledged"
-            " when they are.",
+            "With flush=os: how many records may be acknowledged before they are on disk.",
             broker_name="log.flush.interval.messages",
         ),
         least=1,
@@ -327,7 +327,7 @@ class TopicConfig:
         FLUSH_NEVER,
         NamedSetting(
             "flush.ms",
-            "With flush=os, how long a record waits at most until it is brought to disk.",
+            "With flush=os: how long a record waits at most before it is synced to disk.",
             "ms",
             "log.flush.interval.ms",
         ),
@@ -337,9 +337,9 @@ class TopicConfig:
         BY_REPLICAS,
         NamedSetting(
             "min.insync.replicas",
-            "How many replicas have a record before it counts: with fewer in sync acks=all is"
-            " refused, and consumers see nothing new. Never more than there are replicas; 0: 2 of 3"
-            " or more, else 1.",
+            "How many replicas must have a record before it counts: with fewer in sync, acks=all"
+            " is refused, and consumers see no new records. Never more than there are replicas; 0:"
+            " 2 if there are 3 or more, otherwise 1.",
             broker_name="min.insync.replicas",
         ),
         most=INT_MAX,
@@ -347,8 +347,8 @@ class TopicConfig:
     unclean_leader_election: bool = truth(
         NamedSetting(
             "unclean.leader.election.enable",
-            "Whether a replica that may lack acknowledged records leads if no other one lives:"
-            " records are lost for the sake of new ones.",
+            "Whether a replica that may lack acknowledged records may become leader if no other"
+            " replica is alive: it loses records to make the partition available.",
             broker_name="unclean.leader.election.enable",
         ),
         default=False,
@@ -357,8 +357,8 @@ class TopicConfig:
         "",
         NamedSetting(
             "leader.replication.throttled.replicas",
-            "Replicas of which followers that are not in sync fetch no more than the broker's"
-            " leader.replication.throttled.rate, while they lead.",
+            "Replicas from which, while they lead, followers that are not in sync fetch no more"
+            " than the broker's leader.replication.throttled.rate.",
         ),
         REPLICAS,
     )
@@ -366,7 +366,7 @@ class TopicConfig:
         "",
         NamedSetting(
             "follower.replication.throttled.replicas",
-            "Replicas that fetch no more than the broker's follower.replication.throttled.rate,"
+            "Replicas that fetch no more than the broker's follower.replication.throttled.rate"
             " while they are not in sync.",
         ),
         REPLICAS,
@@ -375,7 +375,7 @@ class TopicConfig:
     preallocate: bool = truth(
         NamedSetting(
             "preallocate",
-            ignored_settings("segments grow as they are written"),
+            ignored_settings("segments grow with the records that are written"),
             broker_name="log.preallocate",
         ),
         default=False,
@@ -384,7 +384,7 @@ class TopicConfig:
         0,
         NamedSetting(
             "segment.jitter.ms",
-            ignored_settings("segments are sealed between requests, each by its own first record"),
+            ignored_settings("segments are sealed between requests, each by its first record"),
             "ms",
             broker_name="log.roll.jitter.ms",
         ),
@@ -435,28 +435,28 @@ class TopicConfig:
 
     @property
     def compacts(self) -> bool:
-        """Whether older records of a key may go."""
+        """Whether older records of a key are removed."""
         return "compact" in self.cleanup_policy.split(",")
 
     @property
     def takes_marks(self) -> bool:
-        """Whether the passing of time may be marked."""
+        """Whether time marks may be written."""
         return self.mark_quiet_ms >= 0 and not self.compacts
 
     @property
     def roll_ms(self) -> int:
-        """After how long a segment is sealed."""
+        """The age, in ms of record time, at which a segment is sealed."""
         if not self.compacts:
             return self.segment_ms
         return min(self.segment_ms, self.max_compaction_lag_ms)
 
     def min_insync(self, replication_factor: int) -> int:
-        """How many replicas of a partition with so many have to be in sync."""
+        """Return how many replicas of a partition must be in sync."""
         usual = INSYNC_USUAL if replication_factor > INSYNC_USUAL else 1
         return max(1, min(self.min_insync_replicas or usual, replication_factor))
 
     def overridden(self, configs: Mapping[str, str]) -> TopicConfig:
-        """These settings with some replaced, given by Kafka's names and as text.
+        """Return these settings with some replaced, by Kafka's names and as text.
 
         Raises:
             ConfigError: a name is unknown, or a value malformed or out of range.
@@ -467,12 +467,12 @@ class TopicConfig:
         return replace_settings(self, configs)
 
     def described(self) -> dict[str, str]:
-        """Every setting by Kafka's name, as text."""
+        """Return every setting by Kafka's name, as text."""
         return texts_of(self)
 
 
 def is_listed(replicas: str, partition: int, broker: int) -> bool:
-    """Whether a list of throttled replicas has this one."""
+    """Whether a list of throttled replicas contains this one."""
     if not replicas:
         return False
     listed = _parse_replicas(replicas)
@@ -481,7 +481,7 @@ def is_listed(replicas: str, partition: int, broker: int) -> bool:
 
 @lru_cache(maxsize=256)
 def _parse_replicas(replicas: str) -> frozenset[tuple[int, int]] | None:
-    """The replicas of a list, as partition and broker; None if they are all."""
+    """Return the replicas of a list, as partition and broker; None for all."""
     if replicas == EVERY:
         return None
     pairs = (each.split(":") for each in replicas.split(","))
@@ -491,4 +491,4 @@ def _parse_replicas(replicas: str) -> frozenset[tuple[int, int]] | None:
 TOPIC_SETTINGS: Mapping[str, Setting] = {
     name: each.setting for name, each in declared_settings(TopicConfig).items()
 }
-"""The settings of a topic, by name."""
+"""The settings of a topic by name."""
