@@ -1,5 +1,5 @@
-"""Who somebody is and what they may do: authentication, credentials, ACLs.
+"""Authentication, credentials, and authorization by ACLs.
 
-Decisions only: nothing here reads a socket, a file or a clock. The `gate` of a connection asks
-`authentication` about it.
+Decisions only: nothing here reads a socket, a file or a clock. The `server.sasl_handshake` of a
+connection uses `authentication`.
 """

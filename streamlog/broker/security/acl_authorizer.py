@@ -6,10 +6,10 @@ ACL denies is denied; otherwise it needs a matching ACL that allows it. READ, WR
 ALTER include DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS. Super users may do everything.
 
 A rule of `rules` asks an `Access` before the request reaches its handler and returns a `Verdict`.
-It leaves in the request what the principal may do, and answers each of the other items with
-Kafka's refusal: a principal that may read one of two topics reads that one. A rule may also narrow
-the response.
-Rule of the file: it is data in, decision out. Not done here: ACLs are kept by the metadata.
+It leaves in the request what the principal may do, and answers each other item with Kafka's error:
+a principal that may read one of two topics reads that one. A rule may also narrow the response.
+
+Rule of the file: data in, decision out. Not done here: the metadata keeps the ACLs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from streamlog.protocol.messages.produce_and_fetch import FetchableTopicResponse
 from streamlog.protocol.schema import Message
 
 DECISIONS_MAX = 10_000
-"""Decisions remembered; they are forgotten together when there are so many."""
+"""Cached decisions; a full cache is cleared."""
 _IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = {
     Operation.DESCRIBE: frozenset(
         {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
@@ -49,7 +49,7 @@ _IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclRule:
-    """One rule."""
+    """One ACL."""
 
     resource_type: ResourceType
     name: str
@@ -60,22 +60,22 @@ class AclRule:
     permission: Permission
 
     def concerns(self, principal: str, host: str) -> bool:
-        """Whether it is about somebody there."""
+        """Whether it applies to this principal on this host."""
         return self.principal in (principal, EVERYBODY) and self.host in (host, ANY_HOST)
 
     def denies(self, operation: Operation) -> bool:
-        """Whether it forbids this."""
+        """Whether it denies the operation."""
         return self.permission is Permission.DENY and self.operation in (operation, Operation.ALL)
 
     def allows(self, operation: Operation) -> bool:
-        """Whether it allows this."""
+        """Whether it allows the operation."""
         if self.permission is not Permission.ALLOW:
             return False
         own = self.operation
         return own in (operation, Operation.ALL) or own in _IMPLIED_BY.get(operation, ())
 
     def kept(self) -> dict[str, str]:
-        """As it is kept: in words, so that it can be read."""
+        """Return the form in which it is stored, in words."""
         return {
             "resource_type": self.resource_type.name,
             "name": self.name,
@@ -89,7 +89,7 @@ class AclRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclRuleFilter:
-    """Which ACLs somebody means; None and ANY match everything."""
+    """A filter for ACLs; None and ANY match everything."""
 
     resource_type: ResourceType
     name: str | None
@@ -100,7 +100,7 @@ class AclRuleFilter:
     permission: Permission
 
     def matches(self, acl: AclRule) -> bool:
-        """Whether this is one of them."""
+        """Whether the filter matches an ACL."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self._names(acl)
@@ -117,14 +117,14 @@ class AclRuleFilter:
 
 
 def _applies(acl: AclRule, name: str) -> bool:
-    """Whether an ACL is about the resource of this name."""
+    """Whether an ACL applies to the resource of this name."""
     if acl.pattern is Pattern.PREFIXED:
         return name.startswith(acl.name)
     return acl.name in (name, ANY_NAME)
 
 
 class Acls:
-    """Every ACL, looked up by resource. Replaced as a whole."""
+    """All ACLs, indexed by resource. Immutable."""
 
     def __init__(self, acls: Iterable[AclRule] = ()) -> None:
         self.all = frozenset(acls)
@@ -141,7 +141,8 @@ class Acls:
         self._lengths = {kind: sorted(found) for kind, found in lengths.items()}
 
     def about(self, kind: ResourceType, name: str) -> list[AclRule]:
-        """Those that a resource's name falls under."""
+        """Return the ACLs that apply to a resource."""
+        # Prefixed ACLs are looked up once per length that occurs, not compared one by one.
         found = [*self._literal.get((kind, name), ())]
         if name != ANY_NAME:
             found += self._literal.get((kind, ANY_NAME), ())
@@ -152,11 +153,11 @@ class Acls:
         return found
 
     def of_type(self, kind: ResourceType) -> list[AclRule]:
-        """All about resources of a type."""
+        """Return all ACLs for a type of resource."""
         return [acl for acl in self.all if acl.resource_type is kind]
 
     def matching(self, wanted: AclRuleFilter) -> list[AclRule]:
-        """Those that a filter means, in an order that stays the same."""
+        """Return the ACLs that a filter matches, in a stable order."""
         return sorted((acl for acl in self.all if wanted.matches(acl)), key=_order)
 
 
@@ -173,12 +174,12 @@ def _order(acl: AclRule) -> tuple[object, ...]:
 
 
 class Authorizer:
-    """Decides, by ACLs that may be replaced while it does."""
+    """Decides by ACLs, which can be replaced at any time."""
 
     def __init__(
         self, acls: Acls, *, super_users: Collection[str], allow_if_none_found: bool
     ) -> None:
-        """`allow_if_none_found`: whether a resource without any ACL is everybody's."""
+        """`allow_if_none_found`: whether everyone may use a resource without any ACL."""
         self._acls = acls
         self._super_users = frozenset({*super_users, IN_PROCESS})
         self._allow_if_none_found = allow_if_none_found
@@ -186,18 +187,18 @@ class Authorizer:
 
     @property
     def acls(self) -> Acls:
-        """Those that hold."""
+        """The current ACLs."""
         return self._acls
 
     def replace(self, acls: Acls) -> None:
-        """Others hold from now on."""
+        """Use other ACLs from now on."""
         self._acls = acls
         self._decisions.clear()
 
     def allows(
         self, who: tuple[str, str], operation: Operation, kind: ResourceType, name: str
     ) -> bool:
-        """Whether a principal, from a host, may do this."""
+        """Whether a principal on a host may perform an operation on a resource."""
         principal, host = who
         if principal in self._super_users:
             return True
@@ -210,12 +211,14 @@ class Authorizer:
         return known
 
     def allows_some(self, who: tuple[str, str], operation: Operation, kind: ResourceType) -> bool:
-        """Whether a principal may do this to any resource of a type that could be."""
+        """Whether a principal may perform an operation on any possible resource of a type."""
         principal, host = who
         if principal in self._super_users:
             return True
         about = [acl for acl in self._acls.of_type(kind) if acl.concerns(principal, host)]
         denied = [acl for acl in about if acl.denies(operation)]
+        # KIP-679: an idempotent producer needs WRITE on some topic. The topic need not exist, so
+        # the ACLs themselves are compared: one that allows, and that no denial covers entirely.
         if any(acl.pattern is Pattern.LITERAL and acl.name == ANY_NAME for acl in denied):
             return False
         if self._allow_if_none_found:
@@ -223,7 +226,7 @@ class Authorizer:
         return any(acl.allows(operation) and not _is_covered(acl, denied) for acl in about)
 
     def operations(self, who: tuple[str, str], kind: ResourceType, name: str) -> int:
-        """What a principal may do to a resource, as the bits of KIP-430."""
+        """Return the operations that a principal may perform on a resource, as bits (KIP-430)."""
         return sum(
             1 << operation
             for operation in OPERATIONS[kind]
@@ -234,7 +237,7 @@ class Authorizer:
         self, who: tuple[str, str], operation: Operation, kind: ResourceType, name: str
     ) -> bool:
         about = self._acls.about(kind, name)
-        if not about:
+        if not about:  # No ACL at all, also none for other principals.
             return self._allow_if_none_found
         concerning = [acl for acl in about if acl.concerns(*who)]
         if any(acl.denies(operation) for acl in concerning):
@@ -243,7 +246,7 @@ class Authorizer:
 
 
 def _is_covered(allowing: AclRule, denied: Iterable[AclRule]) -> bool:
-    """Whether nothing is left of what an ACL allows."""
+    """Whether a denial covers everything that an ACL allows."""
     for acl in denied:
         if acl.pattern is Pattern.PREFIXED:
             if allowing.name != ANY_NAME and allowing.name.startswith(acl.name):
@@ -254,10 +257,10 @@ def _is_covered(allowing: AclRule, denied: Iterable[AclRule]) -> bool:
 
 
 def super_users_of(text: str) -> frozenset[str]:
-    """The principals in `super.users`, which has semicolons between them.
+    """Parse the principals in `super.users`, which are separated by semicolons.
 
     Raises:
-        ConfigError: one is no principal.
+        ConfigError: one of them is not a principal.
     """
     users = frozenset(each.strip() for each in text.split(";") if each.strip())
     for each in users:
@@ -267,7 +270,7 @@ def super_users_of(text: str) -> frozenset[str]:
 
 
 def is_principal(text: str) -> bool:
-    """Whether a text names one: its type, a colon, its name."""
+    """Whether a text has the form TYPE:NAME of a principal."""
     kind, colon, name = text.partition(":")
     return bool(kind and colon and name)
 
@@ -276,20 +279,20 @@ T = TypeVar("T")
 Readable: TypeAlias = Callable[
     [Iterable[FetchTopic]], tuple[list[FetchTopic], list[FetchableTopicResponse]]
 ]
-"""Of topics that are asked for, those that may be read, and the refusals of the others."""
+"""Splits topics of a Fetch into those that may be read, and errors for the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a request.
+    """What happens to a request.
 
-    With an `answer` nobody else sees it. Without one it goes on, and `finish`, if there is one,
-    makes the answer that it gets ready to be seen. With `readable`, who answers it asks what of
-    the topics may be read: a Fetch may stand for more of them than it says.
+    With an `answer`, the handler is not called. Otherwise the request goes to the handler, and
+    `finish`, if set, completes its response. With `readable`, the handler of a Fetch asks which
+    topics may be read, because its session may stand for more topics than the request names.
     """
 
     answer: Message | None = None
-    # Each rule knows the answer of its own request.
+    # Each rule knows the response type of its request.
     finish: Callable[[Any], None] | None = None
     readable: Readable | None = None
 
@@ -299,42 +302,42 @@ GO_ON = Verdict()
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One request: who asks, in which version, and what there is."""
+    """The context of one request: principal, host, version, and the existing topics."""
 
     authorizer: Authorizer
     principal: str
     host: str
     version: int
     exists: Callable[[str], bool]
-    """Whether there is a topic of this name."""
+    """Whether a topic of this name exists."""
     name_of: Callable[[bytes], str | None]
-    """The name of the topic with this id."""
+    """Returns the name of the topic with this id."""
     topics: Callable[[], Iterable[str]]
-    """The names of all topics."""
+    """Returns the names of all topics."""
 
     def topic(self, operation: Operation, name: str) -> bool:
-        """Whether this may be done to a topic."""
+        """Whether the principal may perform the operation on a topic."""
         return self._may(operation, ResourceType.TOPIC, name)
 
     def group(self, operation: Operation, name: str) -> bool:
-        """Whether this may be done to a group."""
+        """Whether the principal may perform the operation on a group."""
         return self._may(operation, ResourceType.GROUP, name)
 
     def transactional_id(self, operation: Operation, name: str) -> bool:
-        """Whether this may be done with a transactional id."""
+        """Whether the principal may perform the operation on a transactional id."""
         return self._may(operation, ResourceType.TRANSACTIONAL_ID, name)
 
     def cluster(self, operation: Operation) -> bool:
-        """Whether this may be done to the cluster."""
+        """Whether the principal may perform the operation on the cluster."""
         return self._may(operation, ResourceType.CLUSTER, CLUSTER)
 
     def some_topic(self, operation: Operation) -> bool:
-        """Whether this may be done to any topic that could be."""
+        """Whether the principal may perform the operation on any possible topic."""
         who = self.principal, self.host
         return self.authorizer.allows_some(who, operation, ResourceType.TOPIC)
 
     def operations(self, kind: ResourceType, name: str) -> int:
-        """What may be done to something, as the bits of KIP-430."""
+        """Return the allowed operations on a resource, as bits (KIP-430)."""
         return self.authorizer.operations((self.principal, self.host), kind, name)
 
     def _may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
@@ -342,7 +345,7 @@ class Access:
 
 
 def split(items: Iterable[T], may: Callable[[T], bool]) -> tuple[list[T], list[T]]:
-    """Those that may, and those that may not."""
+    """Split items into those that are allowed and those that are not."""
     kept: list[T] = []
     refused: list[T] = []
     for item in items:
@@ -359,15 +362,15 @@ def withhold(
     finish: Callable[[Any], None] | None = None,
     message: str | None = None,
 ) -> Verdict:
-    """Take what may not be done out of a list of a request, and answer it item by item.
+    """Remove items that are not allowed from a list in a request, and answer them with errors.
 
     Args:
-        request: where it is taken out; whoever answers sees the rest.
+        request: the request; the handler sees the remaining items.
         field: the name of the list.
-        may: whether an item of the list may stay.
-        code: the error of what is taken out, or what returns it for an item.
-        finish: changes the response to the rest, before the errors are added.
-        message: why, for items that have room for it.
+        may: whether an item is allowed.
+        code: the error of removed items, or a function that returns it for an item.
+        finish: changes the response to the remaining items before the errors are added.
+        message: the error message, for items that have one.
     """
     kept, refused = split(getattr(request, field), may)
     if not refused:

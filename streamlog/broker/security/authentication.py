@@ -2,17 +2,17 @@
 
     HANDSHAKE ── SaslHandshake 0 ──→ BARE ──────── accepted ──→ OPEN
         └─────── SaslHandshake 1 ──→ EXCHANGE ──── accepted ──→ OPEN
-    OPEN, with a session that ends ── SaslHandshake 1 ──→ EXCHANGE   (KIP-368)
-    anything else, or a refusal ──→ OVER: the answer is the last one
+        OPEN, with a session that expires ── SaslHandshake 1 ──→ EXCHANGE   (KIP-368)
+        anything else, or a failure ──→ OVER: one last response, and the connection closes
 
 ApiVersions is answered in every state except BARE, in which a frame is a message of the mechanism
-without a header. Reauthentication must prove the same principal by the same mechanism.
+without a header. A reauthentication must prove the same principal by the same mechanism.
 
-A mechanism, PLAIN, SCRAM or OAUTHBEARER, is made for one exchange and stepped with the client's
-messages: a step is a challenge, an acceptance, a refusal, or work that is slow enough to need a
-thread. A refusal tells the client no more than Kafka's does, the same for a wrong password as for
-an unknown user, and no step leaves a secret in the log. RFC 4616, RFC 5802, RFC 7628. Rule of the
-file: it decides and answers; waiting, closing and the clock are the server's.
+A mechanism (PLAIN, SCRAM or OAUTHBEARER) is created for one exchange and gets the client's messages
+step by step: a step is a challenge, an acceptance, a refusal, or slow work for a thread. A refusal
+tells the client no more than Kafka's does, the same for a wrong password as for an unknown user,
+and no secret is logged. RFC 4616, RFC 5802, RFC 7628. Rule of the file: it decides and answers; the
+server waits, closes connections and has the clock.
 """
 
 from __future__ import annotations
@@ -43,39 +43,39 @@ PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
 SEPARATOR = "\x01"
 PASSWORD_CHARACTERS_MAX = 1024
-"""Hashing takes time, and more for more."""
+"""Longer passwords take longer to hash, so their length is limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The client has to answer this."""
+    """A message that the client has to answer."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The client is this user."""
+    """The client has proven to be this user."""
 
     user: str
     data: bytes = b""
     expires_ms: int | None = None
-    """When what was proven ends, by the wall clock."""
+    """When the proof expires, in wall time."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthenticationRefused:
-    """The client is not let in."""
+    """The authentication has failed."""
 
     message: str
-    """What it is told."""
+    """The message for the client."""
     reason: str
-    """What the log is told."""
+    """The reason for the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """`check` finds out; it takes milliseconds and touches nothing else."""
+    """Slow work: `check` takes milliseconds and touches no other state."""
 
     check: Callable[[], Accepted | AuthenticationRefused]
 
@@ -84,31 +84,31 @@ Step: TypeAlias = Challenge | Accepted | AuthenticationRefused | Checking
 
 
 class Mechanism(Protocol):
-    """One exchange."""
+    """One exchange of a SASL mechanism."""
 
     def step(self, data: bytes, wall_ms: int) -> Step:
-        """Take the client's message."""
+        """Process a message of the client."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """Whom a token is about, and until when."""
+    """The user of a token, and when the token expires."""
 
     user: str
     expires_ms: int
 
 
 class TokenRefusal(Exception):
-    """A token is not taken; the text says why and shows nothing of it."""
+    """A token is not accepted; the text gives the reason and nothing of the token."""
 
 
 Tokens: TypeAlias = Callable[[str, int], Bearer]
-"""Reads a token at a time of the wall clock; raises TokenRefusal."""
+"""Validates a token at a wall time; raises TokenRefusal."""
 
 
 class Plain:
-    """A name and a password, in one message."""
+    """User name and password in one message (RFC 4616)."""
 
     def __init__(self, users: Users) -> None:
         self._users = users
@@ -120,13 +120,15 @@ class Plain:
         except UnicodeDecodeError:
             parts = []
         if len(parts) != 3 or not parts[1] or not parts[2]:  # noqa: PLR2004 - RFC 4616
-            return _refused_password("a PLAIN message that can't be read")
+            return _refused_password("a malformed PLAIN message")
         identity, user, password = parts
         if identity not in ("", user):
-            return _refused_password(f"user {user!r} asks to act as another")
+            return _refused_password(f"user {user!r} asks to act as another user")
         if len(password) > PASSWORD_CHARACTERS_MAX:
-            return _refused_password(f"user {user!r} sends a password that is too long")
+            return _refused_password(f"user {user!r} sent a password that is too long")
         credential, is_real = self._users.password_credential(user)
+        # An unknown user gets a made-up credential, and the same work is done for it: neither the
+        # response nor its time shows whether the user exists.
 
         def check() -> Accepted | AuthenticationRefused:
             if credential.fits(password) and is_real:
@@ -141,7 +143,7 @@ def _refused_password(reason: str) -> AuthenticationRefused:
 
 
 class Scram:
-    """A proof of the password, in two messages."""
+    """A proof of the password, in two messages (RFC 5802)."""
 
     def __init__(self, mechanism: ScramMechanism, users: Users, *, nonce: str) -> None:
         self._mechanism = mechanism
@@ -163,14 +165,15 @@ class Scram:
         try:
             binding, identity, bare = data.decode().split(",", 2)
         except ValueError:
-            return self._refused("a message that can't be read")
+            return self._refused("a malformed message")
         fields = attributes(bare.encode())
         user = unescape(fields.get("n", ""))
         client_nonce = fields.get("r", "")
-        # A client that could bind to the channel ("y") is told by our mechanisms that we can't.
+        # A client that supports channel binding ("y") sees from the offered mechanisms that this
+        # broker does not.
         is_sound = binding in ("n", "y") and bare.startswith("n=") and client_nonce
         if not is_sound or not user or "m" in fields or identity not in ("", f"a={fields['n']}"):
-            return self._refused("a message that asks for what there is not")
+            return self._refused("a message with unsupported attributes")
         self._user = user
         self._header = f"{binding},{identity},"
         self._nonce = client_nonce + self._nonce
@@ -183,11 +186,13 @@ class Scram:
     def _final(self, data: bytes, credential: ScramCredential) -> Step:
         without_proof, comma, proof = data.rpartition(b",p=")
         fields = attributes(without_proof)
-        # librdkafka before 2.6.1 puts its own nonce before ours once more. It is part of what is
-        # signed, and the end is what makes the proof good for this exchange alone: as in Kafka.
+        # librdkafka before 2.6.1 repeats its own nonce before the broker's. The whole nonce is
+        # signed, and the broker's part at its end ties the proof to this exchange: as in Kafka.
         is_ours = fields.get("r", "").endswith(self._nonce)
         if not comma or not is_ours or decode_base64(fields.get("c", "")) != self._header.encode():
-            return self._refused(f"a message that does not belong to the first; {self._user!r}")
+            return self._refused(
+                f"a message that does not match the first one; the user is {self._user!r}"
+            )
         auth_message = self._so_far + b"," + without_proof
         given = decode_base64(proof.decode(errors="replace"))
         if not credential.is_proven(given, auth_message) or not self._is_real:
@@ -205,7 +210,7 @@ class Scram:
 
 
 class OAuthBearer:
-    """A token that somebody else has signed."""
+    """A token signed by an identity provider (RFC 7628)."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -214,24 +219,24 @@ class OAuthBearer:
     def step(self, data: bytes, wall_ms: int) -> Step:
         """See `Mechanism`."""
         if self._refusal is not None:
-            return self._refusal  # The client has read the reason and said so.
+            return self._refusal  # The client has acknowledged the error (RFC 7628, 3.2.3).
         token = _token(data)
         if token is None:
             return AuthenticationRefused(
-                "Authentication failed: the OAUTHBEARER message can't be read",
-                "an OAUTHBEARER message that can't be read",
+                "Authentication failed: the OAUTHBEARER message is malformed",
+                "a malformed OAUTHBEARER message",
             )
         try:
             bearer = self._tokens(token, wall_ms)
         except TokenRefusal as refusal:
             status = json.dumps({"status": "invalid_token"}, separators=(",", ":"))
-            self._refusal = AuthenticationRefused(status, f"a token that is not taken: {refusal}")
+            self._refusal = AuthenticationRefused(status, f"a refused token: {refusal}")
             return Challenge(status.encode())
         return Accepted(bearer.user, expires_ms=bearer.expires_ms)
 
 
 def _token(data: bytes) -> str | None:
-    """The token in a client's first message (RFC 7628, 3.1)."""
+    """Return the token in a client's first message (RFC 7628, 3.1)."""
     try:
         header, *pairs = data.decode().split(SEPARATOR)
     except UnicodeDecodeError:
@@ -244,14 +249,14 @@ def _token(data: bytes) -> str | None:
 
 
 BARE_VERSION = 0
-"""After this version of SaslHandshake the mechanism's messages come without headers."""
+"""After this version of SaslHandshake, the mechanism's messages have no headers."""
 
 Mechanisms = Mapping[str, Callable[[], Mechanism]]
-"""What is offered, by name, each to begin an exchange with."""
+"""The enabled mechanisms by name; each call begins an exchange."""
 
 
 class AuthenticationStage(Enum):
-    """Where the connection stands."""
+    """The state of a connection."""
 
     HANDSHAKE = auto()
     EXCHANGE = auto()
@@ -261,34 +266,36 @@ class AuthenticationStage(Enum):
 
 
 class Authentication:
-    """One connection."""
+    """The authentication of one connection."""
 
     def __init__(self, mechanisms: Mechanisms, *, session_ms_max: int) -> None:
-        """`session_ms_max` is after how long everybody has to prove again; 0: never."""
+        """`session_ms_max` is the time after which clients must authenticate again; 0: never."""
         self.stage = AuthenticationStage.HANDSHAKE
         self.principal = ANONYMOUS
-        """Who it is, once it is `OPEN` for the first time."""
+        """The principal, once the stage was `OPEN` for the first time."""
         self.reason = ""
-        """Why it is over, for the log."""
+        """The reason for `OVER`, for the log."""
         self.expires_ms: int | None = None
-        """When the session ends, by the wall clock."""
+        """When the session expires, in wall time."""
         self._mechanisms = mechanisms
         self._session_ms_max = session_ms_max
         self._name = ""
         self._mechanism: Mechanism | None = None
 
     def is_served(self, wall_ms: int) -> bool:
-        """Whether requests other than those of SASL and ApiVersions are answered."""
+        """Whether requests other than those of SASL and ApiVersions are served."""
         is_current = self.expires_ms is None or wall_ms < self.expires_ms
         return self.stage is AuthenticationStage.OPEN and is_current
 
     def end(self, reason: str) -> None:
-        """Nothing more is answered."""
+        """Stop answering."""
         self.stage, self.reason = AuthenticationStage.OVER, reason
 
     def handshake(self, mechanism: str, version: int) -> SaslHandshakeResponse:
-        """The client has chosen a mechanism."""
+        """Process the client's choice of a mechanism."""
         offered = list(self._mechanisms)
+        # A second handshake reauthenticates (KIP-368). It needs version 1: raw frames of version 0
+        # could not be told from the requests that are still in flight.
         may_begin = self.stage is AuthenticationStage.HANDSHAKE or (
             self.stage is AuthenticationStage.OPEN
             and self.expires_ms is not None
@@ -301,12 +308,16 @@ class Authentication:
                 error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered
             )
         if mechanism not in self._mechanisms:
-            self.end(f"mechanism {mechanism!r:.40} is not offered, but {', '.join(offered)}")
+            self.end(
+                f"mechanism {mechanism!r:.40} is not enabled; enabled are {', '.join(offered)}"
+            )
             return SaslHandshakeResponse(
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=offered
             )
         if self._name and mechanism != self._name:
-            self.end(f"{self.principal} came by {self._name} and wants to stay by {mechanism}")
+            self.end(
+                f"{self.principal} authenticated by {self._name} and reauthenticates by {mechanism}"
+            )
             return SaslHandshakeResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered
             )
@@ -318,13 +329,13 @@ class Authentication:
         return SaslHandshakeResponse(mechanisms=offered)
 
     def authenticate(self, data: bytes, wall_ms: int) -> SaslAuthenticateResponse | Checking:
-        """A message of the mechanism; what `Checking` has found goes to `settle`."""
+        """Process a message of the mechanism; pass the result of `Checking` to `settle`."""
         if self._mechanism is None or self.stage not in (
             AuthenticationStage.EXCHANGE,
             AuthenticationStage.BARE,
         ):
             if self.stage is not AuthenticationStage.OPEN:
-                self.end("SaslAuthenticate without a SaslHandshake before it")
+                self.end("SaslAuthenticate without a preceding SaslHandshake")
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
                 error_message="SaslAuthenticate request received without a SaslHandshake before it",
@@ -333,7 +344,7 @@ class Authentication:
         return step if isinstance(step, Checking) else self.settle(step, wall_ms)
 
     def settle(self, step: Step, wall_ms: int) -> SaslAuthenticateResponse:
-        """The answer to the message that has come to this."""
+        """Return the response to the message that led to this step."""
         match step:
             case Challenge():
                 return SaslAuthenticateResponse(error_message=None, auth_bytes=step.data)
@@ -350,7 +361,7 @@ class Authentication:
             return self._refuse(
                 f"Cannot change principals during re-authentication from {self.principal} to"
                 f" {principal}",
-                f"{self.principal} has proven to be {principal}",
+                f"{self.principal} reauthenticated as {principal}",
             )
         self.principal = principal
         self._mechanism = None

@@ -1,11 +1,11 @@
 """Authorization rules of groups and transactions, and of published jobs.
 
-As in `KafkaApis`: membership and commits need READ on the group, descriptions need DESCRIBE, and
-deletion needs DELETE; offsets also need the right to their topic. A refused group gets
-GROUP_AUTHORIZATION_FAILED, and a refused topic in it gets TOPIC_AUTHORIZATION_FAILED.
+As in Kafka's `KafkaApis`: membership and commits need READ on the group, descriptions need
+DESCRIBE, and deletion needs DELETE; offsets also need the right to their topic. A refused group
+gets GROUP_AUTHORIZATION_FAILED, and a refused topic in it gets TOPIC_AUTHORIZATION_FAILED.
 
 A Produce request with a transactional batch must name a transactional id. One that does not is
-refused as a whole, as in Kafka: before its topics and `acks` are looked at, by the header of the
+refused as a whole, as in Kafka: before its topics and `acks` are checked, by the header of the
 first batch of each partition.
 """
 
@@ -92,14 +92,14 @@ MembershipRequest = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | Lea
 
 
 def membership(request: MembershipRequest, access: Access) -> Verdict:
-    """READ on the group."""
+    """Require READ on the group."""
     if access.group(Operation.READ, request.group_id):
         return GO_ON
     return Verdict(error_response(request, GROUP_DENIED))
 
 
 def heartbeat(request: ConsumerGroupHeartbeatRequest, access: Access) -> Verdict:
-    """READ on the group, DESCRIBE on the topics that a member names."""
+    """Require READ on the group, and DESCRIBE on the topics that the member names."""
     if not access.group(Operation.READ, request.group_id):
         return Verdict(error_response(request, GROUP_DENIED))
     for name in request.subscribed_topic_names or ():
@@ -109,7 +109,7 @@ def heartbeat(request: ConsumerGroupHeartbeatRequest, access: Access) -> Verdict
 
 
 def find_coordinator(request: FindCoordinatorRequest, access: Access) -> Verdict:
-    """DESCRIBE on the group or the transactional id."""
+    """Require DESCRIBE on the group or the transactional id."""
     is_group = request.key_type == GROUP_KEY
     code = GROUP_DENIED if is_group else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
@@ -126,27 +126,28 @@ def find_coordinator(request: FindCoordinatorRequest, access: Access) -> Verdict
 
 
 def offset_commit(request: OffsetCommitRequest, access: Access) -> Verdict:
-    """READ on the group and on topics."""
+    """Require READ on the group and on topics."""
     if not access.group(Operation.READ, request.group_id):
         return Verdict(error_response(request, GROUP_DENIED))
 
     def may(topic: OffsetCommitRequestTopic) -> bool:
         return _may(Operation.READ, topic, access)
 
+    # As in Kafka: if no topic is allowed, the request as a whole gets the error.
     if request.topics and not any(map(may, request.topics)):
         return Verdict(error_response(request, TOPIC_DENIED))
     return withhold(request, "topics", may, TOPIC_DENIED)
 
 
 def _may(operation: Operation, topic: TopicKey, access: Access) -> bool:
-    """Whether this may be done to a topic; one with an unknown id is for whoever answers."""
+    """Whether the operation on a topic is allowed; the handler answers an unknown id."""
     name = topic_key(topic, access.name_of)
     is_unknown = not name and access.version >= TOPIC_IDS_VERSION
     return is_unknown or access.topic(operation, name)
 
 
 def offset_fetch(request: OffsetFetchRequest, access: Access) -> Verdict:
-    """DESCRIBE on groups and on topics; of all positions those that may be seen."""
+    """Require DESCRIBE on groups and topics; a request for all offsets gets the visible ones."""
     if access.version >= MANY_GROUPS_VERSION:
         return _offset_fetch_many(request, access)
     if not access.group(Operation.DESCRIBE, request.group_id):
@@ -180,7 +181,7 @@ def _offset_fetch_many(request: OffsetFetchRequest, access: Access) -> Verdict:
 def _hidden_topics(
     group: OffsetFetchRequestGroup, access: Access
 ) -> list[OffsetFetchResponseTopics]:
-    """Topics that were asked for by name and may not be seen; they are taken out."""
+    """Remove topics that may not be seen, and return the errors for them."""
     if group.topics is None:
         return []
     group.topics, refused = split(group.topics, lambda each: _may(Operation.DESCRIBE, each, access))
@@ -188,7 +189,7 @@ def _hidden_topics(
 
 
 def describe_groups(request: DescribeGroupsRequest, access: Access) -> Verdict:
-    """DESCRIBE on groups."""
+    """Require DESCRIBE on groups."""
 
     def may(name: str) -> bool:
         return access.group(Operation.DESCRIBE, name)
@@ -203,7 +204,7 @@ def describe_groups(request: DescribeGroupsRequest, access: Access) -> Verdict:
 def describe_consumer_groups(
     request: described.ConsumerGroupDescribeRequest, access: Access
 ) -> Verdict:
-    """DESCRIBE on groups, and on all topics of a group: else it is not shown."""
+    """Require DESCRIBE on groups, and on all topics of a group; otherwise the group is hidden."""
 
     def may(name: str) -> bool:
         return access.group(Operation.DESCRIBE, name)
@@ -234,7 +235,7 @@ def _topics_of(group: described.DescribedConsumerGroup) -> set[str]:
 
 
 def list_groups(request: ListGroupsRequest, access: Access) -> Verdict:  # noqa: ARG001 - as all rules
-    """DESCRIBE on the cluster: all; else those groups on which it may be done."""
+    """List all groups with DESCRIBE on the cluster, otherwise those with DESCRIBE."""
     if access.cluster(Operation.DESCRIBE):
         return GO_ON
 
@@ -247,7 +248,7 @@ def list_groups(request: ListGroupsRequest, access: Access) -> Verdict:  # noqa:
 
 
 def delete_groups(request: DeleteGroupsRequest, access: Access) -> Verdict:
-    """DELETE on groups."""
+    """Require DELETE on groups."""
 
     def may(name: str) -> bool:
         return access.group(Operation.DELETE, name)
@@ -256,7 +257,7 @@ def delete_groups(request: DeleteGroupsRequest, access: Access) -> Verdict:
 
 
 def offset_delete(request: OffsetDeleteRequest, access: Access) -> Verdict:
-    """DELETE on the group, READ on topics."""
+    """Require DELETE on the group, and READ on topics."""
     if not access.group(Operation.DELETE, request.group_id):
         return Verdict(error_response(request, GROUP_DENIED))
 
@@ -270,7 +271,7 @@ ID_DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def publish_job(request: PublishRequest, access: Access) -> Verdict:
-    """WRITE on the job's id and on all topics, READ on groups and their topics; or nothing."""
+    """Require WRITE on the job's id and all topics, and READ on groups and their topics."""
     if not access.transactional_id(Operation.WRITE, request.job_id):
         return _refuse_job(
             request, ID_DENIED, f"transactional id {request.job_id}: {Operation.WRITE.name}"
@@ -291,14 +292,14 @@ def publish_job(request: PublishRequest, access: Access) -> Verdict:
 
 
 def stage_batches(request: StageRequest, access: Access) -> Verdict:
-    """WRITE on the job's id."""
+    """Require WRITE on the job's id."""
     if access.transactional_id(Operation.WRITE, request.job_id):
         return GO_ON
     return Verdict(error_response(request, ID_DENIED))
 
 
 def drop_batches(request: DropStagedRequest, access: Access) -> Verdict:
-    """WRITE on the job's id."""
+    """Require WRITE on the job's id."""
     if access.transactional_id(Operation.WRITE, request.job_id):
         return GO_ON
     return Verdict(error_response(request, ID_DENIED))
@@ -312,9 +313,9 @@ CLUSTER_DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def add_partitions(request: AddPartitionsToTxnRequest, access: Access) -> Verdict:
-    """WRITE on the transactional id and on all topics, or nothing is done.
+    """Require WRITE on the transactional id and all topics; otherwise nothing is added.
 
-    Of brokers, which ask on behalf of many, CLUSTER_ACTION.
+    Brokers, which ask on behalf of many producers, need CLUSTER_ACTION.
     """
     if request.transactions:
         if access.cluster(Operation.CLUSTER_ACTION):
@@ -333,7 +334,7 @@ def add_partitions(request: AddPartitionsToTxnRequest, access: Access) -> Verdic
 
 
 def add_offsets(request: AddOffsetsToTxnRequest, access: Access) -> Verdict:
-    """WRITE on the transactional id, READ on the group."""
+    """Require WRITE on the transactional id, and READ on the group."""
     code = _refusal(access, request.transactional_id, request.group_id)
     if code is ErrorCode.NONE:
         return GO_ON
@@ -341,14 +342,14 @@ def add_offsets(request: AddOffsetsToTxnRequest, access: Access) -> Verdict:
 
 
 def end_transaction(request: EndTxnRequest, access: Access) -> Verdict:
-    """WRITE on the transactional id."""
+    """Require WRITE on the transactional id."""
     if access.transactional_id(Operation.WRITE, request.transactional_id):
         return GO_ON
     return Verdict(error_response(request, ID_DENIED))
 
 
 def commit_offsets(request: TxnOffsetCommitRequest, access: Access) -> Verdict:
-    """WRITE on the transactional id, READ on the group and on each topic."""
+    """Require WRITE on the transactional id, and READ on the group and on each topic."""
     code = _refusal(access, request.transactional_id, request.group_id)
     if code is not ErrorCode.NONE:
         return Verdict(error_response(request, code))
@@ -362,14 +363,14 @@ def commit_offsets(request: TxnOffsetCommitRequest, access: Access) -> Verdict:
 
 
 def write_markers(request: WriteTxnMarkersRequest, access: Access) -> Verdict:
-    """CLUSTER_ACTION on the cluster."""
+    """Require CLUSTER_ACTION on the cluster."""
     if access.cluster(Operation.CLUSTER_ACTION):
         return GO_ON
     return Verdict(error_response(request, CLUSTER_DENIED))
 
 
 def list_transactions(_: ListTransactionsRequest, access: Access) -> Verdict:
-    """DESCRIBE on each transactional id; others are not told of."""
+    """List the transactional ids with DESCRIBE."""
 
     def finish(response: ListTransactionsResponse) -> None:
         response.transaction_states = [
@@ -382,7 +383,7 @@ def list_transactions(_: ListTransactionsRequest, access: Access) -> Verdict:
 
 
 def describe_transactions(request: DescribeTransactionsRequest, access: Access) -> Verdict:
-    """DESCRIBE on each transactional id; its topics are told of to who may DESCRIBE them."""
+    """Require DESCRIBE on each transactional id; topics without DESCRIBE are left out."""
 
     def may(name: str) -> bool:
         return access.transactional_id(Operation.DESCRIBE, name)
@@ -395,7 +396,7 @@ def describe_transactions(request: DescribeTransactionsRequest, access: Access) 
 
 
 def describe_producers(request: DescribeProducersRequest, access: Access) -> Verdict:
-    """READ on each topic."""
+    """Require READ on each topic."""
 
     def may(topic: DescribeProducersTopic) -> bool:
         return access.topic(Operation.READ, topic.name)
@@ -410,13 +411,13 @@ def _refusal(access: Access, transactional_id: str, group_id: str) -> ErrorCode:
 
 
 _ATTRIBUTES_LOW_AT: Final = 22
-"""The second byte of a batch's attributes."""
+"""The position of the second byte of a batch's attributes."""
 _TRANSACTIONAL: Final = 0x10
-"""The bit of it that says that a transaction has written the batch."""
+"""The bit of that byte that marks a transactional batch."""
 
 
 def refusal_without_id(request: ProduceRequest) -> LogError | None:
-    """Why a request is refused that has transactional batches and no transactional id."""
+    """Return the error of a request with transactional batches and no transactional id, if any."""
     if request.transactional_id is not None:
         return None
     pieces = (one_buffer(p.records) for t in request.topic_data for p in t.partition_data)
@@ -424,14 +425,15 @@ def refusal_without_id(request: ProduceRequest) -> LogError | None:
 
 
 def refusal_of_transactional(records: Buffer) -> LogError | None:
-    """Why a request without a transactional id is refused: its first batch is transactional."""
+    """Return the error of a transactional first batch without a transactional id, if it is one."""
+    # The bit is checked before the batch is decoded, because almost no batch has it.
     if len(records) < HEADER_BYTES or not records[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL:
         return None
     try:
         if not RecordBatch(records).is_transactional:
             return None
     except CorruptData:
-        return None  # The log says what is wrong with it.
+        return None  # The append reports what is wrong.
     return error_for(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         "a transactional batch was sent in a request without a transactional id",

@@ -29,14 +29,14 @@ _CASES: Final[dict[str, Callable[[str], str]]] = {"": str, "L": str.lower, "U": 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One of them; without a pattern it is the subject as it is."""
+    """One mapping rule; without a pattern, it returns the subject unchanged."""
 
     pattern: re.Pattern[str] | None
     replacement: str = ""
     case: str = ""
 
     def name_of(self, subject: str) -> str | None:
-        """What it makes of a subject; None if it is not about it."""
+        """Return the user name for a subject; None if the pattern does not match."""
         if self.pattern is None:
             return subject
         found = self.pattern.fullmatch(subject)
@@ -47,7 +47,7 @@ class _Rule:
             escaped, number = reference.groups()
             if number is None:
                 return str(escaped)
-            # As in Kafka, a group that the pattern does not have is text.
+            # As in Kafka, a reference to a group that does not exist is literal text.
             within = int(number) <= found.re.groups
             return (found.group(int(number)) or "") if within else reference.group()
 
@@ -55,7 +55,7 @@ class _Rule:
 
 
 class PrincipalRules:
-    """The rules of a broker."""
+    """The mapping rules of a broker."""
 
     def __init__(self, rules: tuple[_Rule, ...]) -> None:
         """Use `parse`."""
@@ -63,10 +63,10 @@ class PrincipalRules:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The rules that a setting has; no text stands for the subject as it is.
+        """Parse the rules in a setting; an empty text means the unchanged subject.
 
         Raises:
-            ConfigError: it is no list of rules.
+            ConfigError: it is not a list of rules.
         """
         rules: list[_Rule] = []
         text = text.strip() or DEFAULT
@@ -76,7 +76,7 @@ class PrincipalRules:
             if found is None:
                 raise ConfigError(
                     f"ssl.principal.mapping.rules: {text[place:]!r} is neither DEFAULT nor"
-                    " RULE:PATTERN/REPLACEMENT/ with L, U or nothing behind it"
+                    " RULE:PATTERN/REPLACEMENT/ optionally followed by L or U"
                 )
             place = found.end()
             is_default, pattern, replacement, case = found.groups()
@@ -92,14 +92,14 @@ class PrincipalRules:
         return cls(tuple(rules))
 
     def name_of(self, subject: str) -> str | None:
-        """The name for a subject in the form of RFC 2253; None if no rule is about it."""
+        """Return the user name for a subject in RFC 2253 form; None if no rule matches."""
         names = (rule.name_of(subject) for rule in self._rules)
         return next((name for name in names if name is not None), None)
 
 
 ANONYMOUS = "User:ANONYMOUS"
 IN_PROCESS = "Process:streamlog"
-"""May do everything: it could open the files as well."""
+"""May do everything, because it could open the data files as well."""
 USER = "User:"
 EVERYBODY = "User:*"
 
@@ -115,22 +115,22 @@ _SHORT = {
     "userId": "UID",
 }
 _EMAIL = "emailAddress"
-# RFC 2253 has no name for it, so Java writes its number and the value's DER: an IA5String.
+# RFC 2253 has no name for it, so Java writes its OID and the DER of the value, an IA5String.
 _EMAIL_NUMBER = "1.2.840.113549.1.9.1"
 _IA5_STRING = 0x16
 _SPECIAL = set(',+"\\<>;=')
 
 Subject = Sequence[Sequence[tuple[str, str]]]
-"""As `ssl` gives it: parts, the most general first, each of one or more attributes."""
+"""As `ssl` returns it: parts, the most general first, each of one or more attributes."""
 
 
 def of_user(name: str) -> str:
-    """The principal of somebody who has proven to be this user."""
+    """Return the principal of an authenticated user."""
     return USER + name
 
 
 def distinguished_name(subject: Subject) -> str:
-    """A certificate's subject in the form of RFC 2253."""
+    """Return a certificate's subject in the form of RFC 2253."""
     return ",".join("+".join(_attribute(*each) for each in part) for part in reversed(subject))
 
 

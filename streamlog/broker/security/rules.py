@@ -1,8 +1,8 @@
-"""RULES: what each request's sender must be allowed to do; a test finds a request without a rule.
+"""RULES: what the sender of each request must be allowed to do.
 
-Here are the table and the rules of requests about the cluster itself: settings, partitions,
-quotas, users, ACLs, and the controller quorum, whose members need CLUSTER_ACTION to vote or lead.
-A request without a rule is refused for every principal.
+This module has the table, and the rules of requests about the cluster itself: settings, partitions,
+quotas, users, ACLs, and the controller quorum, whose members need CLUSTER_ACTION to vote or lead. A
+request without a rule is refused for every principal; a test finds it.
 """
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def act_as_member(request: Message, access: Access) -> Verdict:
-    """CLUSTER_ACTION on the cluster."""
+    """Require CLUSTER_ACTION on the cluster."""
     return _on_cluster(Operation.CLUSTER_ACTION, request, access)
 
 
 def describe_quorum(request: DescribeQuorumRequest, access: Access) -> Verdict:
-    """DESCRIBE on the cluster."""
+    """Require DESCRIBE on the cluster."""
     return _on_cluster(Operation.DESCRIBE, request, access)
 
 
@@ -142,23 +142,23 @@ WHY = "not allowed by any ACL, or forbidden by one"
 
 
 class Resource(Protocol):
-    """What has settings."""
+    """Something that has settings."""
 
     resource_type: int
     resource_name: str
 
 
-# A rule takes the request that it stands for in the table.
+# A rule gets the request that it stands for in the table.
 Rule = Callable[[Any, Access], Verdict]
 
 
 def for_everybody(_: Message, __: Access) -> Verdict:
-    """Nothing has to be allowed."""
+    """Allow everyone."""
     return GO_ON
 
 
 def on_cluster(operation: Operation) -> Rule:
-    """A rule: this has to be allowed on the cluster, or nothing is done."""
+    """Return a rule that requires the operation on the cluster."""
 
     def rule(request: Message, access: Access) -> Verdict:
         if access.cluster(operation):
@@ -169,7 +169,10 @@ def on_cluster(operation: Operation) -> Rule:
 
 
 def init_producer_id(request: InitProducerIdRequest, access: Access) -> Verdict:
-    """WRITE on the transactional id; without one on any topic, or IDEMPOTENT_WRITE (KIP-679)."""
+    """Require WRITE on the transactional id; without an id, see KIP-679.
+
+    A producer without a transactional id needs IDEMPOTENT_WRITE, or WRITE on any topic.
+    """
     name = request.transactional_id
     if name is not None:
         if access.transactional_id(Operation.WRITE, name):
@@ -182,7 +185,7 @@ def init_producer_id(request: InitProducerIdRequest, access: Access) -> Verdict:
 
 
 def create_partitions(request: CreatePartitionsRequest, access: Access) -> Verdict:
-    """ALTER on topics."""
+    """Require ALTER on topics."""
 
     def may(topic: CreatePartitionsTopic) -> bool:
         return access.topic(Operation.ALTER, topic.name)
@@ -190,7 +193,7 @@ def create_partitions(request: CreatePartitionsRequest, access: Access) -> Verdi
     return withhold(request, "topics", may, TOPIC_DENIED, message=WHY)
 
 
-# ---- settings ----
+# Settings.
 
 
 def _configure(
@@ -213,14 +216,14 @@ def _configure(
 
 
 def describe_configs(request: DescribeConfigsRequest, access: Access) -> Verdict:
-    """DESCRIBE_CONFIGS on topics, on the cluster for the broker's."""
+    """Require DESCRIBE_CONFIGS on topics and groups, or on the cluster for brokers."""
     return _configure(Operation.DESCRIBE_CONFIGS, request, access)
 
 
 def alter_configs(
     request: AlterConfigsRequest | IncrementalAlterConfigsRequest, access: Access
 ) -> Verdict:
-    """ALTER_CONFIGS on topics, on the cluster for the broker's."""
+    """Require ALTER_CONFIGS on topics and groups, or on the cluster for brokers."""
     return _configure(Operation.ALTER_CONFIGS, request, access)
 
 
@@ -274,7 +277,7 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     ElectLeadersRequest: on_cluster(Operation.ALTER),
     UnregisterBrokerRequest: on_cluster(Operation.ALTER),
     DescribeQuorumRequest: describe_quorum,
-    # What only brokers of the cluster send to each other.
+    # Requests between brokers of the cluster.
     VoteRequest: act_as_member,
     BeginQuorumEpochRequest: act_as_member,
     EndQuorumEpochRequest: act_as_member,

@@ -1,9 +1,9 @@
-"""Tokens: reading JSON Web Tokens, signed ones and, for tests, those that are not (RFC 7519).
+"""Tokens: validates JSON Web Tokens (RFC 7519), signed ones and, for tests, unsigned ones.
 
-A signature is checked by PyJWT, an extra (`streamlog[oauth]`), with the keys of a set that is
-fetched when the broker starts, now and then, and when a token names a key that is not in it. What
-the claims say is judged here, by a clock that is given. Only asymmetric algorithms count: a
-shared key would let everybody who can check tokens make them.
+PyJWT, an extra (`streamlog[oauth]`), checks signatures with the keys of a set that is fetched when
+the broker starts, at an interval, and when a token names an unknown key. The claims are checked
+here, at a time that is passed in. Only asymmetric algorithms are accepted: with a shared key,
+everyone who can check tokens could make them.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA",),
 }
-"""By type of key."""
+"""The accepted algorithms by type of key."""
 TOKEN_CHARACTERS_MAX = 64 * 1024
 
 
 class Key(NamedTuple):
-    """A key of a set."""
+    """A key of a key set."""
 
     name: str | None
     algorithms: tuple[str, ...]
     value: Any
-    """As PyJWT takes it."""
+    """The key in PyJWT's form."""
 
 
 Keys = Callable[[str | None], list[Key]]
-"""The keys that could have signed a token that names this one."""
+"""Returns the keys that may have signed a token that names this key."""
 
 
 class UnsecuredTokens:
-    """Takes tokens that nobody has signed."""
+    """Accepts tokens without a signature."""
 
     def __init__(self, config: SecurityConfig) -> None:
         self._config = config
@@ -58,7 +58,7 @@ class UnsecuredTokens:
 
 
 class SignedTokens:
-    """Takes tokens that one of the keys has signed."""
+    """Accepts tokens that one of the keys has signed."""
 
     def __init__(self, config: SecurityConfig, keys: Keys) -> None:
         self._config = config
@@ -76,7 +76,7 @@ class SignedTokens:
             raise TokenRefusal(f"it can't be read ({type(error).__name__})") from None
         candidates = self._keys(header.get("kid"))
         if not candidates:
-            raise TokenRefusal("its signing key is not in the key set (yet)")
+            raise TokenRefusal("its signing key is not in the key set yet")
         for key in candidates:
             try:
                 claims = jwt.decode(
@@ -104,10 +104,10 @@ _SIGNATURE_ALONE: Any = {
 
 
 def bearer_of(claims: Mapping[str, Any], config: SecurityConfig, wall_ms: int) -> Bearer:
-    """Whom a token is about.
+    """Check the claims of a token; return its user.
 
     Raises:
-        TokenRefusal: it is not for us, or not now.
+        TokenRefusal: the token is not for this broker, or not valid now.
     """
     skew_ms = config.token_clock_skew_s * 1000
     expires_ms = _time_ms(claims, "exp")

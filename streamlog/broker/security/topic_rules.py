@@ -1,8 +1,9 @@
 """Authorization rules of requests about topics: Produce, Fetch, offsets, Metadata, topics.
 
-As in `KafkaApis`: a refused topic gets TOPIC_AUTHORIZATION_FAILED; a topic that the principal may
-not DESCRIBE is missing from Metadata for all topics. DescribeTopicPartitions narrows the request
-before the page is made, so that a hidden topic takes no room on a page and no cursor names it.
+As in Kafka's `KafkaApis`: a refused topic gets TOPIC_AUTHORIZATION_FAILED; a topic that the
+principal may not DESCRIBE is missing from Metadata for all topics. DescribeTopicPartitions narrows
+the request before the page is made, so that hidden topics take no room on a page and no cursor
+names them.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from streamlog.records.control_batches import group_of
 
 
 def describe_topic_partitions(request: DescribeTopicPartitionsRequest, access: Access) -> Verdict:
-    """DESCRIBE on topics; where all are asked for, others are not told of."""
+    """Require DESCRIBE on topics; a request for all topics gets the visible ones."""
     asked = [topic.name for topic in request.topics]
     kept, refused = split(
         asked or access.topics(), lambda name: access.topic(Operation.DESCRIBE, name)
@@ -69,7 +70,7 @@ def describe_topic_partitions(request: DescribeTopicPartitionsRequest, access: A
     cursor = request.cursor
     if cursor is not None and cursor.topic_name not in kept:
         if not asked or cursor.topic_name in refused:
-            request.cursor = None  # The page begins with the next one that may be seen.
+            request.cursor = None  # The page begins with the next visible topic.
         kept = [name for name in kept if name >= cursor.topic_name]
     request.topics = [TopicRequest(name=name) for name in kept]
     answers = [
@@ -94,16 +95,16 @@ def describe_topic_partitions(request: DescribeTopicPartitionsRequest, access: A
 
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 FOLLOWER_ID_MIN = 0
-"""Who fetches with a broker's number claims to be a replica."""
+"""A Fetch with a broker id claims to be a follower's."""
 ALL_TOPICS_VERSION_MAX = 0
 IDS_VERSION_MIN = 12
-"""Metadata asks by topic id from this version on; 10 and 11 declare the field, and refuse it."""
+"""From this version on, Metadata asks by topic id; 10 and 11 have the field, and refuse it."""
 BY_STATE_VERSION = 6
 NOT_TOLD = 0
 
 
 def produce(request: ProduceRequest, access: Access) -> Verdict:
-    """WRITE on topics, and on the transactional id."""
+    """Require WRITE on topics and on the transactional id."""
     name = request.transactional_id
     if name is not None and not access.transactional_id(Operation.WRITE, name):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -116,7 +117,7 @@ def produce(request: ProduceRequest, access: Access) -> Verdict:
     if not refused:
         return GO_ON
     if request.acks == 0:
-        # Nobody reads an answer: the connection is closed, as in Kafka.
+        # No response is read: the connection is closed, as in Kafka.
         names = ", ".join(refused)
         raise NotAuthorized(f"{access.principal} may not write to {names}", code=DENIED)
     if len(refused) == len(request.topic_data):
@@ -125,9 +126,9 @@ def produce(request: ProduceRequest, access: Access) -> Verdict:
 
 
 def fetch(request: FetchRequest, access: Access) -> Verdict:
-    """READ on topics, each time, and on those too that a session stands for.
+    """Require READ on topics, in each request, including topics that only a session names.
 
-    A time mark may tell event time to the applications whose groups the reader may READ.
+    A time mark may carry event time for applications whose groups the reader may READ.
     """
     state = request.replica_state
     claimed = request.replica_id if state is None else max(request.replica_id, state.replica_id)
@@ -135,12 +136,13 @@ def fetch(request: FetchRequest, access: Access) -> Verdict:
         return Verdict(_unreadable(request.topics))
 
     for wanted in (each for topic in request.topics for each in topic.partitions):
+        # Without the right, the reader still gets records; only its mark requests are dropped.
         if wanted.mark_clock and not access.group(Operation.READ, group_of(wanted.mark_clock)):
             wanted.mark_clock, wanted.mark_to_ms = "", -1
 
     def may(topic: FetchTopic) -> bool:
         name = topic.topic or access.name_of(topic.topic_id)
-        # Of an id that is nobody's it is told that it is.
+        # An unknown id gets the handler's error, which reveals nothing.
         return name is None or access.topic(Operation.READ, name)
 
     def readable(
@@ -157,7 +159,7 @@ def _unreadable(topics: list[FetchTopic]) -> FetchResponse:
 
 
 def list_offsets(request: ListOffsetsRequest, access: Access) -> Verdict:
-    """DESCRIBE on topics."""
+    """Require DESCRIBE on topics."""
 
     def may(topic: ListOffsetsTopic) -> bool:
         return access.topic(Operation.DESCRIBE, topic.name)
@@ -166,7 +168,7 @@ def list_offsets(request: ListOffsetsRequest, access: Access) -> Verdict:
 
 
 def epoch_ends(request: OffsetForLeaderEpochRequest, access: Access) -> Verdict:
-    """DESCRIBE on topics."""
+    """Require DESCRIBE on topics."""
 
     def may(topic: OffsetForLeaderTopic) -> bool:
         return access.topic(Operation.DESCRIBE, topic.topic)
@@ -175,11 +177,11 @@ def epoch_ends(request: OffsetForLeaderEpochRequest, access: Access) -> Verdict:
 
 
 def metadata(request: MetadataRequest, access: Access) -> Verdict:
-    """DESCRIBE on topics, CREATE on those that would be made on the way."""
+    """Require DESCRIBE on topics, and CREATE on those that the request would create."""
     asked = request.topics
     by_id = any(each.name is None or each.topic_id != ZERO_UUID for each in asked or ())
     if by_id and access.version < IDS_VERSION_MIN:
-        # The handler refuses such a request as a whole, whatever the client may see.
+        # The handler refuses the whole request, whatever the principal may see.
         return GO_ON
     wants_all = asked is None or (not asked and access.version <= ALL_TOPICS_VERSION_MAX)
     refused: list[MetadataRequestTopic] = []
@@ -202,7 +204,7 @@ def metadata(request: MetadataRequest, access: Access) -> Verdict:
 
     def finish(response: MetadataResponse) -> None:
         if answers and not request.topics:
-            response.topics = []  # In the oldest version, all are told if none is left to ask for.
+            response.topics = []  # Version 0: an empty list means all topics.
         if wants_all:
             response.topics = [
                 each
@@ -224,7 +226,7 @@ def metadata(request: MetadataRequest, access: Access) -> Verdict:
 def _may_describe(topic: MetadataRequestTopic, request: MetadataRequest, access: Access) -> bool:
     name = access.name_of(topic.topic_id) if topic.topic_id != ZERO_UUID else topic.name
     if name is None:
-        return True  # Of an id that is nobody's it is told that it is.
+        return True  # An unknown id gets the handler's error.
     if not access.topic(Operation.DESCRIBE, name):
         return False
     if access.exists(name) or not request.allow_auto_topic_creation:
@@ -239,7 +241,7 @@ def _cluster_operations(access: Access) -> int:
 
 
 def describe_cluster(request: DescribeClusterRequest, access: Access) -> Verdict:
-    """Everybody; what may be done to it is told to who may DESCRIBE it."""
+    """Allow everyone; the allowed operations need DESCRIBE on the cluster."""
     if not request.include_cluster_authorized_operations:
         return GO_ON
 
@@ -250,7 +252,7 @@ def describe_cluster(request: DescribeClusterRequest, access: Access) -> Verdict
 
 
 def create_topics(request: CreateTopicsRequest, access: Access) -> Verdict:
-    """CREATE on the cluster or on topics; settings are shown to who may DESCRIBE_CONFIGS."""
+    """Require CREATE on the cluster or on topics; settings need DESCRIBE_CONFIGS."""
     may_all = access.cluster(Operation.CREATE)
     request.topics, refused = split(
         request.topics, lambda each: may_all or access.topic(Operation.CREATE, each.name)
@@ -276,7 +278,7 @@ def create_topics(request: CreateTopicsRequest, access: Access) -> Verdict:
 
 
 def delete_topics(request: DeleteTopicsRequest, access: Access) -> Verdict:
-    """DELETE on topics; of one that may not be described, not even its name is told."""
+    """Require DELETE on topics; without DESCRIBE, the response does not name the topic."""
     if access.version < BY_STATE_VERSION:
         return withhold(
             request, "topic_names", lambda name: access.topic(Operation.DELETE, name), DENIED
@@ -290,7 +292,7 @@ def delete_topics(request: DeleteTopicsRequest, access: Access) -> Verdict:
 
 
 def delete_records(request: DeleteRecordsRequest, access: Access) -> Verdict:
-    """DELETE on topics."""
+    """Require DELETE on topics."""
 
     def may(topic: DeleteRecordsTopic) -> bool:
         return access.topic(Operation.DELETE, topic.name)

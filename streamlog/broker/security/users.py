@@ -1,9 +1,9 @@
-"""Users: what the broker keeps of passwords, and what it says of users that there are not.
+"""Users: their SCRAM credentials, and what the broker answers for unknown users.
 
-Of a password there are a salt and two keys for each SCRAM mechanism (`protocol/scram`); PLAIN is
-checked against the same. Rule of the file: nobody can find out by asking whether there is a user.
-Who asks for one that is not there meets a credential made up from a secret of this broker, the
-same every time, that looks like those of the others and that no password fits.
+For each password the broker keeps a salt and two keys per SCRAM mechanism (`protocol.scram`); PLAIN
+is checked against them too. Rule of the file: no response shows whether a user exists. An unknown
+user gets a credential derived from a secret of this broker, always the same, that looks like the
+others and that no password matches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Credentials = Mapping[str, Mapping[ScramMechanism, ScramCredential]]
 
 
 class Users:
-    """Users and their credentials. Replaced as a whole: see `altered`."""
+    """Users and their credentials. Immutable: see `altered`."""
 
     def __init__(self, secret: bytes, credentials: Credentials) -> None:
         self._secret = secret
@@ -42,7 +42,7 @@ class Users:
 
     @property
     def secret(self) -> bytes:
-        """What the credentials of users that there are not are made up from."""
+        """The secret from which the credentials of unknown users are derived."""
         return self._secret
 
     @property
@@ -51,21 +51,21 @@ class Users:
         return sorted(self._credentials)
 
     def of(self, user: str) -> Mapping[ScramMechanism, ScramCredential]:
-        """The credentials of a user; none if there is no such user."""
+        """Return the credentials of a user; none if it does not exist."""
         return self._credentials.get(user, {})
 
     def credential(self, user: str, mechanism: ScramMechanism) -> tuple[ScramCredential, bool]:
-        """What to check a proof against, and whether there is such a user."""
+        """Return the credential to check a proof against, and whether the user exists."""
         found = self.of(user).get(mechanism)
         return (self._made_up(user, mechanism), False) if found is None else (found, True)
 
     def password_credential(self, user: str) -> tuple[ScramCredential, bool]:
-        """What to check a password against: the stronger of what the user has."""
+        """Return the credential to check a password against: the user's strongest."""
         strongest = max(self.of(user), default=self._usual())
         return self.credential(user, strongest)
 
     def joined(self, others: Credentials) -> Users:
-        """These, and others, which come before those of the same name."""
+        """Return these users and others, which replace those of equal names."""
         return Users(self._secret, {**self._credentials, **others}) if others else self
 
     def altered(
@@ -73,9 +73,9 @@ class Users:
         deletions: Iterable[ScramCredentialDeletion],
         upsertions: Iterable[ScramCredentialUpsertion],
     ) -> tuple[Users, dict[str, LogError | None]]:
-        """The users after changes, and what became of each user in them: all or nothing.
+        """Apply changes; return the users after them, and the result for each user.
 
-        A user whose changes are refused stays as it was.
+        The changes of one user are applied all or not at all.
         """
         deletions, upsertions = list(deletions), list(upsertions)
         changes = [(each.name, each.mechanism) for each in deletions]
@@ -100,14 +100,16 @@ class Users:
                 after[name] = own
         return Users(self._secret, after), results
 
-    # ---- made up ----
+    # Derived credentials.
 
     def _usual(self) -> ScramMechanism:
-        """The mechanism that most passwords are checked against."""
+        """Return the mechanism against which most passwords are checked."""
         counts = Counter(max(own) for own in self._credentials.values())
         return counts.most_common(1)[0][0] if counts else ScramMechanism.SCRAM_SHA_512
 
     def _made_up(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
+        # Salt length and iterations are those of most real users: a client that compares responses
+        # sees no difference.
         shapes = Counter(
             (len(each.salt), each.iterations)
             for own in self._credentials.values()
@@ -149,10 +151,10 @@ def _check_name(name: str, counts: Iterable[int]) -> None:
 
 
 def mechanism_of(number: int) -> ScramMechanism:
-    """The mechanism of Kafka's number.
+    """Return the mechanism with Kafka's number.
 
     Raises:
-        LogError: there is none.
+        LogError: the number is unknown.
     """
     try:
         return ScramMechanism(number)
@@ -193,7 +195,7 @@ def _credential(asked: ScramCredentialUpsertion) -> ScramCredential:
             f"{asked.name!r}: {asked.iterations} iterations; must be from {ITERATIONS_MIN} to"
             f" {ITERATIONS_MAX}",
         )
-    # Of any length, as on Kafka: what is kept are digests of it.
+    # Of any length, as in Kafka: only digests of it are kept.
     if not asked.salted_password:
         raise error_for(
             ErrorCode.UNACCEPTABLE_CREDENTIAL, f"{asked.name!r}: the salted password is empty"

@@ -64,8 +64,8 @@ def test_names_places_and_protocols() -> None:
     [
         ("127.0.0.1:9092", "", "", "must be NAME://HOST:PORT"),
         ("SSL://127.0.0.1:65536", "", "", "must be NAME://HOST:PORT"),
-        ("SSL://a:1,SSL://a:2", "", "", "SSL is in it twice"),
-        ("SSL://a:1,PLAINTEXT://a:1", "", "", "two names for a:1"),
+        ("SSL://a:1,SSL://a:2", "", "", "SSL occurs twice"),
+        ("SSL://a:1,PLAINTEXT://a:1", "", "", "two listeners have the address a:1"),
         ("OUT://a:1", "", "", "listener OUT has no security protocol: add OUT:SSL"),
         ("SSL://a:1", "", "SSL:TLS", "'SSL:TLS' is not NAME:PROTOCOL"),
         ("SSL://a:1", "OUT://b:1", "", "advertised.listeners names OUT"),
