@@ -1,9 +1,9 @@
-"""Broker: wires the parts of one node; `handle` is the one way in.
+"""Broker: wires the parts of one node; `handle` is its entry point.
 
 A request arrives as a typed message, from the TCP server or from inside the process; its type
 selects the handler. Most requests are answered at once. Those that wait get a future from `begin`,
-not a task. One deadline timer stands for the earliest of all deadlines.
-Everything runs on one event loop, and nothing outside it touches the state.
+not a task. One deadline timer is set to the earliest of all deadlines. Everything runs in one event
+loop, and nothing outside it touches the state.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.disk.files import Files
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
-"""What clients may ask for."""
+"""The requests that clients may send."""
 T = TypeVar("T")
 INCARNATION_BITS = 62
-"""Of the number by which this life of the broker is told from others."""
+"""Random bits of the number that identifies this run of the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,17 @@ class RequestContext:
     listener: AdvertisedEndpoint | None = None
     """The endpoint that the client has connected to; None for a client in this process."""
     connection: int = 0
-    """Which one, by number in the order in which they were accepted; 0 in this process."""
+    """The connection's number, in the order of acceptance; 0 in this process."""
 
 
 class Broker:
-    """One node over one data directory. Made by `open`; an async context manager."""
+    """One node over one data directory. Create it with `open`; an async context manager."""
 
     def __init__(
         self, directory: LogDirectory, member: ClusterNode, *, clock: Clock, threads: Threads
     ) -> None:
         self._reached = AdvertisedEndpoint(PLAINTEXT, "127.0.0.1", 0)
-        """Where who is in this process is told to come; see `listens`. Port 0: there is none."""
+        """The endpoint for clients in this process; see `listens`. Port 0: there is none."""
         self._directory, self._clock = directory, clock
         self._is_open = self._closed = False
         self._tasks = BackgroundTasks(threads)
@@ -130,7 +130,7 @@ class Broker:
         self._admin = self._administration()
         config = directory.config
         self.shares = shares_now()
-        """What connections and files may hold of the process's descriptors."""
+        """How many of the process's descriptors connections and files may use."""
         self._users = UserRequests(metadata, peer_credentials(config))
         self._acls = AclRequests(metadata, config.security, peers=peer_principals(config))
         self._authorization = RequestAuthorization(self._acls, self._partitions)
@@ -237,14 +237,14 @@ class Broker:
         files: Files | None = None,
         threads: Threads = os_thread,
     ) -> Self:
-        """Open or make the data directory, recover its logs, load the groups.
+        """Open or create the data directory, recover its logs, and load the groups.
 
-        `clock`, `files` and `threads` are the machine's unless they are given.
+        `clock`, `files` and `threads` default to the machine's.
 
         Raises:
-            LogDirectoryLocked: another process serves it; the message says where.
-            LogDirectoryLost: it belongs to another log.
-            CorruptData: what is in it is not what it claims to be.
+            LogDirectoryLocked: another process serves it; the message has its address.
+            LogDirectoryLost: it belongs to another node.
+            CorruptData: a file in it is damaged.
         """
         config = config or BrokerConfig()
         clock = clock or SystemClock()
@@ -265,12 +265,12 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """The log's identity, made with its directory."""
+        """The id of the cluster, which is stored in the directory."""
         return self._directory.cluster_id
 
     @property
     def directory(self) -> LogDirectory:
-        """What it stores in."""
+        """The data directory."""
         return self._directory
 
     @property
@@ -280,48 +280,48 @@ class Broker:
 
     @property
     def authorizer(self) -> Authorizer | None:
-        """Who decides what clients may do; None: they may do everything."""
+        """Decides what clients may do; None if they may do everything."""
         return self._acls.authorizer
 
     @property
     def figures(self) -> ClusterFigures:
-        """What has happened in its cluster."""
+        """Counters of events in the cluster."""
         return self._member.figures
 
     def standing(self) -> BrokerStanding:
-        """Where it stands."""
+        """Return the state of this broker."""
         return self._member.standing(self._replicas.follower_lag())
 
     @property
     def copy_bytes_read(self) -> int:
-        """What readers were given here of partitions that other brokers lead, since the start."""
+        """Bytes read here from partitions that other brokers lead, since the start."""
         return self._partitions.copy_bytes_read
 
     def throttled_rates(self) -> tuple[float, float]:
-        """Bytes a second that throttled replicas have been sent from here, and have fetched."""
+        """Return the rates, in bytes per second, of throttled replicas sent and fetched."""
         return self._replicas.throttled_rates()
 
     @property
     def clock(self) -> Clock:
-        """What it takes for the time."""
+        """The clock."""
         return self._clock
 
     @property
     def advertised(self) -> tuple[str, int]:
-        """Host and port of its last listener. Port 0: there is none."""
+        """Host and port of the last listener. Port 0: there is none."""
         return self._reached.host, self._reached.port
 
     def listens(self, host: str, port: int, *, listener: str = PLAINTEXT) -> None:
-        """Tell processes that find the directory in use where this broker is.
+        """Write the endpoint for processes that find the directory in use.
 
         Raises:
-            LogDirectoryError: the disk refused to keep it.
+            LogDirectoryError: the disk refused.
         """
         self._reached = AdvertisedEndpoint(listener, host, port)
         self._directory.write_listener(host, port)
 
     def listens_at(self, listeners: Sequence[BrokerListener]) -> None:
-        """All listeners are open: what the cluster is told of where this broker is reached."""
+        """Register the endpoints of all listeners, which are open, with the cluster."""
         self._member.listens_at(listeners)
 
     async def __aenter__(self) -> Self:
@@ -340,9 +340,9 @@ class Broker:
         return await self._member.call(node_id, request, timeout_ms=timeout_ms)
 
     async def leave(self) -> None:
-        """Have others lead what this broker leads, as long as its listeners are open.
+        """Hand leadership over to other brokers while the listeners are open.
 
-        A broker that is alone need not.
+        A broker that is alone has nothing to hand over.
         """
         if not self._closed:
             await self._member.leave()
@@ -353,10 +353,10 @@ class Broker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End.
+        """Stop the broker.
 
         Raises:
-            StreamlogError: the broker could not go on; whoever had it open was cancelled.
+            StreamlogError: the error that has ended the broker; its user was cancelled.
         """
         try:
             if not self._member.is_alone:
@@ -368,7 +368,9 @@ class Broker:
             self.close()
 
     def close(self) -> None:
-        """Whoever waits is told, the logs are flushed, the directory is free for others."""
+        """Fail requests that wait, flush the logs, and release the directory."""
+        # In this order: waiting requests fail first, then the components that would answer them
+        # stop, and last the directory closes, which all of them use.
         if self._closed:
             return
         self._closed = True
@@ -388,14 +390,14 @@ class Broker:
         finally:
             self._directory.close()
 
-    # ---- the way in ----
+    # Requests.
 
     async def handle(self, request: Message, context: RequestContext) -> Message | None:
-        """Answer a request; None if it wants no answer.
+        """Answer a request; None if it expects no response.
 
         Raises:
-            LogError: a Produce that wants no answer was refused.
-            ConnectionLost: the broker was stopped before there was an answer.
+            LogError: a Produce with acks=0 was refused.
+            ConnectionLost: the broker was stopped before the response.
         """
         answer = self.begin(request, context)
         return await answer if isinstance(answer, asyncio.Future) else answer
@@ -411,7 +413,7 @@ class Broker:
     ) -> Pieces | asyncio.Future[Pieces]: ...
 
     def begin(self, request: Message | ProduceRun | FetchAlike, context: RequestContext) -> Answer:
-        """Begin to handle a request, or a run of them. Raises what `handle` raises."""
+        """Begin a request, or a run of requests. Raises what `handle` raises."""
         if self._closed:
             raise ConnectionLost("the broker was stopped")
         handler = self._handlers.get(type(request))
@@ -425,7 +427,7 @@ class Broker:
         return self._durable.checks
 
     def tick(self) -> None:
-        """Time has passed: do what is due. The broker's own alarm calls it."""
+        """Run all components whose deadlines may have passed; the deadline timer calls it."""
         self._alarm.clear()
         try:
             self._fetches.tick(self._clock.now_ms())
@@ -440,10 +442,10 @@ class Broker:
         finally:
             self._arm()
 
-    # ---- what it is told ----
+    # Events.
 
     def _begin(self) -> None:
-        """Be what the metadata says, and load everything that coordinators know."""
+        """Apply the metadata, and load the coordinators."""
         self._member.begin(
             self._partitions,
             self._replicas,
@@ -464,21 +466,21 @@ class Broker:
         self._transactions.load()
 
     def _on_leadership(self, topic: str, index: int) -> None:
-        """This broker leads a partition from now on."""
+        """Coordinate the keys of an internal topic's partition that this broker now leads."""
         if topic == OFFSETS_TOPIC:
             self._coordinator.lead(index)
         elif topic == TRANSACTIONS_TOPIC:
             self._transactions.lead(index)
 
     def _on_resignation(self, topic: str, index: int) -> None:
-        """It leads that one no more."""
+        """Stop coordinating the keys of a partition that this broker no longer leads."""
         if topic == OFFSETS_TOPIC:
             self._coordinator.resign(index)
         elif topic == TRANSACTIONS_TOPIC:
             self._transactions.resign(index)
 
     def _leader_of(self, place: tuple[str, int]) -> int | None:
-        """Who leads a partition, as far as is known here; None if there is no such partition."""
+        """Return a partition's leader, as far as is known; None if there is no such partition."""
         topic = self._member.metadata.topic(place[0])
         partition = None if topic is None else topic.partitions.get(place[1])
         return None if partition is None else partition.leader
@@ -490,7 +492,7 @@ class Broker:
         return self._directory.config.connections.fetch_sessions_max
 
     def _on_altered(self) -> None:
-        """The broker's settings have changed: those that were handed on are handed on again."""
+        """Pass altered settings of the broker on to the components that hold some."""
         self._coordinator.configure(self._directory.config.group)
         self._transactions.configure(self._directory.config.transaction)
         self._replicas.limit(self._directory.config.replication)
@@ -498,7 +500,7 @@ class Broker:
         self._arm()
 
     def _arm(self) -> None:
-        """See to it that the alarm rings at the earliest deadline."""
+        """Set the timer to the earliest deadline."""
         if not self._is_open:
             return
         deadlines = (

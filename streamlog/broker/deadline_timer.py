@@ -1,9 +1,9 @@
 """DeadlineTimer: the one timer of a broker, set to the earliest of all deadlines.
 
-A component with a deadline calls `by`. When the timer fires, the broker does what is due and
-sets the next deadline. Firing too early does no harm, so that no deadline is taken back. A
-timer that fires far too late shows that the event loop stood still and read no requests: it waits
-a moment, so that they are read before sessions expire.
+A component with a deadline calls `by`. When the timer fires, the broker does what is due and sets
+the next deadline. Firing too early does no harm, so deadlines are never taken back. A timer that
+fires far too late shows that the event loop was blocked and read no requests: it waits a moment, so
+that they are read before sessions expire.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from streamlog.clock import Clock
 
 LATE_MS = 500
-"""The loop is late by a few milliseconds on a busy machine; by this, it has been held."""
+"""On a busy machine the loop is a few milliseconds late; with this much, it was blocked."""
 GRACE_MS = 100
-"""A few turns of the loop, in which all sockets are read."""
+"""A few iterations of the loop, in which all sockets are read."""
 
 
 class DeadlineTimer:
-    """Rings once, at the earliest of the times that it was given since it rang."""
+    """Calls `ring` once, at the earliest of the times given since the last call."""
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock
@@ -33,7 +33,7 @@ class DeadlineTimer:
         self._closed = False
 
     def by(self, due_ms: int) -> None:
-        """Ring no later than `due_ms` of the broker's clock."""
+        """Call `ring` no later than `due_ms` of the broker's clock."""
         if self._closed:
             return
         if self._timer is not None:
@@ -45,7 +45,7 @@ class DeadlineTimer:
         self._due_ms = due_ms
 
     def clear(self) -> None:
-        """Cancel the timer: the broker is doing what was due."""
+        """Cancel the timer, because the broker is doing what was due."""
         self._has_waited = False
         if self._timer is not None:
             self._timer.cancel()
@@ -57,6 +57,9 @@ class DeadlineTimer:
         self.clear()
 
     def _go_off(self) -> None:
+        # 1. The loop is blocked for 40 s; a heartbeat waits in its socket, unread. 2. The
+        # timer fires, late. 3. If it expired sessions now, the member would be removed although it
+        # was never silent. So it waits once, for `GRACE_MS`, in which the loop reads the socket.
         is_late = self._clock.now_ms() - self._due_ms >= LATE_MS
         if is_late and not self._has_waited:
             self._has_waited = True

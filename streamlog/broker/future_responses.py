@@ -58,10 +58,10 @@ def chain_response(
 
 
 def is_abandoned(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
-    """Whether `whole` is over without what has come of `done`: its client has hung up.
+    """Whether `whole` is done without the result of `done`, because its client has disconnected.
 
-    What `done` was refused for counts as seen then: asyncio would tell it as an error that got
-    lost. One that nobody expects is raised.
+    The error of `done` then counts as retrieved; asyncio would log it as lost. An error other than
+    a StreamlogError is raised.
     """
     if not whole.done():
         return False
@@ -74,7 +74,7 @@ def is_abandoned(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
 def has_failed(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
     """Return whether `done` failed or was cancelled; if so, pass that on to `whole`."""
     if done.cancelled():
-        whole.cancel()  # The broker ends, and with it the task that would have answered.
+        whole.cancel()  # The broker stops, and with it the task that would answer.
         return True
     error = done.exception()
     if error is not None:

@@ -32,18 +32,18 @@ _log = repeated.logger(__name__)
 
 
 class IdleMarks:
-    """Marks the passing of time in the partitions of a broker."""
+    """Writes time marks to idle partitions of a broker."""
 
     def __init__(self, *, clock: Clock, alarm: DeadlineTimer) -> None:
         self._clock = clock
         self._alarm = alarm
         self._marks: TimeMarks[tuple[Partition, int]] = TimeMarks()
-        """By partition, and when something was appended to it last as far as was known."""
+        """The marks that are due, by partition and the time of its last append as far as known."""
         self._told: dict[tuple[Partition, int], dict[str, int]] = {}
-        """The same: to which event time the mark is to bring the readers of which clock."""
+        """The event times that a mark will carry, by clock, for each of those."""
 
     def want(self, partition: Partition, after_ms: int, told: MarkTold | None = None) -> None:
-        """A reader at its end wants a mark once nothing was appended for so long."""
+        """Request a mark for a reader at the end, once the partition is idle for `after_ms`."""
         now_ms = self._clock.now_ms()
         quiet_ms = partition.quiet_ms(now_ms)
         if quiet_ms is None:
@@ -58,10 +58,12 @@ class IdleMarks:
         self._alarm.by(due_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Mark what is due and has been quiet all the time."""
+        """Write the marks that are due in partitions that have stayed idle."""
         for partition, appended_ms in self._marks.take(now_ms):
             told = self._told.pop((partition, appended_ms), {})
-            if partition.quiet_ms(now_ms) != now_ms - appended_ms:
+            if (
+                partition.quiet_ms(now_ms) != now_ms - appended_ms
+            ):  # Something was appended meanwhile.
                 continue
             try:
                 partition.mark_time(now_ms=now_ms, told=[MarkTold(*each) for each in told.items()])
@@ -71,19 +73,19 @@ class IdleMarks:
                 _log.warning("%s: could not append a time mark: %s", partition.log.name, error)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
+        """When `tick` has something to do; None for never."""
         return self._marks.next_ms()
 
 
 CHECKPOINT_INTERVAL_MS = 5_000
-"""How often it is written down up to where logs are on disk."""
+"""The interval of checkpoints."""
 
 ROLL_PAUSE_MS = 5
-"""Between portions of logs that begin a segment, for requests."""
+"""The pause between portions of postponed rolls, in which requests run."""
 
 
 class LogMaintenance:
-    """Looks after the logs of a directory; `on_job_done` is called when there may be more to do."""
+    """Maintains the logs of a directory; `on_job_done` is called when there may be more to do."""
 
     def __init__(
         self,
@@ -118,11 +120,11 @@ class LogMaintenance:
 
     @property
     def unreadable_batches(self) -> int:
-        """Batches that cleanings have left as they are, since the start."""
+        """Batches that cleanings could not read, since the start."""
         return self._cleaner.unreadable_batches
 
     def tick(self) -> None:
-        """Remove what is over, and write down up to where logs are on disk, if it is time."""
+        """Run retention, postponed rolls, and the checkpoint, as far as they are due."""
         now_ms = self._clock.now_ms()
         self._retention.tick(now_ms=now_ms, wall_ms=self._clock.wall_ms())
         for log in self._directory.rolls.due():
@@ -131,18 +133,18 @@ class LogMaintenance:
             except StreamlogError as error:
                 _log.warning("%s: could not begin a segment: %s", log.name, error)
         if now_ms >= self._checkpoint_ms:
-            # So that after a crash no more than the last seconds have to be scanned.
+            # So that recovery after a crash scans only the last seconds.
             self._checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
             self.keep_checkpoints(_tell_of_checkpoint, if_changed=True)
 
     def clean(self) -> None:
-        """Compact a slice, if there is something to compact: after all that waits for nobody."""
+        """Compact for one slice, if there is work: after everything that requests wait for."""
         due_ms = self._cleaner.next_due_ms
         if due_ms is not None and due_ms <= self._clock.now_ms():
             self._cleaner.run()
 
     def next_deadline_ms(self) -> int:
-        """When `tick` or `clean` has something to do at the earliest."""
+        """When `tick` or `clean` has something to do."""
         due_ms = min(self._retention.next_deadline_ms(), self._checkpoint_ms)
         if self._directory.rolls.is_due:
             due_ms = min(due_ms, self._clock.now_ms() + ROLL_PAUSE_MS)
@@ -150,7 +152,7 @@ class LogMaintenance:
         return due_ms if cleaning_ms is None else min(due_ms, cleaning_ms)
 
     def keep_checkpoints(self, then: Kept, *, if_changed: bool = False) -> None:
-        """Write them beside the loop, which then calls `then`."""
+        """Write the checkpoints in the thread; the event loop then calls `then`."""
         job = self._directory.begin_checkpoints(if_changed=if_changed)
         if job is not None:
             self._aside.start(job, partial(self._on_kept, job, then))
@@ -160,7 +162,7 @@ class LogMaintenance:
         self._aside.wait()
 
     def close(self) -> None:
-        """Wait for what was begun; nothing else is."""
+        """Wait for jobs that were started; start no others."""
         self._closed = True
         self._aside.close()
         self._cleaner.close()

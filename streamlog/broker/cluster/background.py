@@ -1,6 +1,6 @@
-"""Tasks: what a broker of a cluster does besides answering, for as long as it runs.
+"""BackgroundTasks: the tasks that a broker of a cluster runs besides answering requests.
 
-Rule of the file: one that can't go on ends them all, and so the broker, with its error.
+Rule of the file: a task that fails ends all others, and so the broker, with its error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """Of one broker, from `begin` to `end`; a broker that is alone has none."""
+    """The tasks of one broker, from `begin` to `end`; a broker that is alone has none."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -29,31 +29,31 @@ class BackgroundTasks:
         self._spawned: set[asyncio.Task[Any]] = set()
 
     async def begin(self) -> Executor:
-        """From now on there can be some; the thread is for syncs of the metadata log."""
+        """Begin; return the thread for syncs of the metadata log."""
         await self._group.__aenter__()
         self._thread = self._threads("streamlog-quorum")
         return self._thread
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Run something for as long as the broker does; ConnectionLost if that is over."""
+        """Run a coroutine for as long as the broker runs; ConnectionLost after its end."""
         try:
             task = self._group.create_task(work)
         except RuntimeError:
-            # The group is shutting down, of which nothing else tells.
+            # Only this error says that the group is shutting down.
             work.close()
             gone: asyncio.Future[T] = asyncio.get_running_loop().create_future()
             gone.set_exception(ConnectionLost("the broker is stopping"))
-            gone.exception()  # Who does not wait for it need not hear of it.
+            gone.exception()  # Mark it as retrieved, for callers that don't wait.
             return gone
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
         return task
 
     async def end(self, cancelled: BaseException | None) -> None:
-        """Cancel them all, as the broker was if it was.
+        """Cancel all tasks, as the broker was cancelled if it was.
 
         Raises:
-            StreamlogError: what one of them could not get over.
+            StreamlogError: the error of the task that failed first.
         """
         for task in list(self._spawned):
             task.cancel()
@@ -68,6 +68,6 @@ class BackgroundTasks:
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that has ended all other tasks."""
+    """Return the error that has ended all other tasks."""
     first = group.exceptions[0]
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,6 +1,6 @@
-"""BrokerSession: this process as the controller knows it: registered, alive, allowed to lead.
+"""BrokerSession: this process in the view of the controller: registered, alive, allowed to lead.
 
-What is sent, and when, is decided by `quorum/broker_lifecycle`; this sends it by way of the quorum.
+`quorum.broker_lifecycle` decides what to send, and when; this module sends it by way of the quorum.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from streamlog.clock import Clock
 
 _DOUBLE = (
-    " (the process that had another log directory under this number counts as alive until it has"
+    " (the process that had another log directory under this id counts as alive until it has"
     " sent no heartbeat for broker.session.timeout.ms)"
 )
 _log = repeated.logger(__name__)
 
 
 class BrokerSession:
-    """One process of a broker."""
+    """The registration and heartbeats of one broker process."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class BrokerSession:
         clock: Clock,
         on_changed: Callable[[StreamlogError | None], None],
     ) -> None:
-        """`on_changed` is told when the controller has answered, and if that is the end, why."""
+        """`on_changed` is called after each response; with an error if the broker must stop."""
         self._directory = directory
         self._metadata = metadata
         self._submit = submit
@@ -63,7 +63,7 @@ class BrokerSession:
         self._on_changed = on_changed
         self._look_ms = 0
         self._refused: ErrorCode | None = None
-        """As it was told."""
+        """The last error that was logged."""
         cluster = directory.config.cluster
         is_counted_on = bool(directory.config.quorum.voters)
         self._life = BrokerLifecycle(
@@ -81,38 +81,38 @@ class BrokerSession:
 
     @property
     def epoch(self) -> int:
-        """Of this process, by the controller; -1 while it is not registered."""
+        """The broker epoch of this process; -1 while it is not registered."""
         return self._life.epoch
 
     @property
     def state(self) -> State:
-        """Where this process is in its life."""
+        """The state of this process in its life cycle."""
         return self._life.state
 
     @property
     def may_act(self) -> bool:
-        """Whether what the metadata says of partitions is of this process (rule R1)."""
+        """Whether the metadata about partitions applies to this process (rule R1)."""
         return self._life.may_act(self._metadata.offset)
 
     def listens_at(self, listeners: Iterable[RegisteredListener]) -> None:
-        """The broker is reached there; counts for registrations from now on."""
+        """Set the endpoints for registrations from now on."""
         self._life.registration.listeners = list(listeners)
 
     @property
     def may_end(self) -> bool:
-        """Whether a process that was told to `stop` has handed over what it led."""
+        """Whether a process that called `stop` has handed over its leaderships."""
         return self._life.state is State.NOT_RUNNING
 
     def stop(self) -> None:
-        """The process is about to end: others are to lead what it leads."""
+        """Begin to shut down: others take over the leaderships of this process."""
         self._life.on_stop(self._clock.now_ms())
 
     def configure(self, heartbeat_interval_ms: int) -> None:
-        """Go by other settings."""
+        """Use another heartbeat interval."""
         self._life.heartbeat_interval_ms = heartbeat_interval_ms
 
     def on_damage(self, places: Mapping[Place, int]) -> None:
-        """Replicas have turned out to lack records that they had counted."""
+        """Report replicas that lack records which they have counted as theirs."""
         self._life.on_damage(places)
 
     def tick(self) -> None:
@@ -126,7 +126,10 @@ class BrokerSession:
             self._on_answer(send, answer)
 
     def _look_for_room(self) -> None:
-        """Others lead while this disk is full, unless a partition has nobody else to lead it."""
+        """Check the disk.
+
+        While it is full, others lead, unless a partition has no other replica.
+        """
         now_ms = self._clock.now_ms()
         if now_ms < self._look_ms or not self._directory.config.quorum.voters:
             return
@@ -143,10 +146,10 @@ class BrokerSession:
             )
         elif was_full and not self._life.is_full:
             repeated.forget(__name__)
-            _log.warning("the disk of broker %d has room again", node_id)
+            _log.warning("the disk of broker %d has space again", node_id)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
+        """When `tick` has something to do; None for never."""
         return self._life.next_deadline_ms()
 
     def _on_done(self, send: SendRegistration, done: asyncio.Future[Message]) -> None:
@@ -179,7 +182,10 @@ class BrokerSession:
             self._on_changed(None)
 
     def _tell(self, what: str, refusal: ErrorCode | None) -> None:
-        """Once, and not with every attempt; that there is no controller yet says its log."""
+        """Log an error once, and not for every attempt.
+
+        A missing controller is not an error here.
+        """
         if refusal is not None and refusal not in (self._refused, ErrorCode.NOT_CONTROLLER):
             is_double = refusal is ErrorCode.DUPLICATE_BROKER_REGISTRATION
             _log.warning(
@@ -190,5 +196,5 @@ class BrokerSession:
 
 
 def id_bytes(text: str) -> bytes:
-    """The 16 bytes of an id that is written as Kafka writes them."""
+    """Return the 16 bytes of an id in Kafka's notation."""
     return base64.urlsafe_b64decode(f"{text}==")

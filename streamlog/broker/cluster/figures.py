@@ -1,9 +1,9 @@
-"""Figures: what has happened in a cluster, and where one of its brokers stands, as plain numbers.
+"""Figures: counters of a cluster's events, and the state of one of its brokers, as plain numbers.
 
-Nothing here counts while records are served: what has happened is read off the changes of the
-committed metadata, and where a broker stands is looked up when somebody asks. Names and meanings
-are those of Kafka's metrics; how they are shown is others' business (`cli/broker_web`). Counters
-only grow, from the start of the process.
+Nothing is counted while records are served: events are read off the changes of the committed
+metadata, and the state of a broker is computed when it is requested. Names and meanings are those
+of Kafka's metrics; `cli.broker_web` presents them. Counters only grow, from the start of the
+process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streamlog.broker.config.broker import TopicConfig
 
 ELECTION_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)
-"""Upper ends of the classes that elections are counted in."""
+"""The upper bounds of the histogram of election times."""
 BROKER_STATES: Mapping[State, int] = {
     State.STARTING: 1,
     State.RECOVERING: 2,
@@ -34,19 +34,19 @@ BROKER_STATES: Mapping[State, int] = {
     State.SHUTTING_DOWN: 6,
     State.NOT_RUNNING: 7,
 }
-"""Kafka's numbers for where a broker is in its life (`BrokerState`)."""
+"""Kafka's numbers for the states of a broker (`BrokerState`)."""
 
 
 class ElectionTimes:
-    """How long elections took: how often within each bound, and in sum."""
+    """A histogram of the time that elections took, and their sum."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(ELECTION_BOUNDS_MS) + 1)
-        """Per bound those that it holds and no smaller one does; the last is of all above."""
+        """Elections by the smallest bound that they don't exceed; the last is for all above."""
         self.sum_ms = 0
 
     def add(self, took_ms: int) -> None:
-        """One more."""
+        """Add an election."""
         self.counts[bisect_left(ELECTION_BOUNDS_MS, took_ms)] += 1
         self.sum_ms += took_ms
 
@@ -56,30 +56,33 @@ class ConnectionCounts(NamedTuple):
 
     open: int = 0
     refused: int = 0
-    """Since the start, as one too many."""
+    """Refused because of a limit, since the start."""
     evicted: int = 0
-    """Half-open ones that gave way to others, since the start."""
+    """Connections without a request that were closed to accept others, since the start."""
 
 
 class ClusterFigures:
-    """What has happened since the start of this process, as far as it was committed here."""
+    """Counters since the start of this process, of what was committed here."""
 
     def __init__(self, node_id: int) -> None:
         self.isr_shrinks = self.isr_expands = 0
-        """Of partitions that this broker led: in-sync sets that lost, that won somebody."""
+        """For partitions that this broker led: changes of the in-sync set that removed or added a
+        replica."""
         self.elections = ElectionTimes()
-        """Of partitions, while this node was the active controller: from the moment that it took
-        up what led to them until they were committed."""
+        """Times of elections while this node was the active controller.
+
+        From the event that led to an election until its commit.
+        """
         self.connections: Callable[[], ConnectionCounts] = ConnectionCounts
-        """Those of this broker."""
+        """Returns the connections of this broker."""
         self.unreadable_batches: Callable[[], int] = int
-        """Batches that cleanings of this broker's logs have left as they are."""
+        """Returns the number of batches that cleanings could not read."""
         self.unclean_elections = 0
-        """Those of them whose leader may lack acknowledged records."""
+        """Elections whose leader may lack acknowledged records."""
         self._node_id = node_id
 
     def on_changes(self, changes: Iterable[MetadataChange], deciding_ms: int | None) -> None:
-        """A batch is committed; who has decided it took so long, None if another node has."""
+        """Count a committed batch, decided within `deciding_ms` by this node; None by another."""
         for change in changes:
             if isinstance(change, PartitionChanged) and change.before is not None:
                 self._on_partition(change.before, change.after, deciding_ms)
@@ -99,53 +102,53 @@ class ClusterFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCounts:
-    """Of the partitions of a broker, those that it leads included."""
+    """Counts of the partitions of a broker."""
 
     held: int
     led: int
     under_replicated: int
     """Led, with replicas that are not in sync."""
     under_min_isr: int
-    """Led, with fewer in sync than acks=all takes."""
+    """Led, with fewer in-sync replicas than acks=all needs."""
     at_min_isr: int
-    """Led, and with one fewer in sync acks=all would be refused."""
+    """Led, with just as many in-sync replicas as acks=all needs."""
     reassigning: int
-    """Led, and on their way to other brokers."""
+    """Led, and being moved to other brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerCounts:
-    """Of the whole cluster; the active controller alone tells them, so that sums are right."""
+    """Counts of the whole cluster; only the active controller reports them, so sums are right."""
 
     brokers: int
-    """Alive."""
+    """Registered and not fenced."""
     fenced: int
     topics: int
     partitions: int
     offline: int
     """Without a leader."""
     preferred_replica_imbalance: int
-    """Led by another replica than the first."""
+    """Led by another replica than the preferred one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStanding:
-    """Where a broker stands."""
+    """The state of a broker."""
 
     node_id: int
     state: State
     is_broker: bool
-    """Whether it has to be registered, to be ready."""
+    """Whether it has to be registered to be ready."""
     quorum: QuorumView
     partitions: PartitionCounts
     cluster: ControllerCounts | None
-    """None: this node is not the active controller."""
+    """None if this node is not the active controller."""
     follower_lag: Mapping[int, int]
-    """Records by which a follower is behind this broker, where it is so most, by broker."""
+    """The largest lag of each follower's partitions led here, in records, by broker."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it does all of its share: a controller is known, and it is alive to that."""
+        """Whether a controller is known, and counts the broker as running."""
         return self.quorum.leader_id is not None and (
             self.state is State.RUNNING or not self.is_broker
         )
@@ -154,7 +157,7 @@ class BrokerStanding:
 def count_figures(
     metadata: ClusterMetadata, node_id: int, configs: Mapping[str, TopicConfig]
 ) -> PartitionCounts:
-    """The partitions of a broker; `configs` are the settings of topics, of its own at least."""
+    """Count a broker's partitions; `configs` has at least the settings of its own topics."""
     of = [
         (topic.name, partition)
         for topic in metadata.topics.values()
@@ -178,7 +181,7 @@ def count_figures(
 
 
 def count_by_controller(metadata: ClusterMetadata) -> ControllerCounts:
-    """The whole cluster."""
+    """Count the whole cluster."""
     partitions = [each for topic in metadata.topics.values() for each in topic.partitions.values()]
     fenced = sum(each.is_fenced for each in metadata.brokers.values())
     return ControllerCounts(

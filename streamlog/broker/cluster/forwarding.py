@@ -1,8 +1,8 @@
-"""Forwarding: a request for the controller finds it, wherever in the cluster it is.
+"""Forwarding: passes requests on to the controller, wherever in the cluster it is.
 
-A broker that is the active controller decides itself; another one asks the active controller on
-behalf of its client, and again while nobody is it, until the client's time is over. What is asked
-on behalf of a client is not handed on once more: who is not the controller says so.
+A broker that is the active controller decides itself; another one sends the request to the active
+controller on behalf of its client, and repeats it while there is none, until the client's time-out.
+A request on behalf of a client is not passed on again: a node that is not the controller says so.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from streamlog.clock import Clock
 
 TIMEOUT_MS = 30_000
-"""Of requests that bring none of their own."""
+"""The time-out of requests that have none of their own."""
 TIMEOUT_MS_MAX = 120_000
 RETRY_MS = 50
-"""Between two tries while nobody is the controller."""
+"""The pause between two attempts while no node is the controller."""
 ATTEMPT_MS = 4_500
-"""For one try of what comes again by itself."""
+"""The time-out of one attempt of a request that its sender repeats."""
 
 Decide = Callable[[Message, int], Answer]
 """Answers a request of a version."""
@@ -47,16 +47,16 @@ class Deciding(Protocol):
 
     @property
     def controller_id(self) -> int | None:
-        """Who is, as far as it knows."""
+        """The id of the active controller, as far as it is known."""
         ...
 
     def submit(self, request: Message, version: int) -> Answer:
-        """Have it decide. Raises, at once or by the future, StreamlogError."""
+        """Decide on a request. Raises StreamlogError, at once or in the future."""
         ...
 
 
 class Forwarding:
-    """Hands requests to the active controller."""
+    """Passes requests on to the active controller."""
 
     def __init__(self, quorum: Deciding, *, node_id: int, clock: Clock) -> None:
         self._quorum = quorum
@@ -66,13 +66,13 @@ class Forwarding:
         self._spawn: Spawn | None = None
 
     def begin(self, peers: BrokerPeers, spawn: Spawn) -> None:
-        """Others can be asked from now on."""
+        """Begin to send requests to other nodes."""
         self._peers, self._spawn = peers, spawn
 
     def submit(self, request: Message, version: int, here: Decide | None = None) -> Answer:
-        """The answer of the controller; an error is in it, too.
+        """Return the controller's response, which may be an error.
 
-        `here` answers if this node is the controller; without it, `decide`.
+        If this node is the controller, `here` answers, or `decide` by default.
         """
         here = here or self.decide
         if self._quorum.is_active or self._spawn is None:
@@ -80,13 +80,13 @@ class Forwarding:
         return self._spawn(self._forward(request, version, here))
 
     def attempt(self, request: Message, version: int) -> Answer:
-        """The same, tried once: NOT_CONTROLLER if nobody is, or it can't be reached."""
+        """Try once; return NOT_CONTROLLER if there is no controller, or it can't be reached."""
         if self._quorum.is_active or self._spawn is None:
             return self.decide(request, version)
         return self._spawn(self._attempt_once(request, version))
 
     def decide(self, request: Message, version: int) -> Answer:
-        """The answer of this node, for a request that was handed on by another one."""
+        """Return the response of this node, for a request that another node has passed on."""
         try:
             answer = self._quorum.submit(request, version)
         except StreamlogError as error:
@@ -112,7 +112,7 @@ class Forwarding:
     async def _forward(self, request: Message, version: int, here: Decide) -> Message:
         timeout_ms = max(1, min(getattr(request, "timeout_ms", TIMEOUT_MS), TIMEOUT_MS_MAX))
         deadline_ms = self._clock.now_ms() + timeout_ms
-        why = "nobody is the controller"
+        why = "no node is the controller"
         while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
             try:
                 answer = await self._asked(request, version, left_ms, here)
@@ -121,13 +121,15 @@ class Forwarding:
             else:
                 if answer is not None and not is_refused_by_a_bystander(answer):
                     return answer
+            # NOT_CONTROLLER: leadership has moved, or no controller is elected yet. The decision
+            # was not made, so the request can be repeated.
             await asyncio.sleep(RETRY_MS / 1000)
         return error_response(
-            request, ErrorCode.REQUEST_TIMED_OUT, f"no controller has decided: {why}"
+            request, ErrorCode.REQUEST_TIMED_OUT, f"no controller has decided in time: {why}"
         )
 
     async def _attempt_once(self, request: Message, version: int) -> Message:
-        why = "nobody is the controller"
+        why = "no node is the controller"
         try:
             answer = await self._asked(request, version, ATTEMPT_MS, self.decide)
         except StreamlogError as error:
@@ -137,7 +139,7 @@ class Forwarding:
     async def _asked(
         self, request: Message, version: int, timeout_ms: int, here: Decide
     ) -> Message | None:
-        """The answer of who is the controller as far as is known; None if nobody is."""
+        """Return the response of the known controller; None if there is none."""
         controller_id = self._quorum.controller_id
         if self._quorum.is_active:
             answer = here(request, version)
@@ -148,12 +150,12 @@ class Forwarding:
 
 
 def is_refused_by_a_bystander(answer: Message) -> bool:
-    """Whether it comes from a node that is not the active controller."""
+    """Whether the response comes from a node that is not the active controller."""
     return _first_code(answer) == ErrorCode.NOT_CONTROLLER
 
 
 def _first_code(part: object) -> int:
-    """The error code of a response, or of the first thing in it that has one."""
+    """Return the error code of a response, or of its first item that has one."""
     code = getattr(part, "error_code", None)
     if isinstance(code, int) and code:
         return code
@@ -166,7 +168,7 @@ def _first_code(part: object) -> int:
 
 def _refuse(request: Message, error: StreamlogError) -> Message:
     code = error.code if isinstance(error, LogError) else ErrorCode.KAFKA_STORAGE_ERROR
-    # The member of the quorum logs a full disk itself, at intervals.
+    # The quorum's member logs a full disk itself, at intervals.
     is_known = code == ErrorCode.NOT_CONTROLLER or isinstance(error, LogDirectoryFull)
     level = logging.DEBUG if is_known else logging.WARNING
     _log.log(level, "%s was refused: %s", type(request).__name__, error)

@@ -1,12 +1,13 @@
-"""Applying: what has changed in the metadata becomes true of this broker.
+"""MetadataPublisher: makes committed changes of the metadata take effect on this broker.
 
-Logs are made and deleted, partitions begin and cease to be led and followed, settings, users and
-ACLs hold. A batch of the metadata log counts as a whole: which brokers live comes first, then
-settings, what is deleted, and last who leads what, each as it is after the batch. What is committed
-is not refused any more: what the disk does not do now is told in the process's log, tried again,
-and found by the next start.
-Rule of the file: nothing is deleted here that the metadata does not say is deleted, or elsewhere.
-What it has never heard of is put aside.
+Logs are created and deleted, partitions become led or followed, settings, users and ACLs take
+effect. A batch of the metadata log counts as a whole, in this order: live brokers, settings,
+deletions, and last leaders and followers, each as of the end of the batch. What is committed can't
+be refused any more: what the disk refuses now is logged and tried again, and at the latest done by
+the next start.
+
+Rule of the file: it deletes only what the metadata says is deleted or moved elsewhere. A topic that
+the metadata does not know is kept under another name.
 """
 
 from __future__ import annotations
@@ -44,37 +45,37 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.log_directory import LogDirectory
 
 RETRY_MS = 1_000
-"""Between two tries to make logs that the disk has refused to make."""
+"""The pause before logs that the disk has refused are created again."""
 DAMAGE_CHECK_MS = 5_000
-"""Between two looks for logs that have turned out to have holes."""
+"""The interval of checks for damaged logs."""
 
 _log = repeated.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observers:
-    """Who is told of what."""
+    """The callbacks for changes on this broker."""
 
     leading: Callable[[str, int], None]
-    """A partition is led here."""
+    """This broker leads a partition from now on."""
     resigned: Callable[[str, int], None]
-    """It is no more."""
+    """This broker no longer leads a partition."""
     deleting: Callable[[], None]
-    """A log is about to be deleted: nobody may be at work in its files after this."""
+    """A log is about to be deleted: after this call, no job may use its files."""
     deleted: Callable[[], None]
-    """A topic is gone."""
+    """A topic is deleted."""
     settings: Callable[[], None]
-    """Other settings of the broker hold."""
+    """The broker's settings have changed."""
     users: Callable[[], None]
-    """Other users, or credentials, are there."""
+    """Users or credentials have changed."""
     acls: Callable[[], None]
-    """Other ACLs hold."""
+    """ACLs have changed."""
     damaged: Callable[[Mapping[Place, int]], None]
-    """Replicas lack records that they have counted, and others in sync have them."""
+    """Replicas lack records that they have counted, and other replicas have them."""
 
 
 class MetadataPublisher:
-    """Keeps a broker as the metadata says."""
+    """Keeps a broker in the state that the metadata describes."""
 
     def __init__(
         self,
@@ -90,20 +91,20 @@ class MetadataPublisher:
         self._replicas = replicas
         self._tell = observers
         self._lacking: dict[str, None] = {}
-        """Topics some of whose logs could not be made."""
+        """Topics of which some logs could not be created."""
         self._damaged: set[tuple[str, int]] = set()
-        """Partitions whose logs have told that they are damaged."""
+        """Partitions whose logs have reported damage."""
         self._damaged_in: dict[tuple[str, int], int] = {}
-        """In which leader epoch that turned out."""
+        """The leader epoch in which the damage was found."""
         self._retry_ms: int | None = None
         self._look_ms: int | None = None
-        """When to look for damage; None while no partition is on other brokers as well."""
+        """When to check for damage; None while no partition has replicas on other brokers."""
 
     def begin(self, broker_epoch: int) -> None:
-        """Be what the metadata says as a whole, before the first change.
+        """Apply the metadata as a whole, before the first change.
 
-        `broker_epoch` is of this broker's registration, which the metadata has come to. After
-        another registration of the same process it is called again.
+        `broker_epoch` is the epoch of this broker's registration, which the metadata includes.
+        After another registration of the same process, call it again.
 
         Raises:
             ConfigError: a setting is unknown here or out of range.
@@ -128,7 +129,7 @@ class MetadataPublisher:
         self._tell.acls()
 
     def apply(self, changes: Iterable[MetadataChange]) -> None:
-        """Do what follows from a batch of changes that is committed."""
+        """Apply a committed batch of changes."""
         changes = list(changes)
         if _some(changes, BrokerChanged):
             self._know_brokers()
@@ -138,14 +139,14 @@ class MetadataPublisher:
                 self._delete(change.name, change.topic_id)
         for topic_id, number in dict.fromkeys(_partition_keys(changes)):
             self._be_or_not(topic_id, number)
-        self._give_up_damaged()  # Before anything is asked for in a new epoch.
+        self._give_up_damaged()  # Before anything is fetched in a new epoch.
         if _some(changes, UserChanged):
             self._tell.users()
         if _some(changes, AclsChanged):
             self._tell.acls()
 
     def tick(self, now_ms: int) -> None:
-        """Try again what the disk has refused, and look for logs that have lost something."""
+        """Retry what the disk has refused, and check logs for damage."""
         if self._look_ms is not None and now_ms >= self._look_ms:
             self._look_ms = now_ms + DAMAGE_CHECK_MS
             self._look_for_damage()
@@ -163,10 +164,10 @@ class MetadataPublisher:
         deadlines = [each for each in (self._retry_ms, self._look_ms) if each is not None]
         return min(deadlines, default=None)
 
-    # ---- brokers and settings ----
+    # Brokers and settings.
 
     def _know_brokers(self) -> None:
-        """Who may be in sync: as leaders know it."""
+        """Pass the active brokers on to leaders, which admit only those to the in-sync set."""
         active = {
             broker_id: broker
             for broker_id, broker in self._metadata.brokers.items()
@@ -178,7 +179,7 @@ class MetadataPublisher:
         )
 
     def _settle(self, changes: Iterable[MetadataChange]) -> None:
-        """Settings come before partitions: logs are made by them."""
+        """Apply settings before partitions, because new logs use them."""
         configs = [each for each in changes if isinstance(each, ConfigChanged)]
         if _some(changes, QuotaChanged) or any(
             each.resource_type == BROKER_RESOURCE for each in configs
@@ -207,10 +208,10 @@ class MetadataPublisher:
             quotas=metadata.quotas(),
         )
 
-    # ---- logs ----
+    # Logs.
 
     def _host(self, topic: TopicRegistration) -> None:
-        """Have the logs of all partitions of a topic that are to be here, with its settings."""
+        """Create the logs of a topic's partitions that belong here, with the topic's settings."""
         node_id = self._directory.node_id
         own = [n for n, partition in topic.partitions.items() if node_id in partition.replicas]
         if own:
@@ -221,7 +222,7 @@ class MetadataPublisher:
 
     @contextmanager
     def _full_disk(self, topic: str) -> Iterator[None]:
-        """Start in spite of a full disk: what it refuses for a topic is tried again later."""
+        """Continue despite a full disk; what it refuses for a topic is tried again later."""
         try:
             yield
         except LogDirectoryFull as error:
@@ -249,12 +250,14 @@ class MetadataPublisher:
                 self._be(name, number, partition)
 
     def _keep_or_not(self, name: str, topic_id: bytes) -> None:
-        """What this broker has of a topic, at the start: is it still to be here?"""
+        """Decide, at the start, whether what is here of a topic stays."""
         topic = self._metadata.topics.get(topic_id)
         if topic is None:
             self._leave(name, list(self._directory.topics[name].partitions))
             if topic_id in self._metadata.deleted_topics:
                 self._directory.delete_topic(name)
+            # Deleted on purpose, or unknown? An unknown topic may be the result of a metadata log
+            # that was restored from a backup: its records are kept, under another name.
             else:
                 self._directory.set_aside(name)
             return
@@ -282,7 +285,7 @@ class MetadataPublisher:
         self._tell.deleted()
 
     def _leave(self, name: str, numbers: Iterable[int]) -> None:
-        """Have nothing to do with partitions any more whose logs are about to be deleted."""
+        """Stop using partitions whose logs are about to be deleted."""
         self._tell.deleting()
         for number in numbers:
             if self._partitions.resign(name, number):
@@ -290,20 +293,20 @@ class MetadataPublisher:
             self._replicas.drop(name, number)
             self._partitions.drop(name, number)
 
-    # ---- damage ----
+    # Damage.
 
     def _look_for_damage(self, *, has_asked: bool = True) -> None:
         if damaged := self._give_up_damaged(has_asked=has_asked):
             self._tell.damaged(damaged)
 
     def _give_up_damaged(self, *, has_asked: bool = True) -> dict[Place, int]:
-        """Fetch anew what others have; returns those of which the controller has to hear first.
+        """Fetch damaged replicas again; return those that the controller has to know of first.
 
-        With the leader epochs that are known of them.
+        The result has the leader epoch of each replica as this broker knows it.
 
-        Nothing is given up in the epoch in which it was found: this process `has_asked` the leader
-        for what follows the damage, and by that an empty log would be let in. The controller,
-        told, takes it out of sync and begins another epoch.
+        Nothing is discarded in the epoch in which the damage was found: this process `has_asked`
+        the leader for offsets after the damage, and the leader would take an emptied log for one
+        that is caught up. The controller removes it from the in-sync set and begins a new epoch.
         """
         untold: dict[Place, int] = {}
         for name, number in sorted(self._damaged):
@@ -317,7 +320,7 @@ class MetadataPublisher:
             if is_relied_on(partition, node_id):
                 untold[topic.topic_id, number] = partition.leader_epoch
             elif hosted.replica is None or hosted.is_leader or node_id in partition.isr:
-                continue  # There is nobody to fetch it from.
+                continue  # No other replica has the records.
             elif has_asked and partition.leader_epoch == found_in:
                 untold[topic.topic_id, number] = partition.leader_epoch
             else:
@@ -327,12 +330,12 @@ class MetadataPublisher:
                     _log.error("could not fetch %s anew: %s", hosted.log.name, error)
         return untold
 
-    # ---- leading and following ----
+    # Leadership.
 
     def _be_or_not(self, topic_id: bytes, number: int) -> None:
         topic = self._metadata.topics.get(topic_id)
         if topic is None:
-            return  # It was deleted since.
+            return  # It was deleted meanwhile.
         name, partition = topic.name, topic.partitions[number]
         state = self._directory.topics.get(name)
         is_here = state is not None and number in state.partitions
@@ -352,7 +355,7 @@ class MetadataPublisher:
                 )
 
     def _be(self, name: str, number: int, state: PartitionRegistration) -> None:
-        """Lead or follow a partition, as it is committed."""
+        """Lead or follow a partition as the metadata says."""
         if self._look_ms is None and len(state.replicas) > 1:
             self._look_ms = 0
         try:
@@ -369,11 +372,9 @@ class MetadataPublisher:
 
 
 def damaged_places(metadata: ClusterMetadata, directory: LogDirectory) -> dict[Place, int]:
-    """Replicas here that have lost records, where others may do without them; see `is_relied_on`.
+    """Return damaged replicas that others can replace, with their known leader epochs.
 
-    With the leader epochs that are known of them.
-
-    To be told with the registration, so that none of them is elected.
+    They are reported with the registration, so that none of them is elected. See `is_relied_on`.
     """
     found: dict[Place, int] = {}
     for topic, number, partition in metadata.partitions():
@@ -385,10 +386,10 @@ def damaged_places(metadata: ClusterMetadata, directory: LogDirectory) -> dict[P
 
 
 def is_relied_on(partition: PartitionRegistration, broker_id: int) -> bool:
-    """Whether a replica counts as one that has everything, and is not the only one.
+    """Whether a replica counts as complete, and is not the only one that does.
 
-    The only one stays what it is, damaged or not: nobody has more, and what is around the damage
-    can be read.
+    The only complete replica stays, damaged or not: no other has more records, and those around the
+    damage can be read.
     """
     complete = {*partition.isr, *partition.elr}
     return broker_id in complete and len(complete) > 1

@@ -1,9 +1,9 @@
-"""Membership: a broker's part in its cluster, of one broker or of many.
+"""ClusterNode: a broker's part in its cluster, of one broker or of many.
 
-Requests that change the cluster go to the controller; what is committed is applied to this broker;
-and the controller knows that the broker is there. What the metadata says is acted upon from the
-broker's own registration on (rule R1): what is older may be of the process before this one, or of a
-cluster that this node has not heard of for long.
+Requests that change the cluster go to the controller; committed metadata is applied to this broker;
+and the controller knows that the broker is alive. The broker acts on the metadata only from its own
+registration on (rule R1): older metadata may concern the process before this one, or a cluster from
+which this node was cut off for long.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 def recover_records(directory: LogDirectory) -> Iterator[MetadataRecord]:
-    """Yield the records that a directory amounts to; none for a new one."""
+    """Yield the metadata records that a directory's contents amount to; none for a new one."""
     own = [directory.node_id]
     for _, topic in sorted(directory.topics.items()):
         yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
@@ -80,18 +80,20 @@ def recover_records(directory: LogDirectory) -> Iterator[MetadataRecord]:
 
 
 CONNECT_MS = 2_000
-"""For a connection to another broker."""
+"""The time-out of a connection to another broker."""
 FORSAKEN_MS = 4_000
-"""A node that ends does not wait longer for a controller that nobody can find: the quorum may be
-ending as well."""
+"""How long a node that shuts down waits while no controller is known.
+
+The quorum may be shutting down as well.
+"""
 LOOK_MS = 50
-"""Between two looks whether the controller has let this broker go."""
+"""The interval of checks whether the controller has released this broker."""
 
 _log = repeated.logger(__name__)
 
 
 class ClusterNode:
-    """One broker in its cluster."""
+    """One broker as a node of its cluster."""
 
     @classmethod
     def open(
@@ -102,7 +104,7 @@ class ClusterNode:
         clock: Clock,
         internal_topics: Collection[str],
     ) -> Self:
-        """Read the metadata log of a directory; a broker that is alone knows all of it then.
+        """Open the metadata log of a directory; a broker that is alone then knows all of it.
 
         Raises:
             CorruptData: the log is damaged.
@@ -135,7 +137,7 @@ class ClusterNode:
             ),
             snapshot_bytes=quorum.snapshot_bytes,
             snapshot_interval_ms=quorum.snapshot_interval_ms,
-            # A voter whose metadata log alone is gone has forgotten its votes as well.
+            # A voter that has lost only its metadata log has lost its votes as well.
             rejoins=directory.rejoins,
             has_earlier_start=directory.lives.has_earlier_start,
         )
@@ -155,24 +157,24 @@ class ClusterNode:
         )
         self._applying: MetadataPublisher | None = None
         self._acting_epoch: int | None = None
-        """Of the registration that is acted upon."""
+        """The epoch of the registration that this broker acts on."""
         self._is_announced = self._neighbours is None
-        """Whether it is known where others reach this broker."""
+        """Whether the endpoints at which others reach this broker are known."""
         self._on_due: Callable[[], None] = lambda: None
         self._running: asyncio.Future[None] | None = None
         self._failed: asyncio.Future[None] | None = None
         self._has_left = False
         self.figures = ClusterFigures(directory.node_id)
-        """What has happened in the cluster."""
+        """Counters of events in the cluster."""
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """What is committed, as far as this broker knows."""
+        """The committed metadata, as far as this broker has it."""
         return self.quorum.metadata
 
     @property
     def requests(self) -> frozenset[type[Message]]:
-        """What can be submitted."""
+        """The types of requests that can be submitted."""
         return self.quorum.requests
 
     @property
@@ -181,7 +183,7 @@ class ClusterNode:
         return self._neighbours is None
 
     def standing(self, follower_lag: Mapping[int, int]) -> BrokerStanding:
-        """Where this broker stands; `follower_lag` is that of who follows it."""
+        """Return the state of this broker; `follower_lag` is the lag of its followers."""
         directory, metadata = self._directory, self.metadata
         configs = {name: topic.config for name, topic in directory.topics.items()}
         return BrokerStanding(
@@ -195,21 +197,21 @@ class ClusterNode:
         )
 
     def identity(self) -> tuple[int, int]:
-        """The broker's id, and its epoch."""
+        """Return the broker's id and its epoch."""
         return self._directory.node_id, self._session.epoch
 
     def live_brokers(self) -> frozenset[int]:
-        """Who is registered and lives, as far as the controller has told."""
+        """Return the ids of brokers that are registered and not fenced, as far as is known."""
         brokers = self.metadata.brokers.values()
         return frozenset(each.broker_id for each in brokers if not each.is_fenced)
 
-    # ---- from start to end ----
+    # Life cycle.
 
     def begin(self, partitions: Partitions, replicas: Replicas, observers: Observers) -> None:
-        """Be what the metadata says from this broker's registration on.
+        """Follow the metadata from this broker's registration on.
 
-        A broker that is alone is registered when this returns; others by and by, once they run and
-        it is known where they are reached. A node that is only a controller has nothing to be.
+        A broker that is alone is registered when this returns; others register later, once they run
+        and their endpoints are known. A node that is only a controller does nothing here.
 
         Raises:
             ConfigError: a setting of the cluster is unknown here or out of range.
@@ -230,10 +232,10 @@ class ClusterNode:
         thread: Executor,
         on_due: Callable[[], None],
     ) -> None:
-        """Take part in a cluster of several nodes.
+        """Join a cluster of several nodes.
 
-        What is spawned ends with an error when this node can't go on. `thread` is for syncs of the
-        metadata log; `on_due` is called when there is another deadline.
+        A spawned task fails when this node can't continue. `thread` is for syncs of the metadata
+        log; `on_due` is called when the next deadline may have changed.
         """
         if self._neighbours is None:
             return
@@ -244,15 +246,15 @@ class ClusterNode:
         spawn(_wait_for_failure(self._failed))
 
     def listens_at(self, listeners: Sequence[RegisteredListener]) -> None:
-        """This broker is reached there: as what it registers from now on."""
+        """Set the endpoints that this broker registers from now on."""
         self._session.listens_at(listeners)
         self._is_announced = True
         self._on_due()
 
     async def leave(self) -> None:
-        """Let others lead what this node leads, while it can still be reached.
+        """Hand leadership over to others while this node can still be reached.
 
-        Waits for the controller's leave, but not for a controller that nobody can find.
+        Waits until the controller releases the broker, but not for a controller that is unknown.
         """
         if self._neighbours is None or self._running is None or self._has_left:
             return
@@ -265,86 +267,90 @@ class ClusterNode:
         await asyncio.wait([self._running])
 
     async def _wait_for_release(self) -> None:
-        """Return when the broker may go, or it is of no use to wait."""
+        """Wait until the broker may stop, or waiting is useless."""
         forsaken_ms = 0
         while not self._session.may_end and forsaken_ms < FORSAKEN_MS:
             await asyncio.sleep(LOOK_MS / 1000)
             forsaken_ms = forsaken_ms + LOOK_MS if self.quorum.controller_id is None else 0
 
     async def close_connections(self) -> None:
-        """Hang up on all other nodes; nobody asks any of them any more."""
+        """Close the connections to all other nodes, which must be idle."""
         if self._neighbours is not None:
             await self._neighbours.close()
 
     def close(self) -> None:
-        """Nothing is decided any more. Raises what the log's `close` raises."""
+        """Stop deciding. Raises what the log's `close` raises."""
         self.quorum.close()
 
-    # ---- the controller, and others ----
+    # Requests to the controller and to other brokers.
 
     def submit(
         self, request: Message, version: int | None = None, here: Decide | None = None
     ) -> Answer:
-        """Have the controller decide on a request; in its newest version unless one is given.
+        """Submit a request to the controller, in its newest version unless one is given.
 
-        `here` answers if this node is the controller, instead of a decision.
+        If this node is the controller, `here` answers the request, if it is given.
         """
         newest = type(request).__versions__.last
         return self._forwarding.submit(request, newest if version is None else version, here)
 
     def decide(self, request: Message, version: int) -> Answer:
-        """This node's own decision: NOT_CONTROLLER if it is not the controller."""
+        """Return this node's own decision: NOT_CONTROLLER if it is not the controller."""
         return self._forwarding.decide(request, version)
 
     async def ask(self, request: Message) -> Message:
-        """The controller's decision on a request of this broker's own, once it is there."""
+        """Submit a request of this broker, and wait for the controller's decision."""
         answer = self.submit(request)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
     async def call(self, node_id: int, request: Message, *, timeout_ms: int) -> Message:
-        """Ask another broker, by a connection on which requests of this kind alone wait.
+        """Send a request to another broker, by a connection for requests of this kind.
 
         Raises:
-            ConnectionLost: it can't be reached, or hung up.
-            RequestTimedOut: no answer came in time.
+            ConnectionLost: it can't be reached, or has closed the connection.
+            RequestTimedOut: no response arrived in time.
         """
         if self._neighbours is None:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._neighbours.brokers.call(node_id, request, timeout_ms=timeout_ms)
 
     async def call_coordinator(self, node_id: int, request: Message, timeout_ms: int) -> Message:
-        """The same, where nothing else is waited for than what coordinators know at once."""
+        """Send a request as `call` does, by the connection for questions to coordinators.
+
+        Only requests that are answered at once use it, so none waits behind a slow one.
+        """
         if self._neighbours is None:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._neighbours.coordinators.call(node_id, request, timeout_ms=timeout_ms)
 
     async def connect(self, node_id: int) -> Transport:
-        """A connection to another broker, which nobody else uses.
+        """Open a connection to another broker; the caller is its only user.
 
         Raises:
             ConnectionLost: it can't be reached.
-            RequestTimedOut: it listens, and does not answer.
+            RequestTimedOut: it accepts connections, and does not answer.
         """
         if self._neighbours is None:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._neighbours.brokers.connect(node_id, timeout_ms=CONNECT_MS)
 
     def on_damage(self, places: Mapping[Place, int]) -> None:
-        """Replicas have turned out to lack records that they had counted."""
+        """Report replicas that lack records which they have counted as theirs."""
         self._session.on_damage(places)
         self._on_due()
 
-    # ---- with time ----
+    # Time.
 
     def on_settings(self) -> None:
-        """Other settings of the broker hold."""
+        """Use the broker's altered settings."""
         cluster = self._directory.config.cluster
         self._session.configure(cluster.heartbeat_interval_ms)
         self.quorum.configure(cluster)
 
     def tick(self) -> None:
-        """Do what is due."""
-        # Before the controller looks who is silent: after a long pause of this process, it is not.
+        """Send heartbeats, decide, and retry what is due."""
+        # Heartbeat first: after a long pause of this process, the controller in it must not find
+        # the broker silent.
         self._tick_session()
         if self.is_alone:
             self.quorum.tick()
@@ -352,7 +358,7 @@ class ClusterNode:
             self._applying.tick(self._clock.now_ms())
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
+        """When `tick` has something to do; None for never."""
         deadlines: list[int | None] = []
         if self._applying is not None:
             deadlines.append(self._applying.next_deadline_ms())
@@ -367,11 +373,11 @@ class ClusterNode:
             self._session.tick()
 
     def _attempt(self, request: Message) -> Answer:
-        """What this process says of itself comes again by itself if the controller is not there."""
+        """Send a request of this process once; its sender repeats it if there is no controller."""
         return self._forwarding.attempt(request, type(request).__versions__.last)
 
     def _on_session(self, failure: StreamlogError | None) -> None:
-        """The controller has answered this process: it goes on, or has to end."""
+        """Handle the controller's response to this process: continue, or fail."""
         if failure is None:
             try:
                 self._act()
@@ -392,9 +398,13 @@ class ClusterNode:
             self._act()
 
     def _act(self) -> None:
-        """Begin to act on the metadata, if it has come to this broker's registration."""
+        """Begin to act on the metadata, once it includes this broker's registration."""
         applying = self._applying
         epoch = self._session.epoch if self._session.may_act else self._epoch_before()
+        # Rule R1. 1. Process A of broker 3 leads partition p and crashes. 2. Process B of broker 3
+        # starts and reads metadata in which 3 still leads p. 3. If B led p now, it would serve
+        # records before the controller has fenced A's epoch, perhaps beside the next leader. So it
+        # waits for its own registration in the metadata.
         if applying is None or epoch is None or self._acting_epoch == epoch:
             return
         self._acting_epoch = epoch
@@ -406,10 +416,10 @@ class ClusterNode:
             raise
 
     def _epoch_before(self) -> int | None:
-        """The registration by which a broker acts that is alone and has a full disk.
+        """Return the epoch before this one, for a single broker with a full disk; else None.
 
-        It is that of the process before: its own can't be written yet, and as there are no other
-        brokers, nothing has changed since. Partitions can be read, and written once there is room.
+        Its own registration can't be written yet, and as there are no other brokers, nothing has
+        changed since the previous one. Partitions can be read, and written once there is space.
         """
         before = self.metadata.brokers.get(self._directory.node_id)
         if before is None or not self.is_alone or not self.quorum.is_refused:
@@ -418,5 +428,5 @@ class ClusterNode:
 
 
 async def _wait_for_failure(failed: asyncio.Future[None]) -> None:
-    """End as soon as it is known why, or by being cancelled."""
+    """Wait for the future that fails when the node can't continue."""
     await failed

@@ -42,22 +42,22 @@ _CONTROLLERS = "controller.listener.names"
 
 
 def peer_listener(config: BrokerConfig) -> Listener:
-    """By which brokers come to each other.
+    """Return the listener for connections between brokers.
 
     Raises:
-        ConfigError: no listener has the name that is set.
+        ConfigError: no listener has the configured name.
     """
     return _find_listener(_BROKERS, config.peers.listener, _listeners(config))
 
 
 def controller_listener(config: BrokerConfig) -> Listener:
-    """By which nodes come to controllers.
+    """Return the listener for connections to controllers.
 
-    A node that is none has no such listener itself, and knows how it is secured by the map of names
-    alone.
+    A node that is not a controller has no such listener; it takes the protocol from
+    listener.security.protocol.map.
 
     Raises:
-        ConfigError: no listener has the name that is set.
+        ConfigError: no listener has the configured name.
     """
     name = config.peers.controller_listener
     if not name:
@@ -70,10 +70,10 @@ def controller_listener(config: BrokerConfig) -> Listener:
 
 
 def peer_security(config: BrokerConfig, listener: Listener) -> Security:
-    """How a broker with these settings comes to others at such a listener.
+    """Return how a broker with these settings connects to others at such a listener.
 
     Raises:
-        ConfigError: it lacks what that listener asks for.
+        ConfigError: settings that the listener requires are missing.
     """
     security, peers = config.security, config.peers
     if listener.has_sasl and not peers.user:
@@ -101,9 +101,9 @@ def peer_security(config: BrokerConfig, listener: Listener) -> Security:
 
 
 def check_trusted(config: BrokerConfig, listener: Listener, principal: str | None) -> None:
-    """Raise ConfigError if ACLs are checked, and brokers may not do what they have to.
+    """Raise ConfigError if ACLs would deny brokers what they have to do.
 
-    `principal` is who their certificates say that they are; None without any.
+    `principal` is the principal of their certificates; None without certificates.
     """
     if config.security.authorizer == AUTHORIZER_NONE or listener.has_sasl:
         return
@@ -122,12 +122,12 @@ def check_trusted(config: BrokerConfig, listener: Listener, principal: str | Non
 
 
 def peer_principals(config: BrokerConfig) -> frozenset[str]:
-    """Who brokers are to each other by SASL; they may do everything."""
+    """Return the principals of brokers by SASL; they may do everything."""
     return frozenset({of_user(config.peers.user)}) if config.peers.user else frozenset()
 
 
 def peer_credentials(config: BrokerConfig) -> Credentials:
-    """What other brokers' proofs are checked against, made of what this one would prove itself."""
+    """Return the credentials of the inter-broker user, derived from this broker's settings."""
     if not config.peers.user:
         return {}
     return {
@@ -141,7 +141,7 @@ def peer_credentials(config: BrokerConfig) -> Credentials:
 
 
 def _listeners(config: BrokerConfig) -> Sequence[Listener]:
-    """Without any in the settings there is one, which has no security."""
+    """Return the listeners in the settings, or the default one without security."""
     return listeners_of(config.security) or (Listener(),)
 
 
@@ -156,63 +156,66 @@ def _find_listener(setting: str, name: str, listeners: Sequence[Listener]) -> Li
 
 
 PEER_CLIENT_ID = "streamlog-broker"
-"""As what brokers come to each other: such a request is not handed on once more."""
+"""The client id of brokers; a request that has it is not forwarded again."""
 
 Address = tuple[str, int]
 _log = repeated.logger(__name__)
 
 
 class BrokerPeers:
-    """The other brokers, by number."""
+    """Connections to other brokers, by id."""
 
     def __init__(
         self, address: Callable[[int], Address | None], *, security: Security | None = None
     ) -> None:
-        """`address` tells where one is reached; None if that is not known.
+        """`address` returns the address of a broker; None if it is unknown.
 
-        `security` is how; see `peers`.
+        `security` is how to connect; see `peer_security`.
         """
         self._address = address
         self._security = security
         self._connections: dict[int, tuple[Address, Transport]] = {}
         self._connecting: dict[int, asyncio.Lock] = {}
         self._refusals: dict[int, str] = {}
-        """As they were told; once, and not with every attempt."""
+        """The last refusal of each broker that was logged."""
 
     async def call(self, node_id: int, request: Message, *, timeout_ms: int) -> Message:
-        """Ask one of them.
+        """Send a request to a broker.
 
         Raises:
-            ConnectionLost: it can't be reached, or hung up.
-            RequestTimedOut: no answer came in time.
-            CorruptData: what came can't be read.
+            ConnectionLost: it can't be reached, or has closed the connection.
+            RequestTimedOut: no response arrived in time.
+            CorruptData: the response is malformed.
         """
         transport = await self.transport(node_id, timeout_ms=timeout_ms)
         try:
             return await transport.call(request, timeout_ms=timeout_ms)
         except (ConnectionLost, RequestTimedOut, CorruptData):
+            # After any failure the state of the connection is unknown: a late response could be
+            # taken for that of the next request.
             await self._give_up(node_id, transport)
             raise
 
     async def connect(self, node_id: int, *, timeout_ms: int) -> Transport:
-        """A connection to one of them that nobody else uses; whoever asks for it closes it.
+        """Open a connection to a broker; the caller is its only user and closes it.
 
         Raises:
             ConnectionLost: it can't be reached.
-            RequestTimedOut: it listens, and does not answer.
+            RequestTimedOut: it accepts connections, and does not answer.
         """
         address = self._address(node_id)
         if address is None:
-            raise ConnectionLost(f"the address of broker {node_id} is not known (yet)")
+            raise ConnectionLost(f"the address of broker {node_id} is not known yet")
         return await self._connect_to_node(node_id, address, timeout_ms)
 
     async def transport(self, node_id: int, *, timeout_ms: int) -> Transport:
-        """The connection to one of them, made if there is none.
+        """Return the shared connection to a broker; open it if needed.
 
         Raises:
             ConnectionLost: it can't be reached.
-            RequestTimedOut: it listens, and does not answer.
+            RequestTimedOut: it accepts connections, and does not answer.
         """
+        # One connection attempt at a time per broker; the others wait for it and share the result.
         async with self._connecting.setdefault(node_id, asyncio.Lock()):
             address = self._address(node_id)
             known = self._connections.get(node_id)
@@ -221,14 +224,14 @@ class BrokerPeers:
             if known is not None:
                 await self._give_up(node_id, known[1])
             if address is None:
-                raise ConnectionLost(f"the address of broker {node_id} is not known (yet)")
+                raise ConnectionLost(f"the address of broker {node_id} is not known yet")
             transport = await self._connect_to_node(node_id, address, timeout_ms)
             self._connections[node_id] = address, transport
             return transport
 
     async def close(self) -> None:
-        """Hang up on all of them."""
-        async with AsyncExitStack() as stack:  # All of them, also if cancelled meanwhile.
+        """Close all connections."""
+        async with AsyncExitStack() as stack:  # All of them, even if the task is cancelled.
             for node_id, (_, transport) in self._connections.items():
                 stack.push_async_callback(self._give_up, node_id, transport)
 
@@ -242,7 +245,7 @@ class BrokerPeers:
                 is_broker=True,
             )
         except LogError as refusal:
-            told = f"broker {node_id} does not let this one in, or is not taken: {refusal}"
+            told = f"broker {node_id} refuses this one, or is not trusted by it: {refusal}"
             if self._refusals.get(node_id) != told:
                 self._refusals[node_id] = told
                 _log.error("%s", told)
@@ -255,14 +258,14 @@ class BrokerPeers:
         try:
             await transport.close()
         except StreamlogError:
-            return  # It was lost before.
+            return  # It is lost already.
 
 
 class NodeConnections:
-    """All that this node has connections to.
+    """The connections of this node to all others.
 
     Raises:
-        ConfigError: the settings lack what the others ask for.
+        ConfigError: settings that the others require are missing.
     """
 
     def __init__(self, config: BrokerConfig, metadata: ClusterMetadata) -> None:
@@ -272,13 +275,13 @@ class NodeConnections:
         self._listener = between.name
         security = peer_security(config, controller_listener(config))
         self.quorum = BrokerPeers(voters.get, security=security)
-        """For the log of the quorum."""
+        """For the replication of the metadata log."""
         self.controllers = BrokerPeers(voters.get, security=security)
-        """For what the controller decides."""
+        """For requests to the controller."""
         self.brokers = BrokerPeers(self._endpoint, security=peer_security(config, between))
-        """For brokers, which are reached when they have registered."""
+        """For brokers, whose addresses come from their registrations."""
         self.coordinators = BrokerPeers(self._endpoint, security=peer_security(config, between))
-        """For what is waited for by those who write."""
+        """For questions to coordinators, for which producers wait."""
 
     def _endpoint(self, node_id: int) -> Address | None:
         broker = self._metadata.brokers.get(node_id)
@@ -286,6 +289,6 @@ class NodeConnections:
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
     async def close(self) -> None:
-        """Hang up on all of them."""
+        """Close all connections."""
         for each in (self.quorum, self.controllers, self.brokers, self.coordinators):
             await each.close()

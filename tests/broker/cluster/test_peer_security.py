@@ -87,7 +87,7 @@ def test_brokers_know_each_other_by_sasl_before_there_are_users(mechanism: str) 
 def test_a_wrong_password_is_told_and_is_no_connection() -> None:
     config = config_of(**TLS, **SASL)
     wrong = config_of(**TLS, **{**SASL, "sasl.inter.broker.password": "another"})
-    with pytest.raises(ConnectionLost, match=r"broker 2 does not let this one in.*'broker'"):
+    with pytest.raises(ConnectionLost, match=r"broker 2 refuses this one.*'broker'"):
         asyncio.run(created_by_a_peer(wrong, config))
 
 
