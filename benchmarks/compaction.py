@@ -108,7 +108,7 @@ async def slices(path: Path, records: int, batch_records: int, codec: Compressio
             directory,
             clock=clock,
             stable_offset=lambda topic, number: directory.log(topic, number).log_end_offset,
-            on_over=lambda *_: None,
+            on_replaced=lambda *_: None,
             thread=thread,
             on_job_done=job_done.set,
         )

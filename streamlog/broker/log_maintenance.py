@@ -112,7 +112,7 @@ class LogMaintenance:
             directory,
             clock=clock,
             stable_offset=partitions.last_stable_offset,
-            on_over=lambda paths, in_ms: retention.take_over(paths, clock.now_ms() + in_ms),
+            on_replaced=lambda paths, in_ms: retention.take_over(paths, clock.now_ms() + in_ms),
             thread=self._aside,
             on_job_done=on_job_done,
         )

@@ -259,7 +259,7 @@ class MetadataPublisher:
             # Deleted on purpose, or unknown? An unknown topic may be the result of a metadata log
             # that was restored from a backup: its records are kept, under another name.
             else:
-                self._directory.set_aside(name)
+                self._directory.keep_stray(name)
             return
         node_id, state = self._directory.node_id, self._directory.topics[name]
         elsewhere = [

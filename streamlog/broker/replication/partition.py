@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.storage.disk.file_range import FileRange
     from streamlog.broker.storage.log.partition_log import PartitionLog
-    from streamlog.broker.storage.log.producer_states import Decided
+    from streamlog.broker.storage.log.producer_states import EndedTransaction
     from streamlog.broker.storage.log.truncation import PendingSync
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.validator import AppendResult
@@ -399,7 +399,7 @@ class Partition:
             before_offset=end_offset if end_offset != self.high_watermark else None,
         )
 
-    def aborted(self, offset: int) -> list[Decided]:
+    def aborted(self, offset: int) -> list[EndedTransaction]:
         """The aborted transactions in what `range` has just found from `offset` on, in order.
 
         Raises what `PartitionLog.aborted` raises.

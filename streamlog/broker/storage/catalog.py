@@ -141,7 +141,7 @@ class Catalog:
                 rejoins=properties.get("rejoins") == "true",
             )
         except MALFORMED as error:
-            raise self.damaged(META, error) from error
+            raise self.damaged_error(META, error) from error
 
     def write_identity(self, identity: Identity) -> None:
         """Write the identity, which makes the directory a data directory."""
@@ -162,7 +162,7 @@ class Catalog:
         try:
             return [_topic_id(each) for each in content["lives"]]
         except MALFORMED as error:
-            raise self.damaged(LIVES, error) from error
+            raise self.damaged_error(LIVES, error) from error
 
     def write_lives(self, lives: Sequence[bytes]) -> None:
         """Write the ids of the starts that may have registered last."""
@@ -176,9 +176,9 @@ class Catalog:
             return [], set()
         try:
             topics = [_topic(entry) for entry in content["topics"]]
-            deleting = {_doomed(text) for text in content["deleting"]}
+            deleting = {_parse_deletion_key(text) for text in content["deleting"]}
         except MALFORMED as error:
-            raise self.damaged(TOPICS, error) from error
+            raise self.damaged_error(TOPICS, error) from error
         return topics, deleting
 
     def knows_topics(self) -> bool:
@@ -191,7 +191,7 @@ class Catalog:
             {
                 "name": topic.name,
                 "topic_id": topic.topic_id.hex(),
-                "partitions": _told(topic.partitions),
+                "partitions": _partition_entry(topic.partitions),
                 "configs": dict(topic.configs),
             }
             for topic in topics
@@ -238,7 +238,7 @@ class Catalog:
         try:
             return {str(name): _offset(offset) for name, offset in content[kind].items()}
         except MALFORMED as error:
-            raise self.damaged(CHECKPOINTS, error) from error
+            raise self.damaged_error(CHECKPOINTS, error) from error
 
     def mark_clean(self, ends: Mapping[str, SegmentEnd], *, broker_epoch: int) -> None:
         """Mark the shutdown as clean; this is the last file written before the directory closes.
@@ -293,7 +293,7 @@ class Catalog:
         try:
             return str(content["host"]), int(content["port"])
         except MALFORMED as error:
-            raise self.damaged(LISTENER, error) from error
+            raise self.damaged_error(LISTENER, error) from error
 
     def write_listener(self, host: str, port: int) -> None:
         """Write the broker's address."""
@@ -319,7 +319,7 @@ class Catalog:
             checksum = content.pop(_CHECKSUM, None) if isinstance(content, dict) else None
             differs = checksum is not None and checksum != _checksum(content)
         except (ValueError, RecursionError) as error:
-            raise self.damaged(name, error) from error
+            raise self.damaged_error(name, error) from error
         if not isinstance(content, dict) or content.get("version") != _FORMAT:
             raise CorruptData(f"{self._path}/{name} has an unknown format (known is {_FORMAT})")
         # Old directories have no checksums, and neither has a file that was edited by hand.
@@ -346,7 +346,7 @@ class Catalog:
             return
         self._files.sync_directory(self._path)
 
-    def damaged(self, name: str, error: Exception) -> CorruptData:
+    def damaged_error(self, name: str, error: Exception) -> CorruptData:
         """Return the error for a file that can't be decoded."""
         return CorruptData(
             f"{self._path}/{name} is damaged ({type(error).__name__}: {error}); restore it from a"
@@ -371,21 +371,21 @@ def _ends(content: dict[str, Any]) -> dict[str, SegmentEnd]:
     return {str(folder): SegmentEnd(*map(int, end)) for folder, end in found}
 
 
-def _told(partitions: tuple[int, ...]) -> int | list[int]:
+def _partition_entry(partitions: tuple[int, ...]) -> int | list[int]:
     """Return the number of partitions if none is missing, and their numbers otherwise."""
     count = len(partitions)
     return count if partitions == tuple(range(count)) else list(partitions)
 
 
-def _numbers(told: object) -> tuple[int, ...]:
-    if isinstance(told, list):
-        found = tuple(sorted(map(int, told)))
+def _numbers(entry: object) -> tuple[int, ...]:
+    if isinstance(entry, list):
+        found = tuple(sorted(map(int, entry)))
         if not found or found[0] < 0 or found[-1] >= PARTITIONS_MAX:
-            raise ValueError(f"a topic of partitions {told}")
+            raise ValueError(f"a topic of partitions {entry}")
         return found
-    if not isinstance(told, int) or not 1 <= told <= PARTITIONS_MAX:
-        raise ValueError(f"a topic of {told} partitions")
-    return tuple(range(told))
+    if not isinstance(entry, int) or not 1 <= entry <= PARTITIONS_MAX:
+        raise ValueError(f"a topic of {entry} partitions")
+    return tuple(range(entry))
 
 
 def _topic(entry: dict[str, Any]) -> TopicEntry:
@@ -402,14 +402,14 @@ def _texts(entries: dict[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in entries.items()}
 
 
-def doomed(topic_id: bytes, partition: int | None = None) -> str:
+def deletion_key(topic_id: bytes, partition: int | None = None) -> str:
     """Return the entry of `topics.json` for a topic, or a partition, that is being deleted."""
     return topic_id.hex() if partition is None else f"{topic_id.hex()}-{partition}"
 
 
-def _doomed(text: str) -> str:
+def _parse_deletion_key(text: str) -> str:
     topic_id, dash, partition = text.partition("-")
-    return doomed(_topic_id(topic_id), int(partition) if dash else None)
+    return deletion_key(_topic_id(topic_id), int(partition) if dash else None)
 
 
 def _topic_id(text: str) -> bytes:
@@ -500,16 +500,16 @@ class ListenerFile:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._owed: tuple[str, int] | None = None
+        self._pending: tuple[str, int] | None = None
 
     @property
     def is_write_pending(self) -> bool:
         """Whether a full disk has refused the file."""
-        return self._owed is not None
+        return self._pending is not None
 
     def write(self, host: str, port: int) -> None:
         """Write the address. Raises OSError, unless the disk is full."""
-        self._owed = (host, port)
+        self._pending = (host, port)
         with unless_full(f"where this broker listens ({host}:{port})"):
             self.settle()
 
@@ -519,6 +519,6 @@ class ListenerFile:
         Raises:
             OSError: the disk refused.
         """
-        if self._owed is not None:
-            self._catalog.write_listener(*self._owed)
-            self._owed = None
+        if self._pending is not None:
+            self._catalog.write_listener(*self._pending)
+            self._pending = None

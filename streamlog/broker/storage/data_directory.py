@@ -72,30 +72,30 @@ class Folders:
         self._files = files
         self._path = path
 
-    def set_aside(self, folder: str) -> str:
+    def rename_stray(self, folder: str) -> str:
         """Durably rename a folder, so that it is no partition's; return the new name."""
         names = set(self._files.list(self._path))
-        aside, number = f"{folder}{STRAY_SUFFIX}", 1
-        while aside in names:
+        stray, number = f"{folder}{STRAY_SUFFIX}", 1
+        while stray in names:
             number += 1
-            aside = f"{folder}.{number}{STRAY_SUFFIX}"
-        self._files.rename(f"{self._path}/{folder}", f"{self._path}/{aside}")
+            stray = f"{folder}.{number}{STRAY_SUFFIX}"
+        self._files.rename(f"{self._path}/{folder}", f"{self._path}/{stray}")
         self._files.sync_directory(self._path)
-        return aside
+        return stray
 
-    def delete(self, doomed_ones: Collection[str]) -> None:
+    def delete(self, keys: Collection[str]) -> None:
         """Durably delete the folders of topics, by id, or of partitions, by id and number."""
         for name in self._files.list(self._path):
             match = _FOLDER.fullmatch(name)
-            if match is None or not {match[1], f"{match[1]}-{match[2]}"} & {*doomed_ones}:
+            if match is None or not {match[1], f"{match[1]}-{match[2]}"} & {*keys}:
                 continue
-            doomed = name
+            folder = name
             if match[3] is None:
                 # Renamed first: a crash while its files are removed must not leave a folder that
                 # looks like a partition with a damaged log.
-                doomed = name + DELETED_SUFFIX
-                self._files.rename(f"{self._path}/{name}", f"{self._path}/{doomed}")
-            self._remove(doomed)
+                folder = name + DELETED_SUFFIX
+                self._files.rename(f"{self._path}/{name}", f"{self._path}/{folder}")
+            self._remove(folder)
         self._files.sync_directory(self._path)
 
     def remove_files(self, paths: Iterable[str]) -> None:
@@ -262,7 +262,7 @@ def check_staged_name(what: str, name: str) -> None:
         LogError: INVALID_REQUEST.
     """
     if len(name) > NAME_CHARACTERS_MAX or _NAME.fullmatch(name) is None:
-        raise _refused(
+        raise _invalid_request(
             f"{name!r} can't be {what}: use up to {NAME_CHARACTERS_MAX} letters, digits, '.', '_'"
             " and '-'"
         )
@@ -292,7 +292,7 @@ class Staging:
             make_durable_directory(self._files, folder)
         with closing(self._files.open(f"{folder}/{name}", writable=True)) as file:
             if not 0 <= position <= file.size():
-                raise _refused(
+                raise _invalid_request(
                     f"{name} of job {job_id} has {file.size()} bytes, but the piece begins at byte"
                     f" {position}: begin again at 0"
                 )
@@ -316,7 +316,7 @@ class Staging:
         try:
             return self._files.open(f"{self._path}/{job_id}/{name}")
         except FileNotFoundError:
-            raise _refused(f"job {job_id} has staged no file {name}") from None
+            raise _invalid_request(f"job {job_id} has staged no file {name}") from None
 
     def drop(self, job_id: str) -> None:
         """Remove the files of a job, if there are any.
@@ -334,5 +334,5 @@ class Staging:
             self._files.remove(folder)
 
 
-def _refused(why: str) -> LogError:
+def _invalid_request(why: str) -> LogError:
     return error_for(ErrorCode.INVALID_REQUEST, why)

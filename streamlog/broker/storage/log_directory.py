@@ -39,8 +39,8 @@ from streamlog.broker.storage.catalog import (
     DirectoryIds,
     ListenerFile,
     TopicEntry,
+    deletion_key,
     describe_holder,
-    doomed,
     new_topic_id,
 )
 from streamlog.broker.storage.data_directory import (
@@ -402,7 +402,7 @@ class LogDirectory:
         topic = TopicState(
             name=name, topic_id=topic_id, partitions={}, configs=given, config=config
         )
-        return self._grown(topic, range(partitions))
+        return self._add_partitions(topic, range(partitions))
 
     def host(
         self, name: str, topic_id: bytes, numbers: Iterable[int], configs: Mapping[str, str]
@@ -422,9 +422,9 @@ class LogDirectory:
                 name=name, topic_id=topic_id, partitions={}, configs=given, config=config
             )
         missing = sorted({*numbers} - {*topic.partitions})
-        return self._grown(topic, missing) if missing else topic
+        return self._add_partitions(topic, missing) if missing else topic
 
-    def _grown(self, topic: TopicState, numbers: Iterable[int]) -> TopicState:
+    def _add_partitions(self, topic: TopicState, numbers: Iterable[int]) -> TopicState:
         """Return the topic with these partitions added, durably."""
         logs: dict[int, PartitionLog] = {}
         with self._disk():
@@ -473,7 +473,7 @@ class LogDirectory:
         """
         topic = self._writable(name)
         with self._disk():
-            self._forget(topic, (), {doomed(topic.topic_id)})
+            self._forget(topic, (), {deletion_key(topic.topic_id)})
             self._finish_deletions()
 
     def delete_partitions(self, name: str, numbers: Iterable[int]) -> None:
@@ -485,10 +485,10 @@ class LogDirectory:
         gone = {*numbers} & {*topic.partitions}
         with self._disk():
             left = {*topic.partitions} - gone
-            self._forget(topic, left, {doomed(topic.topic_id, number) for number in gone})
+            self._forget(topic, left, {deletion_key(topic.topic_id, number) for number in gone})
             self._finish_deletions()
 
-    def set_aside(self, name: str) -> None:
+    def keep_stray(self, name: str) -> None:
         """Keep the folders of a topic that the cluster does not know, under unused names.
 
         Raises what `delete_topic` raises.
@@ -500,7 +500,7 @@ class LogDirectory:
             # Folders first: after a crash between the steps, a topic that is listed without folders
             # gets new ones, and its records are safe under the other names.
             kept = [
-                self._folders.set_aside(partition_folder(topic.topic_id, number))
+                self._folders.rename_stray(partition_folder(topic.topic_id, number))
                 for number in topic.partitions
             ]
             self._forget(topic, (), set())
@@ -519,20 +519,20 @@ class LogDirectory:
         with self._disk():
             return len(strays(self._files.list(self.path)))
 
-    def _forget(self, topic: TopicState, left: Collection[int], doomed_ones: set[str]) -> None:
+    def _forget(self, topic: TopicState, left: Collection[int], keys: set[str]) -> None:
         """Keep only the partitions `left` of a topic; the others are marked for deletion."""
         logs = {number: log for number, log in topic.partitions.items() if number in left}
         others = {name: each for name, each in self._topics.items() if each is not topic}
         if logs:
             others[topic.name] = replace(topic, partitions=logs)
-        self._deleting |= doomed_ones
+        self._deleting |= keys
         # One write of `topics.json` removes the partitions from the list and records that their
         # folders must go. After it, a crash at any time is finished by `_finish_deletions`.
         try:
             self._write_topics(others.values())
         except OSError:
             # The next write of the list must not delete what still exists.
-            self._deleting -= doomed_ones
+            self._deleting -= keys
             raise
         self._topics = others
         for number, log in topic.partitions.items():

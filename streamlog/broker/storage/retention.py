@@ -36,12 +36,12 @@ Kept = Callable[[StreamlogError | None], None]
 _logger = repeated.logger(__name__)
 
 
-class _Retired(NamedTuple):
+class _RetiredFile(NamedTuple):
     due_ms: int
     path: str
 
 
-class _Over(NamedTuple):
+class _ExpiredHead(NamedTuple):
     log: PartitionLog
     log_start_offset: int
     """The durable log start below which files go. The log may have moved on meanwhile."""
@@ -65,7 +65,7 @@ class Retention:
         remove: Callable[[list[str]], None] | None = None,
         keep: Callable[[Kept], None] | None = None,
     ) -> None:
-        self._keep = self._keep_in_place if keep is None else keep
+        self._keep = self._write_checkpoints if keep is None else keep
         self._remove = directory.remove_retired if remove is None else remove
         self._directory = directory
         self._high_watermark = high_watermark
@@ -74,13 +74,13 @@ class Retention:
         self._checked_ms = now_ms - max(interval_ms - FIRST_CHECK_MS, 0)
         self._round: deque[tuple[str, int]] = deque()
         """The partitions that this round still has to examine."""
-        self._retired: list[_Retired] = []
+        self._retired: list[_RetiredFile] = []
         """A heap by due time."""
-        self._keeping = 0
+        self._writes_in_progress = 0
         """How many writes of log starts are in progress."""
-        self._shortened = 0
+        self._shortened_logs = 0
         """The logs from which this round has removed files so far."""
-        self._files_out = 0
+        self._removed_files = 0
 
     def next_deadline_ms(self) -> int:
         """Return when `tick` has something to do."""
@@ -110,10 +110,10 @@ class Retention:
     def take_over(self, paths: Iterable[str], due_ms: int) -> None:
         """Remove these files too, at `due_ms`."""
         for path in paths:
-            heappush(self._retired, _Retired(due_ms, path))
+            heappush(self._retired, _RetiredFile(due_ms, path))
 
     def _check(self, now_ms: int, wall_ms: int) -> None:
-        over = []
+        expired = []
         for _ in range(min(LOGS_AT_ONCE, len(self._round))):
             name, number = self._round.popleft()
             topic = self._directory.topics.get(name)
@@ -129,21 +129,23 @@ class Retention:
             #    sends from the file may still be on its way.
             if self._expire(name, number, now_ms=now_ms, wall_ms=wall_ms):
                 due_ms = now_ms + topic.config.file_delete_delay_ms
-                over.append(_Over(log, log.log_start_offset, due_ms))
-        if over:
-            self._keeping += 1
-            self._keep(partial(self._on_kept, over))
-        self._tell()
+                expired.append(_ExpiredHead(log, log.log_start_offset, due_ms))
+        if expired:
+            self._writes_in_progress += 1
+            self._keep(partial(self._on_checkpoint, expired))
+        self._log_round()
 
-    def _tell(self) -> None:
+    def _log_round(self) -> None:
         """Log what a round has removed, once it is complete."""
-        if self._shortened and not self._keeping and not self._round:
+        if self._shortened_logs and not self._writes_in_progress and not self._round:
             _logger.info(
-                "retention: removed %d files of %d partitions", self._files_out, self._shortened
+                "retention: removed %d files of %d partitions",
+                self._removed_files,
+                self._shortened_logs,
             )
-            self._shortened = self._files_out = 0
+            self._shortened_logs = self._removed_files = 0
 
-    def _keep_in_place(self, then: Kept) -> None:
+    def _write_checkpoints(self, then: Kept) -> None:
         try:
             self._directory.write_checkpoints()
         except StreamlogError as error:
@@ -151,14 +153,14 @@ class Retention:
         else:
             then(None)
 
-    def _on_kept(self, over: list[_Over], failure: StreamlogError | None) -> None:
-        self._keeping -= 1
+    def _on_checkpoint(self, expired: list[_ExpiredHead], failure: StreamlogError | None) -> None:
+        self._writes_in_progress -= 1
         if failure is not None:
             _logger.warning("no files are removed, as log starts can't be written: %s", failure)
         else:
-            for each in over:
+            for each in expired:
                 self._retire(each)
-        self._tell()
+        self._log_round()
 
     def _expire(self, name: str, number: int, *, now_ms: int, wall_ms: int) -> bool:
         """Whether files of the log can be removed."""
@@ -176,14 +178,14 @@ class Retention:
             return False
         return log.has_expired_files
 
-    def _retire(self, over: _Over) -> None:
-        log = over.log
+    def _retire(self, expired: _ExpiredHead) -> None:
+        log = expired.log
         try:
-            paths = log.retire(kept_start=over.log_start_offset)
+            paths = log.retire(durable_start=expired.log_start_offset)
         except StreamlogError as error:
             _logger.warning("%s: expired files can't be renamed: %s", log.name, error)
             return
         _logger.debug("%s: begins at offset %d", log.name, log.log_start_offset)
-        self._shortened += 1
-        self._files_out += len(paths)
-        self.take_over(paths, over.due_ms)
+        self._shortened_logs += 1
+        self._removed_files += len(paths)
+        self.take_over(paths, expired.due_ms)

@@ -110,7 +110,7 @@ def validate_records(batch: RecordBatch, rules: RecordRules) -> RecordScan:
     Raises:
         RecordsRefused: they are not; it names the bad records as far as possible.
     """
-    scan = _scanned(batch, rules)
+    scan = _scan(batch, rules)
     no_key = rules.needs_keys and scan.keyless > 0
     if no_key or scan.oldest_ms < rules.oldest_ms or scan.newest_ms > rules.newest_ms:
         # Only now decode the batch: the scan has no record numbers for these.
@@ -165,7 +165,7 @@ def scan_all(scan: RecordScan, records: bytes) -> None:
         pass
 
 
-def _scanned(batch: RecordBatch, rules: RecordRules) -> RecordScan:
+def _scan(batch: RecordBatch, rules: RecordRules) -> RecordScan:
     if batch.record_count > RECORDS_MAX:
         raise RecordsRefused(
             f"a batch holds {batch.record_count} records; at most {RECORDS_MAX} are accepted",
@@ -193,15 +193,15 @@ def _scanned(batch: RecordBatch, rules: RecordRules) -> RecordScan:
         # In a plain batch, the scan has reached the bad record. If decompression failed, no record
         # can be named.
         is_plain = batch.codec is Compression.NONE
-        raise _malformed(scan, batch, error, is_named=is_plain) from error
+        raise _malformed_error(scan, batch, error, is_named=is_plain) from error
     try:
         scan_all(scan, records)
     except CorruptData as error:
-        raise _malformed(scan, batch, error, is_named=True) from error
+        raise _malformed_error(scan, batch, error, is_named=True) from error
     return scan
 
 
-def _malformed(
+def _malformed_error(
     scan: RecordScan, batch: RecordBatch, error: CorruptData, *, is_named: bool
 ) -> RecordsRefused:
     is_named = is_named and scan.index < batch.record_count
@@ -224,8 +224,8 @@ def _refusal(records: list[LogRecord], rules: RecordRules) -> RecordsRefused:
         elif 0 <= record.timestamp_ms < rules.oldest_ms:
             code = INVALID_TIMESTAMP
             errors[number] = (
-                f"its timestamp {_shown(record.timestamp_ms)} is earlier than"
-                f" {_shown(rules.oldest_ms)}, the earliest that the topic accepts now"
+                f"its timestamp {_format_timestamp(record.timestamp_ms)} is earlier than"
+                f" {_format_timestamp(rules.oldest_ms)}, the earliest that the topic accepts now"
                 " (message.timestamp.before.max.ms)"
             )
         if len(errors) == RECORD_ERRORS_MAX:
@@ -239,12 +239,13 @@ def _refusal(records: list[LogRecord], rules: RecordRules) -> RecordsRefused:
 
 def _too_late(timestamp_ms: int, rules: RecordRules) -> str:
     return (
-        f"timestamp {_shown(timestamp_ms)} is later than {_shown(rules.newest_ms)}, the latest that"
+        f"timestamp {_format_timestamp(timestamp_ms)} is later than"
+        f" {_format_timestamp(rules.newest_ms)}, the latest that"
         " the topic accepts now (message.timestamp.after.max.ms)"
     )
 
 
-def _shown(timestamp_ms: int) -> str:
+def _format_timestamp(timestamp_ms: int) -> str:
     """Format a timestamp as a number, and as a date if there is one."""
     if timestamp_ms > TIMESTAMP_MS_MAX:
         return str(timestamp_ms)
@@ -282,11 +283,11 @@ def recompress(
         Compression.LZ4: config.compression_lz4_level,
         Compression.ZSTD: config.compression_zstd_level,
     }.get(codec)
-    anew = bytearray().join(_rewritten(batches, codec, level, config.max_decompressed_bytes))
+    rewritten = bytearray().join(_rewrite(batches, codec, level, config.max_decompressed_bytes))
     views = []
     position = 0
-    while position < len(anew):
-        views.append(RecordBatch(anew, position))
+    while position < len(rewritten):
+        views.append(RecordBatch(rewritten, position))
         position += views[-1].size_bytes
     for view in views:
         if view.size_bytes > config.max_message_bytes:
@@ -295,10 +296,10 @@ def recompress(
                 f" {config.compression_type}, is larger than max.message.bytes"
                 f" ({config.max_message_bytes}): send smaller batches, or raise it for the topic"
             )
-    return anew, views
+    return rewritten, views
 
 
-def _rewritten(
+def _rewrite(
     batches: Iterable[RecordBatch], codec: Compression, level: int | None, bytes_max: int
 ) -> Iterable[bytearray | memoryview]:
     for batch in batches:
@@ -308,7 +309,7 @@ def _rewritten(
         records = _records(batch, bytes_max)
         if codec is not Compression.NONE:
             records = compress(codec, records, level=level)
-        yield _with(batch, records, codec)
+        yield _with_records(batch, records, codec)
 
 
 def _records(batch: RecordBatch, bytes_max: int) -> bytes:
@@ -319,7 +320,7 @@ def _records(batch: RecordBatch, bytes_max: int) -> bytes:
         raise CorruptMessage(f"a batch was refused: {error}") from error
 
 
-def _with(batch: RecordBatch, records: bytes, codec: Compression) -> bytearray:
+def _with_records(batch: RecordBatch, records: bytes, codec: Compression) -> bytearray:
     """Return a copy of a batch with other bytes as its records."""
     rewritten = bytearray(batch.data[:HEADER_BYTES])
     rewritten += records
@@ -369,7 +370,7 @@ def prepare(
         data,
         max_message_bytes=config.max_message_bytes,
         transactional=origin is not AppendOrigin.CLIENT,
-        numbered=origin is not AppendOrigin.COORDINATOR,
+        has_sequence=origin is not AppendOrigin.COORDINATOR,
     )
     batches = validate_batches(data, batches, config, wall_ms)
     return Prepared(*recompress(data, batches, config))
@@ -391,12 +392,12 @@ def validate(
     *,
     max_message_bytes: int,
     transactional: bool = False,
-    numbered: bool = True,
+    has_sequence: bool = True,
 ) -> list[RecordBatch]:
     """Split `data` into batches, and check each as a client's.
 
     Transactional batches need `transactional`: the caller knows that a transaction is open here.
-    Without `numbered`, batches need no sequence numbers.
+    Without `has_sequence`, batches need no sequence numbers.
 
     Raises:
         CorruptMessage: bytes have changed in transit, or the last batch is cut off.
@@ -413,8 +414,8 @@ def validate(
                 f" ({max_message_bytes}): send smaller batches, or raise it for the topic"
             )
         _check_client(batch, transactional=transactional)
-        if batch.producer_id >= 0 and numbered:
-            _check_numbered(batch, alone=len(batches) == 1)
+        if batch.producer_id >= 0 and has_sequence:
+            _check_sequence(batch, alone=len(batches) == 1)
     return batches
 
 
@@ -556,7 +557,7 @@ def _no_transaction() -> LogError:
     )
 
 
-def _check_numbered(batch: RecordBatch, *, alone: bool) -> None:
+def _check_sequence(batch: RecordBatch, *, alone: bool) -> None:
     """Check the sequence number of an idempotent producer's batch, which must be the only one."""
     if batch.base_sequence < 0 or batch.producer_epoch < 0:
         raise LogError(

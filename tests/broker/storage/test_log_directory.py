@@ -192,13 +192,13 @@ def test_what_nobody_knows_is_set_aside_and_never_looked_at_again(
     directory = opened(files)
     topic_id = directory.create_topic("a", 1).topic_id
     directory.log("a", 0).append(batch(), now_ms=0)
-    directory.set_aside("a")
+    directory.keep_stray("a")
     (stray,) = folders(files)
     assert stray.endswith("-stray")
     content = read_file(files, f"/data/{stray}/{'0' * 20}.log")
     directory.host("a", topic_id, [0], {})
     assert directory.log("a", 0).log_end_offset == 0
-    directory.set_aside("a")
+    directory.keep_stray("a")
     caplog.clear()
     directory = killed(files)
     assert f"2 folders with {len(content)} bytes in /data belong to topics" in caplog.text

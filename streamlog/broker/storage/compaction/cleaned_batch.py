@@ -47,11 +47,11 @@ _NUMBER_BYTES = 5
 _PADDING = bytes(64)
 
 
-class Unpacked:
-    """The records of one batch, decoded in slices; `payload` is the result of `decompressed`.
+class UnpackedBatch:
+    """The records of one batch, decoded in slices; `payload` is the result of `decompress_payload`.
 
-    First iterate over `slices`; then `copied` or `moved`, by slice if needed, return the bytes of
-    the records that stay, and `sealed` makes a batch of them.
+    First iterate over `slices`; then `copy_kept` or `shift_kept`, by slice if needed, return the
+    bytes of the records that stay, and `seal` makes a batch of them.
     """
 
     def __init__(self, batch: RecordBatch, payload: bytes) -> None:
@@ -69,19 +69,19 @@ class Unpacked:
         """
         left = self.batch.record_count
         if not 0 <= left <= min(RECORDS_MAX, self._size_bytes):
-            raise CorruptData(f"the {self._place} claims {left} records")
+            raise CorruptData(f"the {self._label} claims {left} records")
         previous = self.batch.base_offset - 1
         while left:
-            records = self._decoded(left)
+            records = self._decode(left)
             left -= len(records)
             if records[0].offset <= previous:
-                raise CorruptData(f"records are out of order in the {self._place}")
+                raise CorruptData(f"records are out of order in the {self._label}")
             previous = records[-1].offset
             yield records
         if self._ends[-1] != self._size_bytes:
-            raise CorruptData(f"bytes follow the last record of the {self._place}")
+            raise CorruptData(f"bytes follow the last record of the {self._label}")
 
-    def copied(self, kept: Sequence[bool], numbers: range) -> list[memoryview]:
+    def copy_kept(self, kept: Sequence[bool], numbers: range) -> list[memoryview]:
         """Return the bytes of the kept records among these numbers, unchanged."""
         view, ends = memoryview(self._data), self._ends
         parts: list[memoryview] = []
@@ -97,7 +97,7 @@ class Unpacked:
             parts.append(view[begin : ends[numbers.stop]])
         return parts
 
-    def moved(self, kept: Sequence[bool], numbers: range, *, by_ms: int) -> bytes:
+    def shift_kept(self, kept: Sequence[bool], numbers: range, *, by_ms: int) -> bytes:
         """Return the bytes of the kept records, relative to a base timestamp `by_ms` later."""
         data, ends = self._data, self._ends
         out = bytearray()
@@ -112,7 +112,7 @@ class Unpacked:
                 out += moved
         return bytes(out)
 
-    def sealed(
+    def seal(
         self,
         parts: Iterable[bytes | memoryview],
         *,
@@ -128,7 +128,7 @@ class Unpacked:
         payload = b"".join(parts)
         if batch.codec is not Compression.NONE:
             payload = compress(batch.codec, payload)
-        return _sealed(
+        return _seal(
             batch,
             payload,
             attributes=attributes,
@@ -137,7 +137,7 @@ class Unpacked:
             record_count=record_count,
         )
 
-    def _decoded(self, left: int) -> list[LogRecord]:
+    def _decode(self, left: int) -> list[LogRecord]:
         data, ends = self._data, self._ends
         begin = position = ends[-1]
         count = 0
@@ -145,20 +145,20 @@ class Unpacked:
             size_bytes, body = read_varint(data, position)
             position = body + size_bytes
             if size_bytes < 0 or position > self._size_bytes:
-                raise CorruptData(f"a record claims {size_bytes} bytes in the {self._place}")
+                raise CorruptData(f"a record claims {size_bytes} bytes in the {self._label}")
             ends.append(position)
             count += 1
         plain = self.batch.attributes & ~_CODEC_BITS
-        part = _sealed(self.batch, data[begin:position], attributes=plain, record_count=count)
+        part = _seal(self.batch, data[begin:position], attributes=plain, record_count=count)
         records: list[LogRecord] = RecordBatch(part).records()
         return records
 
     @property
-    def _place(self) -> str:
+    def _label(self) -> str:
         return f"batch at offset {self.batch.base_offset}"
 
 
-def decompressed(batch: RecordBatch) -> bytes:
+def decompress_payload(batch: RecordBatch) -> bytes:
     """Return the bytes of a batch's records.
 
     Raises:
@@ -176,12 +176,12 @@ def with_horizon(batch: RecordBatch, horizon_ms: int) -> bytes:
     Raises:
         CorruptData: its content is malformed.
     """
-    unpacked = Unpacked(batch, decompressed(batch))
+    unpacked = UnpackedBatch(batch, decompress_payload(batch))
     records = [record for records in unpacked.slices() for record in records]
     by_ms = horizon_ms - batch.base_timestamp_ms
-    moved = unpacked.moved([True] * len(records), range(len(records)), by_ms=by_ms)
+    moved = unpacked.shift_kept([True] * len(records), range(len(records)), by_ms=by_ms)
     max_ms = max(record.timestamp_ms for record in records)
-    return unpacked.sealed([moved], horizon_ms=horizon_ms, max_ms=max_ms, record_count=len(records))
+    return unpacked.seal([moved], horizon_ms=horizon_ms, max_ms=max_ms, record_count=len(records))
 
 
 def delete_horizon_ms(batch: RecordBatch) -> int | None:
@@ -189,7 +189,7 @@ def delete_horizon_ms(batch: RecordBatch) -> int | None:
     return batch.base_timestamp_ms if batch.attributes & DELETE_HORIZON else None
 
 
-def emptied(batch: RecordBatch) -> bytes:
+def without_records(batch: RecordBatch) -> bytes:
     """Return the batch without records: it keeps offsets, and the producer's sequence or epoch.
 
     A data batch loses its transactional bit, because its marker may be removed, and a reader must
@@ -198,7 +198,7 @@ def emptied(batch: RecordBatch) -> bytes:
     attributes = batch.attributes & ~(_CODEC_BITS | DELETE_HORIZON)
     if not batch.is_control:
         attributes &= ~_TRANSACTIONAL
-    return _sealed(batch, b"", attributes=attributes, base_ms=_NO_TIME_MS)
+    return _seal(batch, b"", attributes=attributes, base_ms=_NO_TIME_MS)
 
 
 def filler(first_offset: int, last_offset: int, leader_epoch: int) -> bytes:
@@ -211,10 +211,10 @@ def filler(first_offset: int, last_offset: int, leader_epoch: int) -> bytes:
     if not 0 <= delta < 2**31:
         raise CorruptData(f"no batch spans the offsets {first_offset} to {last_offset}")
     times = (_NO_TIME_MS, _NO_TIME_MS)
-    return _packed(first_offset, leader_epoch, (0, delta, *times, *_NO_PRODUCER, 0), b"")
+    return _pack(first_offset, leader_epoch, (0, delta, *times, *_NO_PRODUCER, 0), b"")
 
 
-def _sealed(
+def _seal(
     batch: RecordBatch,
     payload: bytes,
     *,
@@ -233,10 +233,10 @@ def _sealed(
         batch.base_sequence,
         record_count,
     )
-    return _packed(batch.base_offset, batch.leader_epoch, fields, payload)
+    return _pack(batch.base_offset, batch.leader_epoch, fields, payload)
 
 
-def _packed(base_offset: int, leader_epoch: int, fields: tuple[int, ...], payload: bytes) -> bytes:
+def _pack(base_offset: int, leader_epoch: int, fields: tuple[int, ...], payload: bytes) -> bytes:
     out = bytearray(HEADER_BYTES) + payload
     prefix = (base_offset, len(out) - _LENGTH_FROM, leader_epoch, _MAGIC)
     _HEADER.pack_into(out, 0, *prefix, 0, *fields)

@@ -59,7 +59,7 @@ class Cleaner:
         *,
         clock: Clock,
         stable_offset: Callable[[str, int], int],
-        on_over: Callable[[list[str], int], None],
+        on_replaced: Callable[[list[str], int], None],
         thread: Offload | None = None,
         on_job_done: Callable[[], None] | None = None,
     ) -> None:
@@ -68,14 +68,14 @@ class Cleaner:
         self._directory = directory
         self._clock = clock
         self._stable_offset = stable_offset
-        self._on_over = on_over
+        self._on_replaced = on_replaced
         self._thread = thread
         self._on_job_done = on_job_done
         self._work: Steps[None] | None = None
         self._job: OffloadedJob[object] | None = None
         self._due_ms = clock.now_ms()
         self._idle_since_ms: int | None = None
-        self._rests_until_ms: WeakKeyDictionary[PartitionLog, float] = WeakKeyDictionary()
+        self._paused_until_ms: WeakKeyDictionary[PartitionLog, float] = WeakKeyDictionary()
 
     @property
     def next_due_ms(self) -> int | None:
@@ -107,7 +107,7 @@ class Cleaner:
                 done_bytes += step
             elif self._thread is not None:
                 self._job = step
-                self._thread.start(step, self._job_done)
+                self._thread.start(step, self._on_job_end)
         bytes_per_second = self._directory.config.log_cleaner_io_max_bytes_per_second
         throttle_ms = done_bytes * 1000 // bytes_per_second
         self._due_ms = now_ms + max(throttle_ms, now_ms - begun_ms, PAUSE_MS_MIN)
@@ -123,7 +123,7 @@ class Cleaner:
         except StreamlogError as error:
             _logger.warning("files of an unfinished compaction can't be removed: %s", error)
 
-    def _job_done(self) -> None:
+    def _on_job_end(self) -> None:
         self._job = None
         if self._on_job_done is not None:
             self._on_job_done()
@@ -132,7 +132,7 @@ class Cleaner:
         dirtiest: _Candidate | None = None
         for topic in list(self._directory.topics.values()):
             for number, log in list(topic.partitions.items()):
-                if not log.config.compacts or self._rests(log):
+                if not log.config.compacts or self._is_paused(log):
                     continue
                 found = yield from self._candidate(topic.name, number, log)
                 if found and (dirtiest is None or found.dirty.ratio > dirtiest.dirty.ratio):
@@ -142,13 +142,13 @@ class Cleaner:
         else:
             yield from self._clean(dirtiest)
 
-    def _rests(self, log: PartitionLog) -> bool:
-        until_ms = self._rests_until_ms.get(log)
+    def _is_paused(self, log: PartitionLog) -> bool:
+        until_ms = self._paused_until_ms.get(log)
         if until_ms is None:
             return False
         if self._clock.now_ms() < until_ms:
             return True
-        del self._rests_until_ms[log]
+        del self._paused_until_ms[log]
         return False
 
     def _candidate(self, topic: str, number: int, log: PartitionLog) -> Steps[_Candidate | None]:
@@ -167,7 +167,7 @@ class Cleaner:
                 wall_ms=self._clock.wall_ms(),
             )
         except StreamlogError as error:
-            self._rest(log, error)
+            self._pause(log, error)
             return None
         return _Candidate(log, dirty) if dirty.due(log.config) else None
 
@@ -183,15 +183,15 @@ class Cleaner:
         try:
             yield from cleaning.steps()
         except StreamlogError as error:
-            self._rest(log, error)
+            self._pause(log, error)
             return
         finally:
             self.unreadable_batches += len(cleaning.unreadable)
-            self._on_over(cleaning.over, log.config.file_delete_delay_ms)
+            self._on_replaced(cleaning.retired_paths, log.config.file_delete_delay_ms)
         result = cleaning.result
         if result is None or result.end_offset <= dirty.first_dirty_offset:
             # An open transaction, or an unfilled segment, stops it: give other logs a turn.
-            self._rests_until_ms[log] = (
+            self._paused_until_ms[log] = (
                 self._clock.now_ms() + self._directory.config.log_cleaner_backoff_ms
             )
             return
@@ -204,12 +204,12 @@ class Cleaner:
             self._clock.now_ms() - begun_ms,
         )
 
-    def _rest(self, log: PartitionLog, error: StreamlogError) -> None:
+    def _pause(self, log: PartitionLog, error: StreamlogError) -> None:
         backoff_ms = self._directory.config.log_cleaner_backoff_ms
         if isinstance(error, CorruptData):
             _logger.error("%s is not compacted until the broker restarts: %s", log.name, error)
-            self._rests_until_ms[log] = math.inf
+            self._paused_until_ms[log] = math.inf
             return
         if not isinstance(error, UnknownTopicOrPartition):  # It was deleted meanwhile.
             _logger.warning("compacting %s failed: %s", log.name, error)
-        self._rests_until_ms[log] = self._clock.now_ms() + backoff_ms
+        self._paused_until_ms[log] = self._clock.now_ms() + backoff_ms

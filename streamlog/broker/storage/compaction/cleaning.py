@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog import repeated
 from streamlog.broker.storage.compaction.cleaned_batch import (
-    Unpacked,
-    decompressed,
-    emptied,
+    UnpackedBatch,
+    decompress_payload,
     filler,
     with_horizon,
+    without_records,
 )
 from streamlog.broker.storage.compaction.survivors import (
     Dirtiness,
@@ -203,33 +203,33 @@ class SealedBatches:
         while not self._batches and self._position < self._size_bytes:
             # 1. Batches left in the chunk. 2. If there is none, a chunk of the usual size. 3. If it
             #    has no whole batch, a chunk of the size that the batch's header claims.
-            found = self._checked()
+            found = self._take_checked()
             if not found:
                 yield from self._read(READ_BYTES)
-                found = self._checked()
+                found = self._take_checked()
             if not found:
-                yield from self._read(self._claimed_bytes())
-                found = self._checked()
+                yield from self._read(self._next_size_bytes())
+                found = self._take_checked()
             if not found:
-                raise self._damaged("the file ends within a batch")
+                raise self._damage_error("the file ends within a batch")
             self._batches = [batch for batch in found if batch.next_offset > self._from_offset]
             yield 0
         if not self._batches and self._next_offset != self._end_offset:
-            raise self._damaged(f"it does not reach offset {self._end_offset - 1}")
+            raise self._damage_error(f"it does not reach offset {self._end_offset - 1}")
         return self._batches
 
-    def unpacked(self, batch: RecordBatch) -> Steps[Unpacked]:
+    def unpack(self, batch: RecordBatch) -> Steps[UnpackedBatch]:
         """Decompress one of the batches that were returned last.
 
         Raises:
             CorruptData: it can't be decompressed.
         """
         if batch.codec is Compression.NONE:
-            return Unpacked(batch, decompressed(batch))
+            return UnpackedBatch(batch, decompress_payload(batch))
         if batch.base_offset not in self._payloads:
             first = self._batches.index(batch)
             self._payloads = yield from offload(partial(_payloads, self._batches[first:]))
-        return Unpacked(batch, self._payloads.pop(batch.base_offset))
+        return UnpackedBatch(batch, self._payloads.pop(batch.base_offset))
 
     def _read(self, size_bytes: int) -> Steps[None]:
         wanted_bytes = min(size_bytes, self._size_bytes - self._position)
@@ -240,7 +240,7 @@ class SealedBatches:
             self._file = self._segment.open()
         return self._file.read(size_bytes, self._position)
 
-    def _checked(self) -> list[RecordBatch]:
+    def _take_checked(self) -> list[RecordBatch]:
         """Remove the whole batches from the chunk and return them, up to a limit."""
         found: list[RecordBatch] = []
         taken_bytes, next_offset = 0, self._next_offset
@@ -251,21 +251,21 @@ class SealedBatches:
                 taken_bytes += batch.size_bytes
                 next_offset = batch.next_offset
         except CorruptData as error:
-            raise self._damaged(str(error)) from error
+            raise self._damage_error(str(error)) from error
         self._chunk = self._chunk[taken_bytes:]
         self._position += taken_bytes
         self._next_offset = next_offset
         return found
 
-    def _claimed_bytes(self) -> int:
+    def _next_size_bytes(self) -> int:
         """Return the size of the batch at the beginning of the chunk."""
         size_bytes = int.from_bytes(self._chunk[_LENGTH_AT], "big") + PREFIX_BYTES
         left_bytes = self._size_bytes - self._position
         if not HEADER_BYTES <= size_bytes <= left_bytes:
-            raise self._damaged(f"the batch claims {size_bytes} bytes, {left_bytes} are left")
+            raise self._damage_error(f"the batch claims {size_bytes} bytes, {left_bytes} are left")
         return size_bytes
 
-    def _damaged(self, reason: str) -> CorruptData:
+    def _damage_error(self, reason: str) -> CorruptData:
         return CorruptData(
             f"{self._segment.path} is damaged after offset {self._next_offset - 1},"
             f" at position {self._position}: {reason}"
@@ -286,7 +286,7 @@ def _payloads(batches: Sequence[RecordBatch]) -> dict[int, bytes]:
         if size_bytes >= AHEAD_BYTES:
             break
         try:
-            payload = decompressed(batch)
+            payload = decompress_payload(batch)
         except CorruptData:
             if not found:
                 raise
@@ -303,7 +303,7 @@ INT64_MIN = -(2**63)
 _logger = repeated.logger(__name__)
 
 
-class Cleaned(NamedTuple):
+class CleaningResult(NamedTuple):
     """The result of a cleaning."""
 
     end_offset: int
@@ -322,11 +322,11 @@ class Cleaning:
     def __init__(
         self, log: PartitionLog, dirty: Dirtiness, *, memory_bytes: int, wall_ms: int
     ) -> None:
-        self.result: Cleaned | None = None
+        self.result: CleaningResult | None = None
         """Set when the steps have ended."""
         self.unreadable: dict[int, int] = {}
         """First and next offset of batches that can't be read. They stay unchanged."""
-        self.over: list[str] = []
+        self.retired_paths: list[str] = []
         """Paths of files replaced so far, to be removed later."""
         self._log = log
         self._first_offset = dirty.first_dirty_offset
@@ -360,7 +360,7 @@ class Cleaning:
             # The checkpoint comes after all swaps: written earlier, a crash would leave dirty
             # segments before it, which no cleaning would look at again.
             yield from offload(partial(self._log.cleaned.write, self._end_offset))
-        self.result = Cleaned(
+        self.result = CleaningResult(
             self._end_offset, self._before_bytes, self._after_bytes, len(self._map)
         )
         for _ in self._map.release():
@@ -375,7 +375,7 @@ class Cleaning:
             raise directory_error(error, self._log.name) from error
 
     @contextmanager
-    def _opened(self, segment: Segment, offset: int) -> Iterator[SealedBatches]:
+    def _open(self, segment: Segment, offset: int) -> Iterator[SealedBatches]:
         with closing(SealedBatches(segment, offset)) as source:
             try:
                 yield source
@@ -393,7 +393,7 @@ class Cleaning:
         for segment in sealed:
             if segment.next_offset <= self._first_offset:
                 continue
-            with self._opened(segment, self._first_offset) as source:
+            with self._open(segment, self._first_offset) as source:
                 if not (yield from self._take_all(source)):
                     return
 
@@ -412,7 +412,7 @@ class Cleaning:
             yield from self._find_transactions(batch.base_offset)
         if batch.base_offset >= self._end_offset:
             return False
-        aborted = self._outcomes is not None and self._outcomes.holds_aborted(batch)
+        aborted = self._outcomes is not None and self._outcomes.is_aborted_data(batch)
         if batch.is_control or batch.record_count == 0 or aborted:
             return True
         slices = yield from self._readable_slices(batch, source)
@@ -433,16 +433,16 @@ class Cleaning:
         """Decode a batch, all of it or nothing: keys of half a batch must not count."""
         found: list[list[LogRecord]] = []
         try:
-            unpacked = yield from source.unpacked(batch)
+            unpacked = yield from source.unpack(batch)
             for records in unpacked.slices():
                 found.append(records)
                 yield 0
         except CorruptData as error:
-            self._pass(batch, error)
+            self._note_unreadable(batch, error)
             return []
         return found
 
-    def _pass(self, batch: RecordBatch, error: CorruptData) -> None:
+    def _note_unreadable(self, batch: RecordBatch, error: CorruptData) -> None:
         """Note a batch that stays because its records can't be read, although its CRC is right."""
         self.unreadable[batch.base_offset] = batch.next_offset
         _logger.error(
@@ -492,12 +492,12 @@ class Cleaning:
             yield from self._rewrite(sealed[numbers.start : numbers.stop], survivors)
 
     def _rewrite(self, group: Sequence[Segment], survivors: Survivors) -> Steps[None]:
-        output = CleanedSegment(self._log.cleaned_segment(group[0].base_offset))
+        output = CleanedSegment(self._log.new_cleaned_segment(group[0].base_offset))
         unfinished = True
         try:
             yield from output.create()
             for segment in group:
-                with self._opened(segment, segment.base_offset) as source:
+                with self._open(segment, segment.base_offset) as source:
                     yield from self._rewrite_one(source, output, survivors)
             yield from output.finish(group[-1].next_offset)
             self._before_bytes += sum(segment.size_bytes for segment in group)
@@ -523,7 +523,7 @@ class Cleaning:
             self._log.end_swap(begun)
             raise
         self._log.end_swap(begun)
-        self.over += begun.over
+        self.retired_paths += begun.retired_paths
         yield from offload(begun.end)
 
     def _rewrite_one(
@@ -531,61 +531,61 @@ class Cleaning:
     ) -> Steps[None]:
         while batches := (yield from source.next()):
             for batch in batches:
-                data = yield from self._rewritten(batch, source, survivors)
+                data = yield from self._rewrite_batch(batch, source, survivors)
                 # The index of aborted transactions is rebuilt from what is written: a transaction
                 # whose data is gone no longer needs an entry, and one that is left does.
                 if data is not None and batch.is_transactional:
-                    output.segment.aborted.extend(survivors.written(RecordBatch(data)))
+                    output.segment.aborted.extend(survivors.note_written(RecordBatch(data)))
                 yield from output.add(batch, data)
                 yield batch.size_bytes
 
-    def _rewritten(
+    def _rewrite_batch(
         self, batch: RecordBatch, source: SealedBatches, survivors: Survivors
     ) -> Steps[bytes | memoryview | None]:
         """Return what is left of a batch: the batch itself if unchanged, None if nothing."""
-        if survivors.untouched(batch):
+        if survivors.is_untouched(batch):
             return batch.data
         if batch.is_control:
             return _marker(batch, survivors)
-        if survivors.gone(batch):
+        if survivors.is_removed(batch):
             return _producer_only(batch, survivors)
-        found = yield from self._what_stays(batch, source, survivors)
-        if found is not None and not any(found[1].kept):
+        found = yield from self._select_records(batch, source, survivors)
+        if found is not None and not any(found[1].select):
             return _producer_only(batch, survivors)
         survivors.note_data(batch)
-        if found is None or (found[1].horizon_ms is None and all(found[1].kept)):
+        if found is None or (found[1].horizon_ms is None and all(found[1].select)):
             return batch.data
-        return (yield from _sealed(*found))
+        return (yield from _seal(*found))
 
-    def _what_stays(
+    def _select_records(
         self, batch: RecordBatch, source: SealedBatches, survivors: Survivors
-    ) -> Steps[tuple[Unpacked, _Left] | None]:
+    ) -> Steps[tuple[UnpackedBatch, _KeptRecords] | None]:
         """Return the records of a batch and which of them stay; None if they can't be read."""
         if batch.base_offset in self.unreadable:
             return None
         try:
-            unpacked = yield from source.unpacked(batch)
-            left = yield from self._left(unpacked, survivors)
+            unpacked = yield from source.unpack(batch)
+            left = yield from self._select(unpacked, survivors)
         except CorruptData as error:
-            self._pass(batch, error)
+            self._note_unreadable(batch, error)
             return None
         return unpacked, left
 
-    def _left(self, unpacked: Unpacked, survivors: Survivors) -> Steps[_Left]:
-        left = _Left()
+    def _select(self, unpacked: UnpackedBatch, survivors: Survivors) -> Steps[_KeptRecords]:
+        left = _KeptRecords()
         for records in unpacked.slices():
-            kept = survivors.kept(unpacked.batch, records, self._map.newest(records))
+            kept = survivors.select(unpacked.batch, records, self._map.newest(records))
             horizon_ms = survivors.horizon_ms(unpacked.batch, records, kept)
             left.add(records, kept, horizon_ms)
             yield 0
         return left
 
 
-class _Left:
+class _KeptRecords:
     """Which records of a batch stay."""
 
     def __init__(self) -> None:
-        self.kept: list[bool] = []
+        self.select: list[bool] = []
         self.slices: list[range] = []
         self.horizon_ms: int | None = None
         self.max_ms = INT64_MIN
@@ -593,8 +593,8 @@ class _Left:
 
     def add(self, records: Sequence[LogRecord], kept: list[bool], horizon_ms: int | None) -> None:
         """Add the next slice of records."""
-        self.slices.append(range(len(self.kept), len(self.kept) + len(kept)))
-        self.kept += kept
+        self.slices.append(range(len(self.select), len(self.select) + len(kept)))
+        self.select += kept
         if horizon_ms is not None:
             self.horizon_ms = horizon_ms
         times_ms = [r.timestamp_ms for r, keep in zip(records, kept, strict=True) if keep]
@@ -602,18 +602,18 @@ class _Left:
         self.max_ms = max(self.max_ms, max(times_ms, default=self.max_ms))
 
 
-def _sealed(unpacked: Unpacked, left: _Left) -> Steps[bytes]:
+def _seal(unpacked: UnpackedBatch, left: _KeptRecords) -> Steps[bytes]:
     """Make a batch of the records that stay."""
     parts: list[bytes | memoryview] = []
     for numbers in left.slices:
         if left.horizon_ms is None:
-            parts += unpacked.copied(left.kept, numbers)
+            parts += unpacked.copy_kept(left.select, numbers)
         else:
             by_ms = left.horizon_ms - unpacked.batch.base_timestamp_ms
-            parts.append(unpacked.moved(left.kept, numbers, by_ms=by_ms))
+            parts.append(unpacked.shift_kept(left.select, numbers, by_ms=by_ms))
         yield 0
     seal = partial(
-        unpacked.sealed,
+        unpacked.seal,
         parts,
         horizon_ms=left.horizon_ms,
         max_ms=left.max_ms,
@@ -640,7 +640,7 @@ def facts(segment: Segment) -> SegmentFacts:
 def _producer_only(batch: RecordBatch, survivors: Survivors) -> bytes | memoryview | None:
     if not survivors.keeps_producer(batch):
         return None
-    return batch.data if batch.record_count == 0 else emptied(batch)
+    return batch.data if batch.record_count == 0 else without_records(batch)
 
 
 def _marker(batch: RecordBatch, survivors: Survivors) -> bytes | memoryview | None:
@@ -656,4 +656,4 @@ def _marker(batch: RecordBatch, survivors: Survivors) -> bytes | memoryview | No
         return with_horizon(batch, horizon_ms)
     if stays or (marker is None and survivors.keeps_producer(batch)):
         return batch.data
-    return emptied(batch) if survivors.keeps_producer(batch) else None
+    return without_records(batch) if survivors.keeps_producer(batch) else None

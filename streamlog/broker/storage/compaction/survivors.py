@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from streamlog.broker.config.broker import TopicConfig
 from streamlog.broker.storage.compaction.cleaned_batch import delete_horizon_ms
-from streamlog.broker.storage.log.producer_states import Decided, OpenTransactions
+from streamlog.broker.storage.log.producer_states import EndedTransaction, OpenTransactions
 from streamlog.records.batch import LogRecord, RecordBatch
 from streamlog.records.control_batches import AbortedBatches
 
@@ -158,7 +158,7 @@ class Outcomes:
         """The first offset of the earliest open transaction; None without one."""
         return self._open.first_open_offset
 
-    def holds_aborted(self, batch: RecordBatch) -> bool:
+    def is_aborted_data(self, batch: RecordBatch) -> bool:
         """Whether the batch contains data of an aborted transaction."""
         return self._aborted.hides(batch)
 
@@ -191,18 +191,18 @@ class Survivors:
         self._with_data: set[int] = set()
         self._written = OpenTransactions()
 
-    def untouched(self, batch: RecordBatch) -> bool:
+    def is_untouched(self, batch: RecordBatch) -> bool:
         """Whether the batch stays unchanged, whatever it contains."""
         base_offset: int = batch.base_offset
         return base_offset >= self._end_offset
 
-    def gone(self, batch: RecordBatch) -> bool:
+    def is_removed(self, batch: RecordBatch) -> bool:
         """Whether no record of the batch stays, whatever it contains."""
         if batch.record_count == 0:
             return True
-        return self._outcomes.holds_aborted(batch)
+        return self._outcomes.is_aborted_data(batch)
 
-    def kept(
+    def select(
         self, batch: RecordBatch, records: Iterable[LogRecord], newest: Iterable[int]
     ) -> list[bool]:
         """Return for each record whether it stays; `newest` has the map's offset for its key."""
@@ -255,7 +255,7 @@ class Survivors:
         # accept a retry of its last batch a second time (KIP-98).
         return self._last_offsets.get(batch.producer_id) == batch.last_offset
 
-    def written(self, batch: RecordBatch) -> Iterator[Decided]:
+    def note_written(self, batch: RecordBatch) -> Iterator[EndedTransaction]:
         """Add what was written of a batch; yield the transaction that it aborts, if any."""
         decided = self._written.take(batch, batch.base_offset)
         if decided is not None and decided.aborted:
@@ -324,16 +324,16 @@ class OffsetMap:
             state.update(key)
             digest = state.digest()
             slot = _first_slot(digest[:8], "little") % slots
-            page, place = slot >> _PAGE_BITS, slot & _PAGE_MASK
-            while offsets[page][place] and not hashes[page].startswith(digest, place * HASH_BYTES):
+            page, at = slot >> _PAGE_BITS, slot & _PAGE_MASK
+            while offsets[page][at] and not hashes[page].startswith(digest, at * HASH_BYTES):
                 slot = slot + 1 if slot + 1 < slots else 0
-                page, place = slot >> _PAGE_BITS, slot & _PAGE_MASK
-            if not offsets[page][place]:
+                page, at = slot >> _PAGE_BITS, slot & _PAGE_MASK
+            if not offsets[page][at]:
                 if self._keys >= self._keys_max:
                     return False
                 self._keys += 1
-                hashes[page][place * HASH_BYTES : (place + 1) * HASH_BYTES] = digest
-            offsets[page][place] = offset + 1
+                hashes[page][at * HASH_BYTES : (at + 1) * HASH_BYTES] = digest
+            offsets[page][at] = offset + 1
         return True
 
     def newest(self, records: Iterable[LogRecord]) -> list[int]:
@@ -348,9 +348,9 @@ class OffsetMap:
             state.update(key)
             digest = state.digest()
             slot = _first_slot(digest[:8], "little") % slots
-            page, place = slot >> _PAGE_BITS, slot & _PAGE_MASK
-            while offsets[page][place] and not hashes[page].startswith(digest, place * HASH_BYTES):
+            page, at = slot >> _PAGE_BITS, slot & _PAGE_MASK
+            while offsets[page][at] and not hashes[page].startswith(digest, at * HASH_BYTES):
                 slot = slot + 1 if slot + 1 < slots else 0
-                page, place = slot >> _PAGE_BITS, slot & _PAGE_MASK
-            found.append(offsets[page][place] - 1)
+                page, at = slot >> _PAGE_BITS, slot & _PAGE_MASK
+            found.append(offsets[page][at] - 1)
         return found

@@ -384,13 +384,13 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
     # 1. The temporary file is synced before the rename: otherwise a power cut could leave the
     #    new name with an empty file. 2. The directory is synced after it: otherwise a power cut
     #    could bring the old content back although the caller has acted on the new one.
-    with_reserve(files, lambda: _write_aside(files, path, data))
+    with_reserve(files, lambda: _write_temporary(files, path, data))
     files.rename(path + TEMPORARY, path)
     files.sync_directory(parent_of(path))
     files.reserve.renew(files)  # The old content's blocks are free now.
 
 
-def _write_aside(files: Files, path: str, data: bytes) -> None:
+def _write_temporary(files: Files, path: str, data: bytes) -> None:
     file = files.open(path + TEMPORARY, writable=True)
     try:
         file.truncate(0)

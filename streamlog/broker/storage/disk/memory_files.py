@@ -250,13 +250,13 @@ class MemoryFiles:
 
     def rename(self, source: str, target: str) -> None:
         moved = self._entry(source)
-        names, name = self._place(target)
+        names, name = self._locate(target)
         replaced = names.entries.get(name)
         if isinstance(replaced, _Names):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
         if replaced is not None:
             replaced.links -= 1
-        old_names, old_name = self._place(source)
+        old_names, old_name = self._locate(source)
         del old_names.entries[old_name]
         names.entries[name] = moved
 
@@ -266,7 +266,7 @@ class MemoryFiles:
             entry.links -= 1
         elif entry.entries:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-        names, name = self._place(path)
+        names, name = self._locate(path)
         del names.entries[name]
 
     def sync_directory(self, path: str) -> None:
@@ -290,12 +290,12 @@ class MemoryFiles:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         return entry
 
-    def _place(self, path: str) -> tuple[_Names, str]:
+    def _locate(self, path: str) -> tuple[_Names, str]:
         *parents, name = _parts(path)
         return self._directory("/".join(parents)), name
 
     def _content(self, path: str, *, make: bool) -> _Content:
-        names, name = self._place(path)
+        names, name = self._locate(path)
         if make and name not in names.entries:
             content = _Content()
             content.links = 1

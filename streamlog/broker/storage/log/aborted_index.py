@@ -22,7 +22,7 @@ from streamlog.broker.storage.disk.files import (
     replace_file,
     write_whole,
 )
-from streamlog.broker.storage.log.producer_states import Decided
+from streamlog.broker.storage.log.producer_states import EndedTransaction
 
 ABORTED_SUFFIX = ".txnindex"
 PENDING_MAX = 100
@@ -49,7 +49,7 @@ class AbortedIndex:
     def __len__(self) -> int:
         return len(self._data or b"") // ENTRY_BYTES
 
-    def __iter__(self) -> Iterator[Decided]:
+    def __iter__(self) -> Iterator[EndedTransaction]:
         return (self._entry(number) for number in range(len(self)))
 
     @property
@@ -65,7 +65,7 @@ class AbortedIndex:
         )
 
     @property
-    def flush_due(self) -> bool:
+    def needs_flush(self) -> bool:
         """Whether enough entries are in memory to be worth a write."""
         waiting_bytes = len(self._data or b"") - self._stored_bytes
         return waiting_bytes >= PENDING_MAX * ENTRY_BYTES and not self._in_memory
@@ -105,28 +105,28 @@ class AbortedIndex:
         """Forget the entries, and rebuild the file from the log before it is used again."""
         self._data, self._stored_bytes, self.is_distrusted = None, 0, True
 
-    def rebuild(self, entries: Iterable[Decided]) -> None:
+    def rebuild(self, entries: Iterable[EndedTransaction]) -> None:
         """Replace the entries; `flush` replaces the file."""
         self._data, self._stored_bytes, self.is_distrusted = bytearray(), 0, True
         self.extend(entries)
 
-    def add(self, entry: Decided) -> None:
+    def add(self, entry: EndedTransaction) -> None:
         """Add an entry, whose marker is after those of all others."""
         if self._data is None:
             self._data = bytearray()
         self._data += _ENTRY.pack(_VERSION, *entry[:4])
 
-    def extend(self, entries: Iterable[Decided]) -> None:
+    def extend(self, entries: Iterable[EndedTransaction]) -> None:
         """Add entries, which are in order of their markers."""
         for entry in entries:
             self.add(entry)
 
-    def overlapping(self, offset: int, end_offset: int) -> tuple[list[Decided], bool]:
+    def overlapping(self, offset: int, end_offset: int) -> tuple[list[EndedTransaction], bool]:
         """Return the entries with records from `offset` to before `end_offset`.
 
         The second value is whether the list is complete; if not, the next segment may have more.
         """
-        found: list[Decided] = []
+        found: list[EndedTransaction] = []
         for number in range(self._first_after(offset), len(self)):
             entry = self._entry(number)
             if entry.first_offset < end_offset:
@@ -210,20 +210,20 @@ class AbortedIndex:
                 high = middle
         return low
 
-    def _entry(self, number: int) -> Decided:
-        return _decided(self._data or b"", number * ENTRY_BYTES)
+    def _entry(self, number: int) -> EndedTransaction:
+        return _decode(self._data or b"", number * ENTRY_BYTES)
 
 
-def decode_entries(data: bytes) -> list[Decided] | None:
+def decode_entries(data: bytes) -> list[EndedTransaction] | None:
     """Decode the entries of an index file; None if they are unsound."""
     if len(data) % ENTRY_BYTES or not _is_sound(data, 0):
         return None
-    return [_decided(data, position) for position in range(0, len(data), ENTRY_BYTES)]
+    return [_decode(data, position) for position in range(0, len(data), ENTRY_BYTES)]
 
 
-def _decided(data: bytes | bytearray, position: int) -> Decided:
+def _decode(data: bytes | bytearray, position: int) -> EndedTransaction:
     _, producer_id, first, last, stable = _ENTRY.unpack_from(data, position)
-    return Decided(producer_id, first, last, stable, aborted=True)
+    return EndedTransaction(producer_id, first, last, stable, aborted=True)
 
 
 def _is_sound(data: bytes | bytearray, base_offset: int) -> bool:

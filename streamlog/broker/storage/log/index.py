@@ -70,7 +70,7 @@ class SparseIndex:
         return self._stored + len(self._pending) // self.entry_bytes
 
     @property
-    def flush_due(self) -> bool:
+    def needs_flush(self) -> bool:
         """Whether enough entries are in memory to be worth a write."""
         return len(self._pending) >= self._pending_max_bytes and not self._in_memory
 
@@ -122,10 +122,10 @@ class SparseIndex:
         self.last = None
 
     def add(self, entry: _Entry) -> bool:
-        """Add an entry, greater than all others; returns `flush_due`."""
+        """Add an entry, greater than all others; returns `needs_flush`."""
         self._pending += self._layout.pack(*entry)
         self.last = entry
-        return self.flush_due
+        return self.needs_flush
 
     def floor(self, first: int) -> _Entry | None:
         """Return the last entry whose first number is at most `first`.
@@ -141,7 +141,7 @@ class SparseIndex:
         pending = self._floor_in(self._pending, len(self._pending), first)
         if pending is not None or not self._stored:
             return pending
-        return self._read_floor(first) if self._in_memory else self._viewed_floor(first)
+        return self._read_floor(first) if self._in_memory else self._view_floor(first)
 
     def flush(self) -> None:
         """Write the entries that are in memory, and preallocate space for more.
@@ -225,9 +225,9 @@ class SparseIndex:
             room *= 2
         return max(end, min(room, self._bytes_max - self._bytes_max % self.entry_bytes))
 
-    def _viewed_floor(self, first: int) -> _Entry | None:
+    def _view_floor(self, first: int) -> _Entry | None:
         end = self._stored * self.entry_bytes
-        view = self._read(end) if end <= READ_BYTES_MAX else self._mapped(end)
+        view = self._read(end) if end <= READ_BYTES_MAX else self._map(end)
         return self._floor_in(view, end, first)
 
     def _floor_in(self, view: View | bytes | bytearray, end: int, first: int) -> _Entry | None:
@@ -238,7 +238,7 @@ class SparseIndex:
         first, second = unpack(view, (at - 1) * size)
         return (first, second)
 
-    def _mapped(self, end: int) -> View | bytes:
+    def _map(self, end: int) -> View | bytes:
         mapping = self._mapping
         if mapping is None or not mapping.reaches(end):
             self.unmap()
@@ -323,18 +323,18 @@ class Indexes:
         self.offsets.clear()
         self.times.clear()
 
-    def add(self, place: _Entry, newest: _Entry) -> bool:
+    def add(self, entry: _Entry, newest: _Entry) -> bool:
         """Add the position of a batch, and the greatest timestamp so far unless it has an entry.
 
         Returns whether enough entries are in memory to be worth a `flush`.
         """
-        flush_due = self.offsets.add(place)
+        needs_flush = self.offsets.add(entry)
         known = self.times.last
         # A first batch of timestamp 0 gets no entry, which would read as preallocated space; a
         # search without an entry begins there anyway.
         if newest[0] > (-1 if known is None else known[0]) and newest != _NONE:
-            flush_due = self.times.add(newest) or flush_due
-        return flush_due
+            needs_flush = self.times.add(newest) or needs_flush
+        return needs_flush
 
     def flush(self) -> None:
         """Write the entries that are in memory, and preallocate space for more."""

@@ -53,19 +53,19 @@ class LeaderEpochHistory:
         *,
         clean: bool,
         batches: Callable[[], Iterable[tuple[int, int]]],
-        newest_known: int = -1,
+        known_epoch: int = -1,
     ) -> None:
         """Read the file of a log of this extent, and begin a new epoch unless `clean`.
 
         `batches` returns epoch and base offset of all batches in order. It is called if the file is
-        unusable, or missing although a batch has the epoch `newest_known`, which is not 0.
+        unusable, or missing although a batch has the epoch `known_epoch`, which is not 0.
 
         Raises:
             OSError: the file, or the log, can't be read.
         """
-        lost = self._read(extent, newest_known)
+        lost = self._read(extent, known_epoch)
         if lost:
-            self._write(_beginnings(batches()))
+            self._write(_epoch_starts(batches()))
             _logger.warning(
                 "%s was missing or damaged: it was rebuilt from the log's batches", self._path
             )
@@ -81,26 +81,26 @@ class LeaderEpochHistory:
         extent: tuple[int, int],
         *,
         batches: Callable[[], Iterable[tuple[int, int]]],
-        newest_known: int = -1,
+        known_epoch: int = -1,
     ) -> None:
         """Read the file without changing anything, as a broker may be writing.
 
         Raises:
             OSError: the file, or the log, can't be read.
         """
-        if self._read(extent, newest_known):
-            self._entries = _beginnings(batches())
+        if self._read(extent, known_epoch):
+            self._entries = _epoch_starts(batches())
         self.current = self._newest()
         self._entries = [entry for entry in self._entries if entry[1] < extent[1]]
 
-    def _read(self, extent: tuple[int, int], newest_known: int) -> bool:
+    def _read(self, extent: tuple[int, int], known_epoch: int) -> bool:
         """Read the file; return whether it is unusable, or missing although epochs are known."""
         self._start_offset = extent[0]
         self._entries, self.current, self._is_behind = [], 0, False
         try:
-            self._entries = _parsed(read_file(self._files, self._path))
+            self._entries = _parse(read_file(self._files, self._path))
         except FileNotFoundError:
-            return newest_known > 0
+            return known_epoch > 0
         except ValueError:
             return True
         return False
@@ -161,9 +161,9 @@ class LeaderEpochHistory:
             OSError: the disk refused.
         """
         self._start_offset = start_offset
-        over = [number for number, entry in enumerate(self._entries) if entry[1] < start_offset]
-        if len(over) > 1:
-            self._write(self._entries[over[-1] :])
+        ended = [number for number, entry in enumerate(self._entries) if entry[1] < start_offset]
+        if len(ended) > 1:
+            self._write(self._entries[ended[-1] :])
 
     def start_after(self, epoch: int) -> int | None:
         """Return where the first epoch after `epoch` begins; None without one."""
@@ -217,7 +217,7 @@ class LeaderEpochHistory:
         self._entries, self._is_behind = entries, False
 
 
-def _beginnings(batches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _epoch_starts(batches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return where each epoch begins; epoch 0 is implied.
 
     No checksum covers the epoch of a batch, and epochs never decrease. Where they seem to, the
@@ -241,7 +241,7 @@ def _beginnings(batches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return entries
 
 
-def _parsed(data: bytes) -> list[tuple[int, int]]:
+def _parse(data: bytes) -> list[tuple[int, int]]:
     version, count, *lines = data.decode().splitlines()
     if int(version) != _FORMAT or int(count) != len(lines):
         raise ValueError("a leader epoch checkpoint of another format, or cut off")

@@ -32,7 +32,7 @@ from streamlog.broker.storage.log import batch_run, recovery, swap
 from streamlog.broker.storage.log.batch_run import BatchRun
 from streamlog.broker.storage.log.leader_epochs import LeaderEpochHistory
 from streamlog.broker.storage.log.producer_snapshots import LogProducers
-from streamlog.broker.storage.log.producer_states import Decided, ProducerStates
+from streamlog.broker.storage.log.producer_states import EndedTransaction, ProducerStates
 from streamlog.broker.storage.log.recovery import LostOffsets
 from streamlog.broker.storage.log.segment import Damage, Segment, SegmentEnd
 from streamlog.broker.storage.log.segments import RollBudget, Rolling, Segments
@@ -215,7 +215,7 @@ class PartitionLog:
         self._read_only = read_only
         self._segments = Segments(files, directory, name=name, config=config, read_only=read_only)
         self._disk = LogDisk(
-            files, directory, name=name, read_only=read_only, tell=self._segments.tell
+            files, directory, name=name, read_only=read_only, log_damage=self._segments.tell
         )
         self._start_offset = START_OFFSET
         self._producers = LogProducers(files, directory, self._segments)
@@ -297,7 +297,7 @@ class PartitionLog:
                 log.recovery = log._segments.recover(recovery_point)
                 # A directory entry that is visible may not be durable: the process died after it
                 # created the segment and before it synced the directory.
-                log._segments.names_are_due = not read_only
+                log._segments.has_unsynced_names = not read_only
             # Closed in order, but shorter than what was synced: something cut the file.
             elif last.next_offset < recovery_point:
                 last.note_tail_damage("", None)
@@ -309,7 +309,7 @@ class PartitionLog:
                     (log_start_offset, log.log_end_offset),
                     clean=clean,
                     batches=log._segments.epochs,
-                    newest_known=log._segments.newest_epoch,
+                    known_epoch=log._segments.newest_epoch,
                 )
                 log._take_over()
         return log
@@ -329,7 +329,7 @@ class PartitionLog:
             self.epochs.look(
                 (self.log_start_offset, self.log_end_offset),
                 batches=self._segments.epochs,
-                newest_known=self._segments.newest_epoch,
+                known_epoch=self._segments.newest_epoch,
             )
         return self.epochs
 
@@ -344,9 +344,9 @@ class PartitionLog:
         # The lowest of three: what the last sync covered, the first sealed segment that awaits a
         # sync, and the first segment whose indexes did not fit on a full disk. Recovery scans from
         # here, and a scan is what rebuilds an index.
-        held = [s.base_offset for s in self._segments.unsynced[:1]]
-        owing = self._segments.first_unwritten_index
-        return min([self.synced.offset, *held, *([] if owing is None else [owing])])
+        unsynced = [s.base_offset for s in self._segments.unsynced[:1]]
+        unwritten = self._segments.first_unwritten_index
+        return min([self.synced.offset, *unsynced, *([] if unwritten is None else [unwritten])])
 
     @property
     def active_base_offset(self) -> int:
@@ -436,8 +436,8 @@ class PartitionLog:
                 # Prepared before the request's transaction was verified: check again.
                 validator.check_transactional(prepared.batches)
             placed, batches = prepared
-            numbered = origin is not AppendOrigin.COORDINATOR
-            appended = self.producers.check(batches[0], numbered=numbered)
+            has_sequence = origin is not AppendOrigin.COORDINATOR
+            appended = self.producers.check(batches[0], has_sequence=has_sequence)
             if appended is not None:
                 # The first batch speaks for all: a request of an idempotent producer has one batch
                 # per partition, so `appended` covers the whole piece.
@@ -510,7 +510,7 @@ class PartitionLog:
             return None
         return self._append_control(encode_time_mark(ms, newest_ms, told), now_ms)
 
-    def aborted(self, offset: int, end_offset: int) -> list[Decided]:
+    def aborted(self, offset: int, end_offset: int) -> list[EndedTransaction]:
         """Return the aborted transactions with records from `offset` to before `end_offset`.
 
         Raises:
@@ -652,7 +652,7 @@ class PartitionLog:
             # The active segment expires too. Seal it first: the log keeps one (empty) segment, so
             # its end offset survives although no record does.
             if count == len(self._segments):
-                self._roll(is_doomed=True)
+                self._roll(before_deletion=True)
                 self._rolling.begin(now_ms)
             self.advance_start(self._segments.base_offset(count))
 
@@ -661,10 +661,10 @@ class PartitionLog:
         """Whether `retire` has files to rename."""
         return self._segments.has_first_before(self._start_offset)
 
-    def retire(self, *, kept_start: int | None = None) -> list[str]:
+    def retire(self, *, durable_start: int | None = None) -> list[str]:
         """Rename the files of segments below the log start, which takes them out of the log.
 
-        `kept_start` is the durable log start, if the log start may have moved since it was written.
+        `durable_start` is the durable log start, if the log start may have moved since then.
 
         Returns the paths to remove after `file.delete.delay.ms`.
 
@@ -677,7 +677,7 @@ class PartitionLog:
             # 2. Meanwhile DeleteRecords moves the start to 200.
             # 3. The checkpoint with 100 is durable. Only what lies below 100 may go: after a crash
             #    the log starts at 100 again, and files missing from there on would be damage.
-            start = self._start_offset if kept_start is None else kept_start
+            start = self._start_offset if durable_start is None else durable_start
             while self._segments.has_first_before(start):
                 renamed += self._segments.retire_first()
             self.epochs.trim(start)
@@ -716,7 +716,7 @@ class PartitionLog:
         with self._disk.errors():
             for segment in segments:
                 files += segment.files_to_sync()
-        names = self._segments.sync_names if self._segments.names_are_due else None
+        names = self._segments.sync_names if self._segments.has_unsynced_names else None
         sealed, generation = tuple(self._segments.unsynced), self.truncation.generation
         return PendingSync(end, sealed, tuple(files), names, generation)
 
@@ -724,7 +724,7 @@ class PartitionLog:
         """Note that a sync has succeeded: everything up to its end is on disk."""
         unsynced = self._segments.unsynced
         self._segments.unsynced = [each for each in unsynced if each not in pending.sealed]
-        self._segments.note_named(pending.names is not None, pending.end.base_offset)
+        self._segments.note_synced_names(pending.names is not None, pending.end.base_offset)
         # 1. A sync of offsets up to 100 begins. 2. The log is truncated to 50, and other records
         #    are appended up to 100. 3. The sync ends: it covered the old records 50-99, not the new
         #    ones. The generation tells the two apart.
@@ -768,9 +768,9 @@ class PartitionLog:
         """Whether `segment` is still part of the log."""
         return segment in self._segments
 
-    def cleaned_segment(self, base_offset: int) -> Segment:
+    def new_cleaned_segment(self, base_offset: int) -> Segment:
         """Return a new segment to create and fill; it is not part of the log yet."""
-        return self._segments.unfinished(base_offset)
+        return self._segments.new_segment(base_offset)
 
     def begin_swap(self, replaced: Sequence[Segment], cleaned: Segment) -> swap.Swap:
         """Replace consecutive segments with `cleaned`, which is on disk.
@@ -783,11 +783,11 @@ class PartitionLog:
             LogDirectoryError: the disk refused; nothing more is accepted until the next opening.
         """
         self.check_open()
-        place = self._segments.place_of(replaced)
+        part = self._segments.find_slice(replaced)
         try:
-            return self._segments.swap(place, cleaned)
+            return self._segments.swap(part, cleaned)
         except OSError as error:
-            raise self._disk.failed(error) from error
+            raise self._disk.fail(error) from error
 
     def end_swap(self, begun: swap.Swap) -> None:
         """Give the cleaned segment's files their final names, after `Swap.take_out`.
@@ -800,7 +800,7 @@ class PartitionLog:
         try:
             begun.settle()
         except OSError as error:
-            raise self._disk.failed(error) from error
+            raise self._disk.fail(error) from error
 
     def close(self) -> None:
         """Sync everything, so that the next opening need not scan, and close.
@@ -890,7 +890,7 @@ class PartitionLog:
             self._dirty = True
             segment.append(data, batches)
         except OSError as error:
-            raise self._disk.noted(error) from error
+            raise self._disk.note_error(error) from error
 
     def roll_late(self, now_ms: int) -> None:
         """Begin the segment that a roll budget has postponed, unless an append has done so.
@@ -908,15 +908,15 @@ class PartitionLog:
                 self._roll()
             self._rolling.begin(now_ms)
 
-    def _roll(self, *, is_doomed: bool = False) -> None:
+    def _roll(self, *, before_deletion: bool = False) -> None:
         """Begin a new segment; if a step fails, the next append repeats it.
 
-        With `is_doomed`, the sealed segment is about to be deleted, so its indexes and snapshot are
-        optional: a full disk, which the deletion will relieve, must not prevent it.
+        With `before_deletion`, the sealed segment is about to be deleted, so its indexes and
+        snapshot are optional: a full disk, which the deletion will relieve, must not prevent it.
         """
         sealed = self._segments.active
         for write in (sealed.trim_indexes, self._producers.keep):
-            if is_doomed:
+            if before_deletion:
                 sealed.write_if_space(write)
             else:
                 write()
@@ -935,13 +935,13 @@ class PartitionLog:
         try:
             for segment in segments:
                 segment.sync()
-            if self._segments.names_are_due:
+            if self._segments.has_unsynced_names:
                 self._segments.sync_names()
-                self._segments.names_are_due = False
+                self._segments.has_unsynced_names = False
         except OSError as error:
             # The kernel may have dropped the pages it could not write: a second sync would
             # succeed without writing them.
-            raise self._disk.failed(error) from error
+            raise self._disk.fail(error) from error
 
     def _settle(self) -> None:
         with self._disk.errors():

@@ -28,7 +28,7 @@ from streamlog.records.batch import RecordBatch
 from streamlog.records.control_batches import ABORT, MARKERS, AbortedRange, Marker, marker_of
 
 
-class Decided(NamedTuple):
+class EndedTransaction(NamedTuple):
     """A transaction that has ended, with its offsets in one partition."""
 
     producer_id: int
@@ -50,7 +50,7 @@ class OpenTransactions:
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # by producer id, in order of the first offset
-        self._unsettled: deque[Decided] = deque()
+        self._unsettled: deque[EndedTransaction] = deque()
 
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._open
@@ -78,7 +78,7 @@ class OpenTransactions:
         """Return the first offset of the producer's open transaction; None without one."""
         return self._open.get(producer_id)
 
-    def take(self, batch: RecordBatch, base_offset: int) -> Decided | None:
+    def take(self, batch: RecordBatch, base_offset: int) -> EndedTransaction | None:
         """Add the next batch of the log, at `base_offset`; return the transaction that it ends.
 
         Raises:
@@ -97,15 +97,15 @@ class OpenTransactions:
         """Note that a batch at `offset` belongs to the producer's transaction."""
         self._open.setdefault(producer_id, offset)  # Only the first batch sets the offset.
 
-    def end(self, producer_id: int, offset: int, *, aborted: bool) -> Decided | None:
+    def end(self, producer_id: int, offset: int, *, aborted: bool) -> EndedTransaction | None:
         """Note a marker at `offset`; return the transaction that it ends, if any."""
         first = self._open.pop(producer_id, None)
         if first is None:
             return None
         stable = next(iter(self._open.values()), offset + 1)
-        return Decided(producer_id, first, offset, stable, aborted)
+        return EndedTransaction(producer_id, first, offset, stable, aborted)
 
-    def hold(self, decided: Decided) -> None:
+    def hold(self, decided: EndedTransaction) -> None:
         """Keep the transaction unstable until `settle` passes its marker."""
         self._unsettled.append(decided)
 
@@ -203,10 +203,10 @@ class ProducerStates:
         known = self._producers.get(producer_id)
         return known is not None and known.epoch == epoch and producer_id in self.transactions
 
-    def check(self, batch: RecordBatch, *, numbered: bool = True) -> ProducerBatch | None:
+    def check(self, batch: RecordBatch, *, has_sequence: bool = True) -> ProducerBatch | None:
         """Decide whether a batch may be appended.
 
-        Returns None if it may, or the batch that it repeats. A batch that is not `numbered`, as
+        Returns None if it may, or the batch that it repeats. A batch that is not `has_sequence`, as
         the broker's own are, only needs the current producer epoch.
 
         Raises:
@@ -219,7 +219,7 @@ class ProducerStates:
         known = self._producers.get(batch.producer_id)
         if known is None:  # Unknown or expired: accepted with any number, as in Kafka.
             return None
-        if not numbered:
+        if not has_sequence:
             if batch.producer_epoch < known.epoch:
                 raise _fenced(batch.producer_id, batch.producer_epoch, known.epoch)
             return None
@@ -259,7 +259,7 @@ class ProducerStates:
                 code=TRANSACTION_COORDINATOR_FENCED,
             )
 
-    def replay(self, batch: RecordBatch, base_offset: int) -> Decided | None:
+    def replay(self, batch: RecordBatch, base_offset: int) -> EndedTransaction | None:
         """Add a batch of the log at `base_offset`; return the transaction that it ends.
 
         Raises:
@@ -358,7 +358,7 @@ class ProducerStates:
             states.transactions.begin(producer_id, first_offset)
         return states
 
-    def _replay_marker(self, batch: RecordBatch, base_offset: int) -> Decided | None:
+    def _replay_marker(self, batch: RecordBatch, base_offset: int) -> EndedTransaction | None:
         marker = marker_of(batch)
         known = self._producers.get(batch.producer_id)
         batches: tuple[ProducerBatch, ...] = ()

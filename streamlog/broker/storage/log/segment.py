@@ -32,7 +32,7 @@ from streamlog.broker.storage.disk.files import (
 )
 from streamlog.broker.storage.log.aborted_index import ABORTED_SUFFIX, AbortedIndex
 from streamlog.broker.storage.log.index import Indexes
-from streamlog.broker.storage.log.producer_states import Decided
+from streamlog.broker.storage.log.producer_states import EndedTransaction
 from streamlog.broker.storage.log.scan import (
     OFFSETS_MAX,
     Header,
@@ -214,7 +214,7 @@ class Segment:
         self.aborted = AbortedIndex(files, stem + ABORTED_SUFFIX + suffix, in_memory=read_only)
         self._max_timestamp_offset = base_offset
         self._since_entry_bytes = 0
-        self._flush_due = False
+        self._needs_flush = False
         self._files, self._partition, self._on_damage = files, partition, on_damage
         self._interval_bytes = index_interval_bytes
         self._appended = AppendedFile(files)
@@ -245,7 +245,7 @@ class Segment:
         """Write the index entries that are in memory, and cut off preallocated space."""
         self._indexes.trim()
         self.aborted.flush()
-        self._flush_due = False
+        self._needs_flush = False
 
     @property
     def has_stale_indexes(self) -> bool:
@@ -264,7 +264,7 @@ class Segment:
         with unless_full():
             write()
             self.has_unwritten_indexes = False
-        self._flush_due = self._flush_due or self.has_unwritten_indexes
+        self._needs_flush = self._needs_flush or self.has_unwritten_indexes
 
     def sync(self) -> None:
         """Sync what was appended; sync the indexes too if the segment is sealed."""
@@ -478,10 +478,10 @@ class Segment:
         # Index entries hold offsets relative to the base, in four bytes.
         return self.next_offset + count_offsets(batches) - self.base_offset > OFFSETS_MAX
 
-    def note_aborted(self, decided: Decided) -> None:
+    def note_aborted(self, decided: EndedTransaction) -> None:
         """Note that the last batch appended is the marker of an aborted transaction."""
         self.aborted.add(decided)
-        self._flush_due = self._flush_due or self.aborted.flush_due
+        self._needs_flush = self._needs_flush or self.aborted.needs_flush
 
     def room_bytes(self, config: TopicConfig) -> int:
         """Bytes that can be appended before the segment is full, whatever the batches are."""
@@ -496,7 +496,7 @@ class Segment:
             OSError: the write failed; the file ends with the last whole batch, as before.
         """
         file = self._appended.to_append(self.path, self.size_bytes)
-        if self._flush_due:
+        if self._needs_flush:
             # Before the data: if the disk has no space for the indexes, the log has not changed.
             self._flush_indexes()
         try:
@@ -610,7 +610,7 @@ class Segment:
     def _flush_indexes(self) -> None:
         self._indexes.flush()
         self.aborted.flush()
-        self._flush_due = False
+        self._needs_flush = False
 
     def _forget(self) -> None:
         self._indexes.clear()
@@ -632,7 +632,7 @@ class Segment:
         for at, batch in scan:
             self._note_batch(batch, at, batch.base_offset)
             self.has_markers = self.has_markers or batch.is_control
-            if self._flush_due and not self.has_unwritten_indexes:
+            if self._needs_flush and not self.has_unwritten_indexes:
                 self.write_if_space(self._flush_indexes)
         self.trailing_bytes = end - self.size_bytes
         return scan.reason
@@ -659,10 +659,10 @@ class Segment:
         if position == 0 or (newest is not None and newest[1] >= position):
             return  # a walk from 0 finds it, or it has an entry already
         self._since_entry_bytes = 0
-        place = (base_offset - self.base_offset, position)
+        entry = (base_offset - self.base_offset, position)
         newest_at = self._max_timestamp_offset - self.base_offset
-        flush_due = self._indexes.add(place, (self.max_timestamp_ms, newest_at))
-        self._flush_due = flush_due or self._flush_due
+        needs_flush = self._indexes.add(entry, (self.max_timestamp_ms, newest_at))
+        self._needs_flush = needs_flush or self._needs_flush
 
     def _times_agree(self, file: File) -> bool:
         """Whether the time index covers the range of the offset index, and ends correctly."""

@@ -26,7 +26,7 @@ from streamlog import repeated
 from streamlog.broker.config.broker import TopicConfig
 from streamlog.broker.storage.disk.files import Files
 from streamlog.broker.storage.log import recovery
-from streamlog.broker.storage.log.producer_states import Decided, OpenTransactions
+from streamlog.broker.storage.log.producer_states import EndedTransaction, OpenTransactions
 from streamlog.broker.storage.log.segment import Damage, Segment
 from streamlog.broker.storage.log.swap import CLEANED_SUFFIX, Link, Swap, begin_swap, chain_of
 from streamlog.errors import CorruptData, UnknownTopicOrPartition
@@ -44,7 +44,7 @@ class RollBudget(Generic[Log]):
     def __init__(self) -> None:
         self._now_ms = -1
         self._left = 0
-        self._postponed: deque[Log] = deque()
+        self._queue: deque[Log] = deque()
         self._waiting: set[int] = set()
 
     def take(self, log: Log, now_ms: int) -> bool:
@@ -57,17 +57,17 @@ class RollBudget(Generic[Log]):
             return True
         if id(log) not in self._waiting:
             self._waiting.add(id(log))
-            self._postponed.append(log)
+            self._queue.append(log)
         return False
 
     @property
     def is_due(self) -> bool:
         """Whether postponed logs wait to be rolled."""
-        return bool(self._postponed)
+        return bool(self._queue)
 
     def due(self) -> list[Log]:
         """Take the next portion of postponed logs."""
-        logs = [self._postponed.popleft() for _ in range(min(ROLLS_AT_ONCE, len(self._postponed)))]
+        logs = [self._queue.popleft() for _ in range(min(ROLLS_AT_ONCE, len(self._queue)))]
         self._waiting.difference_update(map(id, logs))
         return logs
 
@@ -78,11 +78,11 @@ class Rolling(Generic[Log]):
     def __init__(self, log: Log, budget: RollBudget[Log] | None) -> None:
         self._log = log
         self._budget = budget
-        self._opened_ms: int | None = None
+        self._begin_ms: int | None = None
 
     def begin(self, now_ms: int) -> None:
         """Note that a segment gets its first batch, or replaces one that was sealed when idle."""
-        self._opened_ms = now_ms
+        self._begin_ms = now_ms
 
     def due(
         self,
@@ -111,15 +111,15 @@ class Rolling(Generic[Log]):
         if segment.first_timestamp_ms >= 0:
             # Record time decides, as in Kafka: a replay of old records rolls as it did live.
             return newest_ms - segment.first_timestamp_ms > config.roll_ms
-        if self._opened_ms is None:  # Opened with batches: count from the first append.
-            self._opened_ms = now_ms
-        return now_ms - self._opened_ms > config.roll_ms
+        if self._begin_ms is None:  # Opened with batches: count from the first append.
+            self._begin_ms = now_ms
+        return now_ms - self._begin_ms > config.roll_ms
 
 
 DAMAGE_LOGGED_MAX = 1000
 """Damaged ranges logged per log; `log verify` lists all."""
 
-Replay = Callable[[RecordBatch, int], Decided | None]
+Replay = Callable[[RecordBatch, int], EndedTransaction | None]
 """Takes a batch and its base offset; returns the transaction that the batch has ended."""
 
 _logger = repeated.logger(__name__)
@@ -141,7 +141,7 @@ class Segments:
         """The settings of segments created from now on."""
         self.unsynced: list[Segment] = []
         """The sealed segments that may not be on disk, in order."""
-        self.names_are_due = False
+        self.has_unsynced_names = False
         """Whether a segment exists whose directory entry may not be on disk."""
         self._files = files
         self._directory = directory
@@ -149,8 +149,8 @@ class Segments:
         self._read_only = read_only
         self._chain: list[Segment] = []
         self._bases: list[int] = []
-        self._owing: list[Segment] = []
-        self._told: set[str] = set()
+        self._with_unwritten_indexes: list[Segment] = []
+        self._logged_damage: set[str] = set()
         self._on_damage: Callable[[], None] | None = None
 
     def __len__(self) -> int:
@@ -158,14 +158,14 @@ class Segments:
 
     def __iter__(self) -> Iterator[Segment]:
         """Iterate over all segments; each is loaded when it is reached."""
-        return (self._loaded(number) for number in range(len(self._chain)))
+        return (self._load_segment(number) for number in range(len(self._chain)))
 
     # Opening.
 
     def find(self, start_offset: int) -> None:
         """Find the segments in the directory, and remove those below `start_offset`."""
         names = self._files.list(self._directory)
-        found = [self._linked(link) for link in chain_of(names)]
+        found = [self._open_link(link) for link in chain_of(names)]
         if not self._read_only:
             # Retention made the log start durable and crashed before it renamed these files.
             while len(found) > 1 and found[1].base_offset <= start_offset:
@@ -204,7 +204,7 @@ class Segments:
         kept = max(bisect_left(self._bases, offset), 1)
         # A batch may begin before `offset`, also in the segment before: the position is looked up
         # by offset, and the whole batch goes.
-        last = self._loaded(kept - 1)
+        last = self._load_segment(kept - 1)
         while len(self._chain) > kept:
             self._chain[-1].remove()
             self._take(self._chain[:-1])
@@ -223,40 +223,42 @@ class Segments:
         last.sync()
         self.unsynced = []
         self.sync_names()
-        self.names_are_due = False
+        self.has_unsynced_names = False
 
     # Indexes that a full disk refused.
 
     def note_unwritten_indexes(self, found: Sequence[Segment]) -> None:
         """Note which of the segments scanned by recovery have index entries only in memory."""
-        self._owing = [segment for segment in found if segment.has_unwritten_indexes]
+        self._with_unwritten_indexes = [
+            segment for segment in found if segment.has_unwritten_indexes
+        ]
 
     @property
     def has_unwritten_indexes(self) -> bool:
         """Whether a segment has index entries only in memory."""
-        return bool(self._owing)
+        return bool(self._with_unwritten_indexes)
 
     @property
     def first_unwritten_index(self) -> int | None:
         """The base offset of the first sealed segment whose indexes are not on disk, or None."""
-        sealed = (each for each in self._owing if each is not self.active)
+        sealed = (each for each in self._with_unwritten_indexes if each is not self.active)
         return next((each.base_offset for each in sealed), None)
 
     def settle_indexes(self) -> None:
         """Write the entries that a full disk refused, before more is appended."""
-        for segment in self._owing:
+        for segment in self._with_unwritten_indexes:
             if segment is self.active:
                 segment.trim_indexes()
             else:
                 segment.keep_indexes()
-        self._owing = []
+        self._with_unwritten_indexes = []
 
     # Growing and shrinking.
 
     @property
     def has_unsynced(self) -> bool:
         """Whether anything besides the active segment may not be on disk."""
-        return bool(self.unsynced) or self.names_are_due
+        return bool(self.unsynced) or self.has_unsynced_names
 
     def add(self, base_offset: int, *, durable: bool = True) -> None:
         """Begin a new active segment at `base_offset`.
@@ -273,18 +275,18 @@ class Segments:
             # A clean opening would take the empty file for the end of the log.
             segment.remove()
             raise
-        self.names_are_due = not durable
+        self.has_unsynced_names = not durable
         self._take([*self._chain, segment])
 
     def sync_names(self) -> None:
         """Sync the directory entries of all segments; callable from any thread."""
         self._files.sync_directory(self._directory)
 
-    def note_named(self, synced: bool, base_offset: int) -> None:  # noqa: FBT001 - a state, not a switch
+    def note_synced_names(self, synced: bool, base_offset: int) -> None:  # noqa: FBT001 - a state, not a switch
         """Note that the names of all segments up to the one at `base_offset` are on disk."""
         # A segment that was begun during the sync is not covered by it.
         if synced and base_offset == self.active.base_offset:
-            self.names_are_due = False
+            self.has_unsynced_names = False
 
     def epochs(self) -> Iterator[tuple[int, int]]:
         """Iterate over leader epoch and base offset of every batch with a sound header."""
@@ -321,7 +323,7 @@ class Segments:
             base = self._bases[number + 1]
             if base > offset:
                 return
-            yield self._loaded(number)
+            yield self._load_segment(number)
 
     def base_offset(self, number: int) -> int:
         """Return the base offset of segment `number`; the oldest has number 0."""
@@ -343,33 +345,33 @@ class Segments:
         self.unsynced = [segment for segment in self.unsynced if segment is not first]
         return renamed
 
-    def unfinished(self, base_offset: int) -> Segment:
+    def new_segment(self, base_offset: int) -> Segment:
         """Return a new segment to create and fill; it is not part of the log yet."""
         return self._new(base_offset, suffix=CLEANED_SUFFIX)
 
-    def place_of(self, replaced: Sequence[Segment]) -> slice:
+    def find_slice(self, replaced: Sequence[Segment]) -> slice:
         """Return the slice of the chain that is these consecutive segments.
 
         Raises:
             UnknownTopicOrPartition: one of them is gone.
         """
         first = bisect_right(self._bases, replaced[0].base_offset) - 1
-        place = slice(first, first + len(replaced))
-        if self._chain[place] != list(replaced):
+        part = slice(first, first + len(replaced))
+        if self._chain[part] != list(replaced):
             raise UnknownTopicOrPartition(
                 f"{self._name}: a segment was deleted while it was compacted"
             )
-        return place
+        return part
 
-    def swap(self, place: slice, cleaned: Segment) -> Swap:
+    def swap(self, part: slice, cleaned: Segment) -> Swap:
         """Replace a slice of the chain with `cleaned`, which is on disk.
 
         After an error, only the next opening knows which of them is in place.
         """
         chain = list(self._chain)
-        begun = begin_swap(self._files, self._directory, cleaned, chain[place])
-        replaced = chain[place]
-        chain[place] = [cleaned]
+        begun = begin_swap(self._files, self._directory, cleaned, chain[part])
+        replaced = chain[part]
+        chain[part] = [cleaned]
         self._take(chain)
         for segment in replaced:
             segment.close()
@@ -393,7 +395,7 @@ class Segments:
     @property
     def damage(self) -> tuple[Damage, ...]:
         """The damaged ranges found so far."""
-        return tuple(place for segment in self._chain for place in segment.damage)
+        return tuple(part for segment in self._chain for part in segment.damage)
 
     def segment_of(self, offset: int) -> Segment:
         """Return the segment that contains `offset`, loaded.
@@ -407,12 +409,12 @@ class Segments:
                 f"{self._name}: offsets before {self._bases[0]} are missing: that is where the"
                 f" first file in {self._directory} begins"
             )
-        return self._loaded(number)
+        return self._load_segment(number)
 
-    def reaching(self, offset: int) -> Iterator[Segment]:
+    def segments_from(self, offset: int) -> Iterator[Segment]:
         """Iterate over the segments from the one that contains `offset` on, or over all of them."""
         first = max(bisect_right(self._bases, offset) - 1, 0)
-        return (self._loaded(number) for number in range(first, len(self._chain)))
+        return (self._load_segment(number) for number in range(first, len(self._chain)))
 
     def first_not_before(self, timestamp_ms: int, start_offset: int) -> LogRecord | None:
         """Return the first record from `start_offset` on that is not older than `timestamp_ms`.
@@ -434,13 +436,13 @@ class Segments:
         """
         return max(self, key=_max_timestamp_ms).newest(start_offset)
 
-    def aborted(self, offset: int, end_offset: int) -> list[Decided]:
+    def aborted(self, offset: int, end_offset: int) -> list[EndedTransaction]:
         """Return the aborted transactions with records from `offset` to before `end_offset`.
 
         Raises:
             CorruptData: an index has to be rebuilt, and the log is damaged.
         """
-        found: list[Decided] = []
+        found: list[EndedTransaction] = []
         # An abort is indexed in the segment of its marker, which may be a later one than that of
         # its records. 1. Records of producer 7 are at 10-20, in segment 0. 2. Its marker is at 150,
         # in segment 100. 3. A read of 10-20 searches segment 0, then segment 100, until an entry
@@ -465,8 +467,8 @@ class Segments:
 
         The aborted transactions that it returns become the index of a segment without a sound one.
         """
-        for segment in self.reaching(offset):
-            aborted: list[Decided] = []
+        for segment in self.segments_from(offset):
+            aborted: list[EndedTransaction] = []
             for batch in segment.batches(offset):
                 decided = take(batch, batch.base_offset)
                 if decided is not None and decided.aborted:
@@ -485,8 +487,8 @@ class Segments:
                 found.truncated_bytes,
                 self.active.next_offset,
             )
-        for place in found.damage:
-            self.tell(str(place))
+        for part in found.damage:
+            self.tell(str(part))
 
     def tell(self, damage: str) -> None:
         """Log a damaged range, once and not for every read of it.
@@ -495,8 +497,8 @@ class Segments:
         """
         if self._read_only:
             return
-        if damage not in self._told and len(self._told) < DAMAGE_LOGGED_MAX:
-            self._told.add(damage)
+        if damage not in self._logged_damage and len(self._logged_damage) < DAMAGE_LOGGED_MAX:
+            self._logged_damage.add(damage)
             _logger.error("%s", damage)
 
     def watch_damage(self, on_damage: Callable[[], None]) -> None:
@@ -509,10 +511,12 @@ class Segments:
         self._chain = chain
         self._bases = [segment.base_offset for segment in chain]
         self.active = chain[-1]
-        if self._owing:
-            self._owing = [segment for segment in self._owing if segment in chain]
+        if self._with_unwritten_indexes:
+            self._with_unwritten_indexes = [
+                segment for segment in self._with_unwritten_indexes if segment in chain
+            ]
 
-    def _found_damage(self) -> None:
+    def _report_damage(self) -> None:
         if self._on_damage is not None:
             self._on_damage()
 
@@ -526,20 +530,20 @@ class Segments:
             partition=self._name,
             read_only=self._read_only,
             suffix=suffix,
-            on_damage=self._found_damage,
+            on_damage=self._report_damage,
         )
 
-    def _linked(self, link: Link) -> Segment:
+    def _open_link(self, link: Link) -> Segment:
         segment = self._new(link.base_offset, suffix=link.index_suffix)
         segment.path = f"{self._directory}/{link.log}"
         return segment
 
-    def _loaded(self, number: int) -> Segment:
+    def _load_segment(self, number: int) -> Segment:
         segment = self._chain[number]
         if not segment.loaded:
             recovery.load_sealed(segment, self._bases[number + 1])
-            for place in segment.damage:
-                self.tell(str(place))
+            for part in segment.damage:
+                self.tell(str(part))
         return segment
 
 

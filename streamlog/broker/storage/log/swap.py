@@ -63,7 +63,7 @@ class Swap:
     def __init__(
         self, files: Files, directory: str, cleaned: Segment, replaced: Sequence[Segment]
     ) -> None:
-        self.over: list[str] = []
+        self.retired_paths: list[str] = []
         """The paths that were taken out, to be removed once no reader can have them open."""
         self.cleaned = cleaned
         self._files = files
@@ -81,7 +81,7 @@ class Swap:
         for path in self._paths:
             with suppress(FileNotFoundError):
                 self._files.rename(path, path + DELETED_SUFFIX)
-                self.over.append(path + DELETED_SUFFIX)
+                self.retired_paths.append(path + DELETED_SUFFIX)
         self._files.sync_directory(self._directory)
         self._taken_out = True
 
@@ -140,7 +140,7 @@ def swap_end(name: str) -> int | None:
     return int(match[2]) if match else None
 
 
-def left_over(names: Iterable[str]) -> list[str]:
+def leftover_files(names: Iterable[str]) -> list[str]:
     """Return the names of files that are not, or no longer, part of the log."""
     suffixes = (DELETED_SUFFIX, CLEANED_SUFFIX)
     waiting = {
@@ -171,24 +171,24 @@ def finish(files: Files, directory: str) -> list[str]:
     return finished
 
 
-class Recovered(NamedTuple):
+class SwapRecovery(NamedTuple):
     """The names of the files that recovery has handled."""
 
     finished: list[str]
     removed: list[str]
 
 
-def recover(files: Files, directory: str) -> Recovered:
+def recover(files: Files, directory: str) -> SwapRecovery:
     """Finish swaps that are in place; remove what was being cleaned, or was taken out.
 
     Raises:
         OSError: the disk refused.
     """
     finished = finish(files, directory)
-    removed = left_over(files.list(directory))
+    removed = leftover_files(files.list(directory))
     for name in removed:
         files.remove(f"{directory}/{name}")
-    return Recovered(finished, removed)
+    return SwapRecovery(finished, removed)
 
 
 class CleanedOffset:

@@ -49,7 +49,7 @@ deleted succeed until then."""
 
 
 class LogDisk:
-    """The disk of the log `name` in `directory`; `tell` receives messages about damage."""
+    """The disk of the log `name` in `directory`; `log_damage` receives messages about damage."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class LogDisk:
         *,
         name: str,
         read_only: bool,
-        tell: Callable[[str], None],
+        log_damage: Callable[[str], None],
     ) -> None:
         self.failure: LogDirectoryError | None = None
         """Why the log accepts nothing more; None while it works."""
@@ -66,7 +66,7 @@ class LogDisk:
         self._directory = directory
         self._name = name
         self._read_only = read_only
-        self._tell = tell
+        self._log_damage = log_damage
         self._link_check_ms = 0
 
     @contextmanager
@@ -75,25 +75,25 @@ class LogDisk:
         try:
             yield
         except CorruptData as error:
-            self._tell(str(error))
+            self._log_damage(str(error))
             raise
         except OSError as error:
-            if self._read_only and self._retired_meanwhile(error):
+            if self._read_only and self._is_retired(error):
                 # A reader beside the broker lost a race with retention: the offset is gone, and the
                 # disk is fine.
                 raise OffsetOutOfRange(
                     f"{self._name}: {error.filename or 'a segment'} was deleted while it was read"
                 ) from error
-            raise self.noted(error) from error
+            raise self.note_error(error) from error
 
-    def failed(self, error: OSError) -> LogDirectoryError:
+    def fail(self, error: OSError) -> LogDirectoryError:
         """Return the error, and end the log unless only file descriptors ran out."""
         failure = directory_error(error, self._directory)
         if not isinstance(failure, TooManyOpenFiles):
             self.failure = failure
         return failure
 
-    def noted(self, error: OSError) -> LogDirectoryError:
+    def note_error(self, error: OSError) -> LogDirectoryError:
         """Return the error; end the log only if its directory has vanished."""
         failure = directory_error(error, self._directory)
         if isinstance(failure, LogDirectoryFull):
@@ -118,7 +118,7 @@ class LogDisk:
             raise self.failure
         self._link_check_ms = now_ms + LINK_CHECK_MS
 
-    def _retired_meanwhile(self, error: OSError) -> bool:
+    def _is_retired(self, error: OSError) -> bool:
         """Whether the broker that owns this log has removed a segment since it was opened."""
         if not isinstance(error, FileNotFoundError):
             return False
@@ -250,7 +250,7 @@ class Truncation:
             self._producers.restore()
             log.lost.keep_within(log.log_start_offset, log.log_end_offset)
         except OSError as error:
-            raise self._disk.failed(error) from error
+            raise self._disk.fail(error) from error
         active = self._segments.active
         log.synced = SyncedEnd(active.next_offset, active.base_offset, active.size_bytes)
 
@@ -276,5 +276,5 @@ class Truncation:
             self._producers.restore(forget=True)
             log.lost.keep_within(offset, offset)
         except OSError as error:
-            raise self._disk.failed(error) from error
+            raise self._disk.fail(error) from error
         log.synced = SyncedEnd(offset, offset, 0)

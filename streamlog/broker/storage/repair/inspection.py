@@ -116,7 +116,9 @@ class Inspection:
             for number in entry.partitions:
                 folder = _folder(entry, number)
                 point, start = points.get(folder, START_OFFSET), starts.get(folder, START_OFFSET)
-                yield self._stored(entry, number, recovery_point=point, log_start_offset=start)
+                yield self._raw_partition(
+                    entry, number, recovery_point=point, log_start_offset=start
+                )
 
     def partition(self, topic: str, partition: int) -> RawPartition:
         """Return one partition. Raises what `partitions` raises.
@@ -140,7 +142,7 @@ class Inspection:
         findings: list[Finding] = []
         for stored in self.partitions():
             with self.disk():
-                findings += self._looked_through(stored, counts)
+                findings += self._audit(stored, counts)
         return InspectionReport(tuple(findings), counts)
 
     def findings(self, stored: RawPartition) -> list[Finding]:
@@ -150,7 +152,7 @@ class Inspection:
             LogDirectoryError: it can't be read.
         """
         with self.disk():
-            return self._looked_through(stored, Counts())
+            return self._audit(stored, Counts())
 
     def batches(
         self, stored: RawPartition, offset: int = START_OFFSET
@@ -183,7 +185,7 @@ class Inspection:
         except OSError as error:
             raise directory_error(error, self.path) from error
 
-    def _looked_through(self, stored: RawPartition, counts: Counts) -> list[Finding]:
+    def _audit(self, stored: RawPartition, counts: Counts) -> list[Finding]:
         """Audit a partition.
 
         Repeat it if a broker has changed files, as sound ones may look wrong.
@@ -196,7 +198,7 @@ class Inspection:
         counts.add(audit.counts)
         return found
 
-    def _stored(
+    def _raw_partition(
         self, entry: TopicEntry, number: int, *, recovery_point: int, log_start_offset: int
     ) -> RawPartition:
         return RawPartition(

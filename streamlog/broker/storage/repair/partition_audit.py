@@ -27,9 +27,13 @@ from streamlog.broker.storage.disk.files import Files, read_file
 from streamlog.broker.storage.log.aborted_index import ABORTED_SUFFIX, AbortedIndex, decode_entries
 from streamlog.broker.storage.log.partition_log import START_OFFSET
 from streamlog.broker.storage.log.producer_snapshots import SNAPSHOT_SUFFIX
-from streamlog.broker.storage.log.producer_states import Decided, OpenTransactions, ProducerStates
+from streamlog.broker.storage.log.producer_states import (
+    EndedTransaction,
+    OpenTransactions,
+    ProducerStates,
+)
 from streamlog.broker.storage.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from streamlog.broker.storage.log.swap import left_over, swap_end
+from streamlog.broker.storage.log.swap import leftover_files, swap_end
 from streamlog.broker.storage.repair.findings import Counts, Finding, FindingKind
 from streamlog.broker.storage.repair.raw_partition import (
     PlacedBatch,
@@ -53,7 +57,7 @@ class AbortedAudit:
 
     def __init__(self, files: Files, paths: Mapping[int, str]) -> None:
         self._entries = {base: _read(files, path) for base, path in paths.items()}
-        self._told: dict[int, set[tuple[int, int]]] = {}
+        self._expected: dict[int, set[tuple[int, int]]] = {}
         self._markers: dict[int, set[tuple[int, int]]] = {}
         self._transactions = OpenTransactions()
         self._is_damaged = False
@@ -62,7 +66,7 @@ class AbortedAudit:
         """Add the next sound batch of the log, in the segment with base offset `base`."""
         if batch.producer_id < 0 or self._is_damaged:
             return
-        place = (batch.producer_id, batch.base_offset)
+        item = (batch.producer_id, batch.base_offset)
         try:
             decided = self._transactions.take(batch, batch.base_offset)
             marker = marker_of(batch) if batch.is_control else None
@@ -70,9 +74,9 @@ class AbortedAudit:
             self._is_damaged = True
             return
         if marker is not None and marker.kind == ABORT:
-            self._markers.setdefault(base, set()).add(place)
+            self._markers.setdefault(base, set()).add(item)
         if decided is not None and decided.aborted:
-            self._told.setdefault(base, set()).add(place)
+            self._expected.setdefault(base, set()).add(item)
 
     def note_damage(self) -> None:
         """Stop judging: batches are missing here."""
@@ -89,7 +93,7 @@ class AbortedAudit:
             elif not self._is_damaged:
                 found = {(entry.producer_id, entry.last_offset) for entry in entries}
                 stray = found - self._markers.get(base, set())
-                lost = self._told.get(base, set()) - found
+                lost = self._expected.get(base, set()) - found
                 if stray:
                     yield base, f"{len(stray)} of its entries have no marker in the log"
                 elif lost and base < complete_before:
@@ -106,7 +110,7 @@ def rebuild_aborted_indexes(
         CorruptData: a marker is malformed.
     """
     transactions = OpenTransactions()
-    aborted: dict[int, list[Decided]] = {}
+    aborted: dict[int, list[EndedTransaction]] = {}
     for base, batch in batches:
         entries = aborted.setdefault(base, [])
         decided = transactions.take(batch, batch.base_offset)
@@ -118,7 +122,7 @@ def rebuild_aborted_indexes(
         index.flush(durable=True)
 
 
-def _read(files: Files, path: str) -> list[Decided] | None:
+def _read(files: Files, path: str) -> list[EndedTransaction] | None:
     try:
         return decode_entries(read_file(files, path))
     except FileNotFoundError:
@@ -201,7 +205,7 @@ class PartitionAudit:
         self._names = stored.names(files)
         self._segments = stored.segments(self._names)
         self._producers = ProducerStates()
-        self._disordered = 0
+        self._disorder_count = 0
 
     @property
     def has_changed_files(self) -> bool:
@@ -246,7 +250,7 @@ class PartitionAudit:
         complete = max((base for base in bases if base <= whole), default=START_OFFSET)
         for base, why in aborted.findings(complete_before=complete):
             found.append(self._wrong(FindingKind.INDEX, paths[base], why))
-        return [*found, *self._snapshots(), *self._left_behind()]
+        return [*found, *self._snapshots(), *self._leftovers()]
 
     def _wrong(self, kind: FindingKind, path: str, why: str) -> Finding:
         """Make a finding about a whole file."""
@@ -296,12 +300,12 @@ class PartitionAudit:
                 if isinstance(each, Unsound) and each.next_offset is None:
                     tail = each
                     continue
-                place = self._place(path, each)
+                item = self._classify(path, each)
                 if overlap_at is None and next_base is not None and reached >= next_base:
-                    overlap_at = place.position
-                reached = place.next_offset or reached
+                    overlap_at = item.position
+                reached = item.next_offset or reached
                 if reached > offset:
-                    yield place
+                    yield item
         if next_base is None:
             yield from self._end(reached, tail, path, end)
         elif tail is not None:
@@ -345,22 +349,24 @@ class PartitionAudit:
                 reason=f"after the last whole batch: {tail.reason}",
             )
 
-    def _place(self, path: str, each: tuple[int, RecordBatch] | Unsound) -> PlacedBatch | Finding:
+    def _classify(
+        self, path: str, each: tuple[int, RecordBatch] | Unsound
+    ) -> PlacedBatch | Finding:
         if isinstance(each, Unsound):
             return self._damaged(path, each, each.next_offset)
         return PlacedBatch(path, *each)
 
-    def _damaged(self, path: str, place: Unsound, next_offset: int | None) -> Finding:
+    def _damaged(self, path: str, item: Unsound, next_offset: int | None) -> Finding:
         return Finding(
             kind=FindingKind.DAMAGED,
             topic=self._stored.topic,
             partition=self._stored.partition,
             path=path,
-            position=place.position,
-            size_bytes=place.end_position - place.position,
-            first_offset=place.first_offset,
+            position=item.position,
+            size_bytes=item.end_position - item.position,
+            first_offset=item.first_offset,
             next_offset=next_offset,
-            reason=place.reason,
+            reason=item.reason,
         )
 
     def _missing(self, path: str, position: int, first: int, following: int, why: str) -> Finding:
@@ -402,8 +408,8 @@ class PartitionAudit:
         except LogError as error:
             why = str(error)
         self._producers.replay(batch, batch.base_offset)
-        if why and self._disordered < DISORDER_MAX:
-            self._disordered += 1
+        if why and self._disorder_count < DISORDER_MAX:
+            self._disorder_count += 1
             yield Finding(
                 kind=FindingKind.ORDER,
                 topic=self._stored.topic,
@@ -444,7 +450,7 @@ class PartitionAudit:
             except CorruptData as error:
                 yield self._wrong(FindingKind.SNAPSHOT, path, str(error))
 
-    def _left_behind(self) -> Iterator[Finding]:
+    def _leftovers(self) -> Iterator[Finding]:
         """Report what the next opening finishes or removes; a running broker does it by itself."""
         if self._is_open:
             return
@@ -453,7 +459,7 @@ class PartitionAudit:
             if end is not None:
                 found = self._wrong(FindingKind.SWAP, segment.path, SWAP_REASON)
                 yield replace(found, first_offset=segment.base_offset, next_offset=end)
-        for name in left_over(self._names):
+        for name in leftover_files(self._names):
             yield self._wrong(
                 FindingKind.LEFTOVER, f"{self._stored.directory}/{name}", LEFTOVER_REASON
             )

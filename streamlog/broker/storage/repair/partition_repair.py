@@ -71,14 +71,14 @@ _COVERED = Struct(">hiqqqhii")
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairStep:
     """What was done to a file."""
 
     path: str
     what: str
 
 
-def repair_partition(inspection: Inspection, report: InspectionReport) -> list[Repaired]:
+def repair_partition(inspection: Inspection, report: InspectionReport) -> list[RepairStep]:
     """Repair what `report` found, as far as possible.
 
     Raises:
@@ -88,13 +88,13 @@ def repair_partition(inspection: Inspection, report: InspectionReport) -> list[R
     """
     inspection.check_alone()
     found = [finding for finding in report.findings if finding.kind in REPAIRED_KINDS]
-    done: list[Repaired] = []
+    done: list[RepairStep] = []
     for stored in inspection.partitions():
         here = (stored.topic, stored.partition)
         mine = [each for each in found if (each.topic, each.partition) == here]
         if any(finding.kind in _LEFT_BY_SWAPS for finding in mine):
             with inspection.disk():
-                done += _recovered(inspection.files, stored)
+                done += _recover_swaps(inspection.files, stored)
             # The recovery has renamed files: inspect again.
             mine = [
                 finding for finding in inspection.findings(stored) if finding.kind in REPAIRED_KINDS
@@ -103,16 +103,16 @@ def repair_partition(inspection: Inspection, report: InspectionReport) -> list[R
             continue
         with inspection.disk():
             inspection.catalog.take_clean_mark()  # The next opening must examine the end.
-            done += _Repair(inspection.files, stored).mend(mine)
+            done += _Repair(inspection.files, stored).repair(mine)
     return done
 
 
-def _recovered(files: Files, stored: RawPartition) -> list[Repaired]:
+def _recover_swaps(files: Files, stored: RawPartition) -> list[RepairStep]:
     """Finish or undo interrupted compactions, as an opening would."""
     recovered = recover(files, stored.directory)
     pairs = [(name, "renamed to its final name") for name in recovered.finished]
     pairs += [(name, "removed") for name in recovered.removed]
-    return [Repaired(f"{stored.directory}/{name}", what) for name, what in pairs]
+    return [RepairStep(f"{stored.directory}/{name}", what) for name, what in pairs]
 
 
 class _Repair:
@@ -122,9 +122,9 @@ class _Repair:
         self._files = files
         self._stored = stored
         self._lost = LostOffsets(files, stored.directory)
-        self._done: list[Repaired] = []
+        self._done: list[RepairStep] = []
 
-    def mend(self, findings: list[Finding]) -> list[Repaired]:
+    def repair(self, findings: list[Finding]) -> list[RepairStep]:
         make_durable_directory(self._files, self._stored.directory)
         self._lost.read()
         bases = self._bases() or [self._stored.log_start_offset]
@@ -145,15 +145,15 @@ class _Repair:
                 self._rewrite(base, next_base)
             elif path.removesuffix(LOG_SUFFIX) in indexed:
                 self._index(base)
-                self._done.append(Repaired(path, "indexes rebuilt"))
+                self._done.append(RepairStep(path, "indexes rebuilt"))
         if rewritten or any(each.path.endswith(ABORTED_SUFFIX) for each in findings):
             batches = self._stored.batches(self._files)
             rebuild_aborted_indexes(self._files, batches, self._stored.path)
         for each in findings:
             if each.kind is FindingKind.SNAPSHOT:
-                aside = self._free(each.path)
-                self._files.rename(each.path, aside)
-                self._done.append(Repaired(each.path, f"moved to {aside}"))
+                quarantine = self._unused_name(each.path)
+                self._files.rename(each.path, quarantine)
+                self._done.append(RepairStep(each.path, f"moved to {quarantine}"))
         self._files.sync_directory(self._stored.directory)
         return self._done
 
@@ -172,10 +172,10 @@ class _Repair:
         """Return the offset up to which a file has no unsound range."""
         reached = base
         with closing(self._files.open(self._stored.path(base))) as file:
-            for place in walk_ranges(file, base):
-                if not isinstance(place, Sound):
+            for part in walk_ranges(file, base):
+                if not isinstance(part, Sound):
                     break
-                reached = place.next_offset
+                reached = part.next_offset
         return reached
 
     def _begins_between(self, overlap: Finding) -> bool:
@@ -193,50 +193,50 @@ class _Repair:
             writing = _Writing(target)
             writing.fill(start, next_base)
             target.sync()
-        self._put_in_place(start, writing.holes)
+        self._install(start, writing.holes)
 
     def _rewrite(self, base: int, next_base: int | None) -> None:
         path = self._stored.path(base)
         with closing(self._files.open(path, writable=True)) as source:
-            places = list(walk_ranges(source, base, stop=next_base))
-            # Quarantine first, then the new file, then the rename (`_put_in_place`): a crash leaves
+            parts = list(walk_ranges(source, base, stop=next_base))
+            # Quarantine first, then the new file, then the rename (`_install`): a crash leaves
             # the old segment, and at most a quarantined copy that another repair makes again.
-            self._quarantine(source, path, base, places)
+            self._quarantine(source, path, base, parts)
             with closing(self._files.open(path + _REPAIR_SUFFIX, writable=True)) as target:
                 target.truncate(0)
                 writing = _Writing(target)
-                self._copy(source, places, writing, base)
+                self._copy(source, parts, writing, base)
                 due = self._stored.recovery_point if next_base is None else next_base
                 writing.fill(writing.next_offset, due)
                 target.sync()
-        self._put_in_place(base, writing.holes)
+        self._install(base, writing.holes)
 
     def _copy(
-        self, source: File, places: Iterable[Sound | Unsound], writing: _Writing, base: int
+        self, source: File, parts: Iterable[Sound | Unsound], writing: _Writing, base: int
     ) -> None:
         writing.next_offset = base
-        for place in places:
-            if isinstance(place, Sound):
-                writing.copy(source, place)
-            elif place.next_offset is not None:
-                writing.fill(place.first_offset, place.next_offset)
+        for part in parts:
+            if isinstance(part, Sound):
+                writing.copy(source, part)
+            elif part.next_offset is not None:
+                writing.fill(part.first_offset, part.next_offset)
 
     def _quarantine(
-        self, source: File, path: str, base: int, places: Iterable[Sound | Unsound]
+        self, source: File, path: str, base: int, parts: Iterable[Sound | Unsound]
     ) -> None:
-        for place in places:
-            if isinstance(place, Sound):
+        for part in parts:
+            if isinstance(part, Sound):
                 continue
-            name = f"{self._stored.path(base, '')}.{place.position}-{place.end_position}"
-            aside = self._free(name)
-            with closing(self._files.open(aside, writable=True)) as file:
-                _copy_bytes(source, place.position, place.end_position, file, 0)
+            name = f"{self._stored.path(base, '')}.{part.position}-{part.end_position}"
+            quarantine = self._unused_name(name)
+            with closing(self._files.open(quarantine, writable=True)) as file:
+                _copy_bytes(source, part.position, part.end_position, file, 0)
                 file.sync()
             self._files.sync_directory(self._stored.directory)
-            size_bytes = place.end_position - place.position
-            self._done.append(Repaired(path, f"{size_bytes} bytes moved to {aside}"))
+            size_bytes = part.end_position - part.position
+            self._done.append(RepairStep(path, f"{size_bytes} bytes moved to {quarantine}"))
 
-    def _put_in_place(self, base: int, holes: list[tuple[int, int]]) -> None:
+    def _install(self, base: int, holes: list[tuple[int, int]]) -> None:
         path = self._stored.path(base)
         # Recorded before the rename: a broker that opened the repaired segment without the record
         # would claim to have the lost offsets, and could be elected leader (see `log.recovery`).
@@ -251,7 +251,7 @@ class _Repair:
         for first, following in holes:
             offsets = str(first) if following == first + 1 else f"{first} to {following - 1}"
             what = f"offsets {offsets} are lost: an empty batch replaces them"
-            self._done.append(Repaired(path, what))
+            self._done.append(RepairStep(path, what))
 
     def _index(self, base: int) -> None:
         segment = Segment(
@@ -267,16 +267,16 @@ class _Repair:
         names = self._stored.names(self._files)
         return [segment.base_offset for segment in self._stored.segments(names)]
 
-    def _free(self, path: str) -> str:
+    def _unused_name(self, path: str) -> str:
         """Return an unused name for a quarantined file."""
-        taken = {f"{self._stored.directory}/{name}" for name in self._listed()}
+        taken = {f"{self._stored.directory}/{name}" for name in self._list()}
         candidate, number = path + QUARANTINE_SUFFIX, 1
         while candidate in taken:
             number += 1
             candidate = f"{path}.{number}{QUARANTINE_SUFFIX}"
         return candidate
 
-    def _listed(self) -> list[str]:
+    def _list(self) -> list[str]:
         return self._files.list(self._stored.directory)
 
 
@@ -300,11 +300,11 @@ class _Writing:
         self._size_bytes = 0
         self._leader_epoch = 0
 
-    def copy(self, source: File, place: Sound) -> None:
-        _copy_bytes(source, place.position, place.end_position, self._target, self._size_bytes)
-        self._size_bytes += place.end_position - place.position
-        self.next_offset = place.next_offset
-        self._leader_epoch = place.leader_epoch
+    def copy(self, source: File, part: Sound) -> None:
+        _copy_bytes(source, part.position, part.end_position, self._target, self._size_bytes)
+        self._size_bytes += part.end_position - part.position
+        self.next_offset = part.next_offset
+        self._leader_epoch = part.leader_epoch
 
     def fill(self, first_offset: int, next_offset: int) -> None:
         """Write empty batches for the offsets from `first_offset` on, if there are any."""

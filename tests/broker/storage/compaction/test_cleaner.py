@@ -41,7 +41,7 @@ class SteppingClock(ManualClock):
         return super().now_ms()
 
 
-class Cleaned:
+class CleaningResult:
     """A data directory in memory with its cleaner, driven by hand."""
 
     def __init__(self, config: BrokerConfig = CONFIG, clock: ManualClock | None = None) -> None:
@@ -56,7 +56,7 @@ class Cleaned:
             self.directory,
             clock=self.clock,
             stable_offset=lambda topic, number: self.log(topic, number).log_end_offset,
-            on_over=lambda paths, in_ms: self.over.append((paths, in_ms)),
+            on_replaced=lambda paths, in_ms: self.over.append((paths, in_ms)),
         )
 
     def log(self, topic: str = "t", number: int = 0) -> PartitionLog:
@@ -115,7 +115,7 @@ def is_clean(log: PartitionLog) -> Callable[[], bool]:
 
 
 def test_what_is_compacted_keeps_the_last_values_and_its_old_files_go_later() -> None:
-    here = Cleaned()
+    here = CleaningResult()
     log = here.topic(file_delete_delay_ms="5000")
     fill(log)
     values, before = seen(log), len(read_records(log))
@@ -137,7 +137,7 @@ def test_what_is_compacted_keeps_the_last_values_and_its_old_files_go_later() ->
 
 
 def test_batches_that_can_not_be_read_are_counted() -> None:
-    here = Cleaned()
+    here = CleaningResult()
     log = here.topic()
     for data in (SPOILED["plain"], SPOILED["zstd"]):
         force(log, data)
@@ -148,7 +148,7 @@ def test_batches_that_can_not_be_read_are_counted() -> None:
 
 
 def test_an_idle_cleaner_looks_again_after_its_back_off() -> None:
-    here = Cleaned()
+    here = CleaningResult()
     log = here.topic()
     here.run()
     assert here.cleaner.next_due_ms == here.clock.now_ms() + BACKOFF_MS
@@ -162,7 +162,7 @@ def test_an_idle_cleaner_looks_again_after_its_back_off() -> None:
 def test_no_more_is_read_and_written_in_a_second_than_allowed() -> None:
     def took_ms(bytes_per_second: int) -> tuple[int, int]:
         config = replace(CONFIG, log_cleaner_io_max_bytes_per_second=bytes_per_second)
-        here = Cleaned(config, SteppingClock(WALL_MS))
+        here = CleaningResult(config, SteppingClock(WALL_MS))
         log = here.topic()
         fill(log, 200)
         size_bytes, begun_ms = log.size_bytes, here.clock.now_ms()
@@ -178,7 +178,7 @@ def test_no_more_is_read_and_written_in_a_second_than_allowed() -> None:
 
 
 def test_after_a_slice_others_have_as_long() -> None:
-    here = Cleaned(clock=SteppingClock(WALL_MS))
+    here = CleaningResult(clock=SteppingClock(WALL_MS))
     fill(here.topic(), 200)
     paused_ms = []
     for _ in range(50):
@@ -195,7 +195,7 @@ def test_after_a_slice_others_have_as_long() -> None:
 
 
 def test_the_dirtiest_log_is_next_and_what_is_hardly_dirty_is_not_touched() -> None:
-    here = Cleaned()
+    here = CleaningResult()
     half, whole = here.topic("half"), here.topic("whole")
     fill(half)
     here.run_until(is_clean(half))
@@ -216,7 +216,7 @@ def test_the_dirtiest_log_is_next_and_what_is_hardly_dirty_is_not_touched() -> N
 
 
 def test_what_is_young_waits_for_its_lag() -> None:
-    here = Cleaned()
+    here = CleaningResult()
     log = here.topic(min_compaction_lag_ms="60000")
     fill(log)
     here.run_for(50_000)
@@ -226,7 +226,7 @@ def test_what_is_young_waits_for_its_lag() -> None:
 
 
 def test_what_is_old_does_not_wait_until_enough_is_dirty() -> None:
-    here = Cleaned()
+    here = CleaningResult()
     log = here.topic(min_cleanable_dirty_ratio="0.9", max_compaction_lag_ms="600000")
     fill(log, 60, keys=60)
     here.run_until(is_clean(log))
@@ -241,7 +241,7 @@ def test_what_is_old_does_not_wait_until_enough_is_dirty() -> None:
 def test_a_log_whose_disk_refuses_is_left_alone_for_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    here = Cleaned()
+    here = CleaningResult()
     log = here.topic()
     fill(log)
     values, names = seen(log), here.names()
@@ -263,7 +263,7 @@ def test_a_log_whose_disk_refuses_is_left_alone_for_a_while(
 def test_a_damaged_log_is_told_once_and_left_alone_and_the_others_are_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    here = Cleaned()
+    here = CleaningResult()
     damaged, other = here.topic("damaged"), here.topic("other")
     fill(damaged, 80)
     fill(other)
@@ -283,7 +283,7 @@ def test_a_damaged_log_is_told_once_and_left_alone_and_the_others_are_not(
 
 
 def test_it_stops_when_it_is_switched_off_and_leaves_nothing_behind() -> None:
-    here = Cleaned(clock=SteppingClock(WALL_MS))
+    here = CleaningResult(clock=SteppingClock(WALL_MS))
     log = here.topic()
     fill(log, 200)
     names = here.names()
@@ -299,7 +299,7 @@ def test_it_stops_when_it_is_switched_off_and_leaves_nothing_behind() -> None:
 def test_a_log_that_loses_its_head_meanwhile_is_compacted_the_next_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    here = Cleaned(clock=SteppingClock(WALL_MS))
+    here = CleaningResult(clock=SteppingClock(WALL_MS))
     log = here.topic()
     fill(log, 200)
     here.run_until(lambda: any(name.endswith(".cleaned") for name in here.names()))
@@ -319,7 +319,7 @@ def seen_from(log: PartitionLog, offset: int) -> dict[bytes | None, bytes | None
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
-    here = Cleaned(clock=SteppingClock(WALL_MS))
+    here = CleaningResult(clock=SteppingClock(WALL_MS))
     fill(here.topic(), 200)
     other = here.topic("other", min_cleanable_dirty_ratio="0")
     fill(other, 10)
@@ -334,7 +334,7 @@ def test_a_log_that_is_deleted_while_it_is_left_alone_is_not_held_for_ever(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL, "streamlog")  # What is told holds who has failed.
-    here = Cleaned()
+    here = CleaningResult()
     fill(here.topic())
     here.files.fail_next_write(errno.ENOSPC)
     here.run()
@@ -345,7 +345,7 @@ def test_a_log_that_is_deleted_while_it_is_left_alone_is_not_held_for_ever(
 
 
 def test_what_is_swapped_counts_though_the_process_ends_before_it_is_named() -> None:
-    here = Cleaned(clock=SteppingClock(WALL_MS))
+    here = CleaningResult(clock=SteppingClock(WALL_MS))
     log = here.topic()
     fill(log, 200)
     values = seen(log)
@@ -362,7 +362,7 @@ def test_what_is_swapped_counts_though_the_process_ends_before_it_is_named() -> 
 
 def test_jobs_are_done_by_the_thread_and_nothing_else_meanwhile() -> None:
     async def main() -> None:
-        here = Cleaned()
+        here = CleaningResult()
         log = here.topic()
         fill(log, 100)
         values = seen(log)
@@ -371,7 +371,7 @@ def test_jobs_are_done_by_the_thread_and_nothing_else_meanwhile() -> None:
             here.directory,
             clock=here.clock,
             stable_offset=lambda *_: log.log_end_offset,
-            on_over=lambda *_: None,
+            on_replaced=lambda *_: None,
             thread=thread,
             on_job_done=ended.set,
         )

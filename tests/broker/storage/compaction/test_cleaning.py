@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.broker.config.broker import CREATE_TIME, LOG_APPEND_TIME, TopicConfig
-from streamlog.broker.storage.compaction.cleaning import Cleaned, Cleaning, facts
+from streamlog.broker.storage.compaction.cleaning import Cleaning, CleaningResult, facts
 from streamlog.broker.storage.compaction.survivors import Dirtiness, dirtiness
 from streamlog.broker.storage.disk.files import read_file
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
@@ -63,7 +63,7 @@ def dirt(log: PartitionLog, *, wall_ms: int = 0) -> Dirtiness:
 
 def clean(
     log: PartitionLog, *, wall_ms: int = 0, memory_bytes: int = MEMORY_BYTES
-) -> Cleaned | None:
+) -> CleaningResult | None:
     """Compact the log, if there is anything to compact."""
     dirty = dirt(log, wall_ms=wall_ms)
     if not dirty.dirty_bytes:

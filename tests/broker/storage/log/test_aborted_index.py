@@ -12,14 +12,14 @@ from streamlog.broker.storage.log.aborted_index import (
     AbortedIndex,
     decode_entries,
 )
-from streamlog.broker.storage.log.producer_states import Decided
+from streamlog.broker.storage.log.producer_states import EndedTransaction
 from tests.broker.storage.batches import overwrite
 
 PATH = "d/00000000000000000000.txnindex"
 ENTRIES = [
-    Decided(7, 0, 4, 2, aborted=True),
-    Decided(8, 2, 9, 10, aborted=True),
-    Decided(7, 10, 12, 13, aborted=True),
+    EndedTransaction(7, 0, 4, 2, aborted=True),
+    EndedTransaction(8, 2, 9, 10, aborted=True),
+    EndedTransaction(7, 10, 12, 13, aborted=True),
 ]
 
 
@@ -59,22 +59,22 @@ def test_there_is_no_file_without_entries() -> None:
 def test_what_waits_in_memory_is_there_and_written_later() -> None:
     files = disk()
     index = filled(files)
-    assert (list(index), index.is_behind, index.flush_due) == (ENTRIES, True, False)
+    assert (list(index), index.is_behind, index.needs_flush) == (ENTRIES, True, False)
     index.flush()
     assert not index.is_behind
-    index.add(Decided(1, 20, 30, 31, aborted=True))
+    index.add(EndedTransaction(1, 20, 30, 31, aborted=True))
     index.flush(durable=True)
     again = AbortedIndex(files, PATH, in_memory=False)
     assert again.load(0)
-    assert list(again) == [*ENTRIES, Decided(1, 20, 30, 31, aborted=True)]
+    assert list(again) == [*ENTRIES, EndedTransaction(1, 20, 30, 31, aborted=True)]
 
 
 def test_many_entries_are_due() -> None:
     index = AbortedIndex(disk(), PATH, in_memory=False)
     for number in range(PENDING_MAX):
-        assert not index.flush_due
-        index.add(Decided(1, number, number + 1, number + 2, aborted=True))
-    assert index.flush_due
+        assert not index.needs_flush
+        index.add(EndedTransaction(1, number, number + 1, number + 2, aborted=True))
+    assert index.needs_flush
 
 
 def test_what_is_synced_outlives_a_power_cut() -> None:
@@ -98,7 +98,7 @@ def test_what_is_synced_outlives_a_power_cut() -> None:
     ],
 )
 def test_what_overlaps_is_found(
-    offset: int, end_offset: int, found: list[Decided], *, complete: bool
+    offset: int, end_offset: int, found: list[EndedTransaction], *, complete: bool
 ) -> None:
     assert filled(disk()).overlapping(offset, end_offset) == (found, complete)
 

@@ -146,9 +146,9 @@ def test_a_flush_is_due_after_many_entries_and_never_in_memory() -> None:
     for in_memory in (False, True):
         index = OffsetIndex(files, "index", bytes_max=MAX, in_memory=in_memory)
         for first in range(1, PENDING_MAX + 1):
-            assert not index.flush_due
+            assert not index.needs_flush
             index.add((first, first))
-        assert index.flush_due is not in_memory
+        assert index.needs_flush is not in_memory
     index.flush()
     index.trim()
     assert files.list("") == []
@@ -162,7 +162,7 @@ def test_room_is_set_aside_when_it_is_used_doubled_and_cut_off(place: tuple[File
     sizes = []
     for number in range(1, 2 * ROOM_ENTRIES + 2):
         index.add((number, number))
-        if index.flush_due or number > 2 * ROOM_ENTRIES:
+        if index.needs_flush or number > 2 * ROOM_ENTRIES:
             index.flush()
             sizes.append(files.open(path).size() // 8)
     assert sorted({*sizes}) == [ROOM_ENTRIES, 2 * ROOM_ENTRIES, 4 * ROOM_ENTRIES]

@@ -14,7 +14,7 @@ from streamlog.broker.storage.log.producer_states import (
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     PRODUCERS_MAX,
     TRANSACTION_COORDINATOR_FENCED,
-    Decided,
+    EndedTransaction,
     OpenTransactions,
     ProducerBatch,
     ProducerStates,
@@ -238,7 +238,7 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker() -> None:
     assert states.replay(transactional(2), 12) is None
     assert list(states.transactions) == [(7, 10)]
     decided = states.replay(marker(ABORT), 13)
-    assert decided == Decided(7, 10, 13, 14, aborted=True)
+    assert decided == EndedTransaction(7, 10, 13, 14, aborted=True)
     assert states.transactions.first_open_offset is None
     assert states.replay(marker(ABORT), 14) is None
 
@@ -247,9 +247,11 @@ def test_the_stable_offset_behind_a_marker_is_where_another_one_is_open() -> Non
     states = ProducerStates()
     states.replay(transactional(0), 0)
     states.replay(transactional(0, producer_id=8), 1)
-    assert states.replay(marker(COMMIT, producer_id=8), 2) == Decided(8, 1, 2, 0, aborted=False)
+    assert states.replay(marker(COMMIT, producer_id=8), 2) == EndedTransaction(
+        8, 1, 2, 0, aborted=False
+    )
     states.replay(transactional(0, producer_id=9), 3)
-    assert states.replay(marker(COMMIT), 4) == Decided(7, 0, 4, 3, aborted=False)
+    assert states.replay(marker(COMMIT), 4) == EndedTransaction(7, 0, 4, 3, aborted=False)
 
 
 def test_a_marker_that_may_be_lost_holds_the_stable_offset_back() -> None:

@@ -18,7 +18,7 @@ from streamlog.broker.storage.log.producer_states import (
     INVALID_PRODUCER_EPOCH,
     INVALID_TXN_STATE,
     TRANSACTION_COORDINATOR_FENCED,
-    Decided,
+    EndedTransaction,
 )
 from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.errors import LogDirectoryError, LogError
@@ -89,7 +89,7 @@ def committed(log: PartitionLog, offset: int = 0) -> list[tuple[int, bytes]]:
     return seen
 
 
-def _first_offset(decided: Decided) -> int:
+def _first_offset(decided: EndedTransaction) -> int:
     return decided.first_offset
 
 

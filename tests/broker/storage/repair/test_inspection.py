@@ -19,7 +19,7 @@ from streamlog.broker.storage.repair.partition_repair import (
     ADVICE,
     QUARANTINE_SUFFIX,
     REPAIRED_KINDS,
-    Repaired,
+    RepairStep,
     repair_partition,
 )
 from streamlog.broker.storage.repair.raw_partition import PlacedBatch
@@ -104,7 +104,7 @@ def verify(files: MemoryFiles) -> InspectionReport:
         return inspection.verify()
 
 
-def repair(files: MemoryFiles) -> list[Repaired]:
+def repair(files: MemoryFiles) -> list[RepairStep]:
     with Inspection.open("data", files=files) as inspection:
         return repair_partition(inspection, inspection.verify())
 
