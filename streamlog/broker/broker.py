@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from streamlog.broker.apis.produce import RecordChecks
-    from streamlog.broker.cluster.figures import BrokerStanding, ClusterFigures
+    from streamlog.broker.cluster.figures import BrokerStatus, ClusterFigures
     from streamlog.broker.storage.disk.files import Files
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
@@ -104,7 +104,7 @@ class Broker:
         self._member, metadata = member, member.metadata
         self._alarm = alarm = DeadlineTimer(clock, self.tick)
         self._flush = GroupFlush(directory, threads)
-        self._marking = IdleMarks(clock=clock, alarm=alarm)
+        self._idle_marks = IdleMarks(clock=clock, alarm=alarm)
         self._fetches = DelayedFetch(
             lambda: self._data, slots=self._session_slots, clock=clock, alarm=alarm
         )
@@ -115,19 +115,19 @@ class Broker:
             flush=self._flush,
             mode=directory.config.flush,
         )
-        self._replicas, self._replica_fetches = self._replicated()
-        self._coordinator, self._transactions = self._coordinators()
-        self._groups, self._verification, self._transacting = self._coordinating()
+        self._replicas, self._replica_fetches = self._make_replicas()
+        self._coordinator, self._transactions = self._make_coordinators()
+        self._groups, self._verification, self._transacting = self._make_requests()
         self._data = DataRequests(
             self._partitions,
             internal_topics=INTERNAL_NAMES,
             check_transaction=self._verification.check,
-            want_mark=self._marking.want,
+            want_mark=self._idle_marks.want,
         )
         self._durable = DelayedProduce(
             self._data, flush=self._flush, clock=clock, alarm=alarm, threads=threads
         )
-        self._admin = self._administration()
+        self._admin = self._make_metadata_requests()
         config = directory.config
         self.shares = shares_now()
         """How many of the process's descriptors connections and files may use."""
@@ -143,9 +143,9 @@ class Broker:
         self._publishing = PublishRequests(
             directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
         )
-        self._handlers = table_of(self._answering())
+        self._handlers = table_of(self._parts())
 
-    def _answering(self) -> Parts:
+    def _parts(self) -> Parts:
         return Parts(
             directory=self._directory,
             member=self._member,
@@ -167,7 +167,7 @@ class Broker:
             on_deadline=self._arm,
         )
 
-    def _administration(self) -> MetadataRequests:
+    def _make_metadata_requests(self) -> MetadataRequests:
         member = self._member
         return MetadataRequests(
             self._directory,
@@ -178,7 +178,7 @@ class Broker:
             controller_id=lambda: member.quorum.controller_id,
         )
 
-    def _replicated(self) -> tuple[Replicas, ReplicaFetches]:
+    def _make_replicas(self) -> tuple[Replicas, ReplicaFetches]:
         directory, member = self._directory, self._member
         replicas = Replicas(
             directory,
@@ -194,7 +194,7 @@ class Broker:
             replicas, self._partitions, clock=self._clock, alarm=self._alarm
         )
 
-    def _coordinators(self) -> tuple[CoordinatorRuntime, TransactionRuntime]:
+    def _make_coordinators(self) -> tuple[CoordinatorRuntime, TransactionRuntime]:
         config, partitions, clock = self._directory.config, self._partitions, self._clock
         metadata = self._member.metadata
         groups = CoordinatorRuntime(
@@ -214,7 +214,7 @@ class Broker:
             leader_of=self._leader_of,
         )
 
-    def _coordinating(self) -> tuple[GroupRequests, PartitionVerification, TransactionRequests]:
+    def _make_requests(self) -> tuple[GroupRequests, PartitionVerification, TransactionRequests]:
         groups = GroupRequests(self._coordinator)
         verification = PartitionVerification(
             self._partitions,
@@ -288,7 +288,7 @@ class Broker:
         """Counters of events in the cluster."""
         return self._member.figures
 
-    def standing(self) -> BrokerStanding:
+    def standing(self) -> BrokerStatus:
         """Return the state of this broker."""
         return self._member.standing(self._replicas.follower_lag())
 
@@ -434,7 +434,7 @@ class Broker:
             self._replica_fetches.tick(self._clock.now_ms())
             self._coordinator.tick()
             self._transactions.tick()
-            self._marking.tick(self._clock.now_ms())
+            self._idle_marks.tick(self._clock.now_ms())
             self._member.tick()
             self._flush.on_tick(self._clock.now_ms())
             self._upkeep.tick()
@@ -509,7 +509,7 @@ class Broker:
             self._coordinator.next_deadline_ms(),
             self._transactions.next_deadline_ms(),
             self._flush.next_deadline_ms(),
-            self._marking.next_deadline_ms(),
+            self._idle_marks.next_deadline_ms(),
             self._member.next_deadline_ms(),
         )
         due_ms = self._upkeep.next_deadline_ms()

@@ -17,7 +17,7 @@ from streamlog import repeated
 from streamlog.broker.replication.time_marks import TimeMarks
 from streamlog.broker.storage.compaction.cleaner import Cleaner
 from streamlog.broker.storage.disk.offload import Offload, OffloadedJob, Threads
-from streamlog.broker.storage.retention import Kept, Retention
+from streamlog.broker.storage.retention import OnCheckpoint, Retention
 from streamlog.errors import StreamlogError, UnknownTopicOrPartition
 from streamlog.records.control_batches import TOLD_MAX, MarkTold
 
@@ -39,7 +39,7 @@ class IdleMarks:
         self._alarm = alarm
         self._marks: TimeMarks[tuple[Partition, int]] = TimeMarks()
         """The marks that are due, by partition and the time of its last append as far as known."""
-        self._told: dict[tuple[Partition, int], dict[str, int]] = {}
+        self._clock_times: dict[tuple[Partition, int], dict[str, int]] = {}
         """The event times that a mark will carry, by clock, for each of those."""
 
     def want(self, partition: Partition, after_ms: int, told: MarkTold | None = None) -> None:
@@ -52,7 +52,7 @@ class IdleMarks:
         due_ms = appended_ms + max(after_ms, partition.log.config.mark_quiet_ms)
         self._marks.want((partition, appended_ms), due_ms)
         if told is not None:
-            clocks = self._told.setdefault((partition, appended_ms), {})
+            clocks = self._clock_times.setdefault((partition, appended_ms), {})
             if told.clock in clocks or len(clocks) < TOLD_MAX:
                 clocks[told.clock] = told.time_ms
         self._alarm.by(due_ms)
@@ -60,7 +60,7 @@ class IdleMarks:
     def tick(self, now_ms: int) -> None:
         """Write the marks that are due in partitions that have stayed idle."""
         for partition, appended_ms in self._marks.take(now_ms):
-            told = self._told.pop((partition, appended_ms), {})
+            told = self._clock_times.pop((partition, appended_ms), {})
             if (
                 partition.quiet_ms(now_ms) != now_ms - appended_ms
             ):  # Something was appended meanwhile.
@@ -99,13 +99,13 @@ class LogMaintenance:
         self._directory = directory
         self._clock = clock
         self._on_job_done = on_job_done
-        self._aside = Offload(threads)
+        self._offload = Offload(threads)
         self._closed = False
         self._retention = retention = Retention(
             directory,
             now_ms=clock.now_ms(),
             high_watermark=partitions.high_watermark,
-            remove=self._remove_aside,
+            remove=self._remove_later,
             keep=self.keep_checkpoints,
         )
         self._cleaner = Cleaner(
@@ -113,7 +113,7 @@ class LogMaintenance:
             clock=clock,
             stable_offset=partitions.last_stable_offset,
             on_replaced=lambda paths, in_ms: retention.take_over(paths, clock.now_ms() + in_ms),
-            thread=self._aside,
+            thread=self._offload,
             on_job_done=on_job_done,
         )
         self._checkpoint_ms = clock.now_ms() + CHECKPOINT_INTERVAL_MS
@@ -151,27 +151,27 @@ class LogMaintenance:
         cleaning_ms = self._cleaner.next_due_ms
         return due_ms if cleaning_ms is None else min(due_ms, cleaning_ms)
 
-    def keep_checkpoints(self, then: Kept, *, if_changed: bool = False) -> None:
+    def keep_checkpoints(self, then: OnCheckpoint, *, if_changed: bool = False) -> None:
         """Write the checkpoints in the thread; the event loop then calls `then`."""
         job = self._directory.begin_checkpoints(if_changed=if_changed)
         if job is not None:
-            self._aside.start(job, partial(self._on_kept, job, then))
+            self._offload.start(job, partial(self._on_checkpoint, job, then))
 
     def wait(self) -> None:
         """Wait until no offloaded job runs."""
-        self._aside.wait()
+        self._offload.wait()
 
     def close(self) -> None:
         """Wait for jobs that were started; start no others."""
         self._closed = True
-        self._aside.close()
+        self._offload.close()
         self._cleaner.close()
 
-    def _remove_aside(self, paths: list[str]) -> None:
+    def _remove_later(self, paths: list[str]) -> None:
         job = OffloadedJob(partial(self._directory.remove_retired, paths))
-        self._aside.start(job, self._on_job_done)
+        self._offload.start(job, self._on_job_done)
 
-    def _on_kept(self, job: OffloadedJob[None], then: Kept) -> None:
+    def _on_checkpoint(self, job: OffloadedJob[None], then: OnCheckpoint) -> None:
         if self._closed:
             return
         failure: StreamlogError | None = None

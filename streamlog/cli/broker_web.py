@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from streamlog.broker.cluster.figures import (
     BROKER_STATES,
     ELECTION_BOUNDS_MS,
-    BrokerStanding,
+    BrokerStatus,
     ClusterFigures,
     ConnectionCounts,
 )
@@ -76,7 +76,7 @@ class BrokerHealth:
         return HealthReport(is_well=is_well, facts=facts)
 
 
-def _facts(standing: BrokerStanding) -> dict[str, object]:
+def _facts(standing: BrokerStatus) -> dict[str, object]:
     return {
         "node": standing.node_id,
         "state": standing.state.value,
@@ -126,7 +126,7 @@ class _BrokerCollector(Collector):
         yield from _of_connections(self._broker.figures.connections())
 
 
-def _of_replicas(standing: BrokerStanding) -> Iterator[Metric]:
+def _of_replicas(standing: BrokerStatus) -> Iterator[Metric]:
     counts = standing.partitions
     for name, text, value in (
         ("partitioncount", "Partitions of which this broker has a replica.", counts.held),
@@ -176,7 +176,7 @@ def _of_throttles(sent: float, fetched: float) -> Iterator[Metric]:
     )
 
 
-def _of_the_controller(standing: BrokerStanding) -> Iterator[Metric]:
+def _of_the_controller(standing: BrokerStatus) -> Iterator[Metric]:
     """Those of who is not the active controller are 0, so that sums over brokers are right."""
     cluster = standing.cluster
     for name, text, value in (
@@ -199,7 +199,7 @@ def _of_the_controller(standing: BrokerStanding) -> Iterator[Metric]:
         yield _gauge(_CONTROLLER + name, text, value)
 
 
-def _of_the_quorum(standing: BrokerStanding) -> Iterator[Metric]:
+def _of_the_quorum(standing: BrokerStatus) -> Iterator[Metric]:
     view = standing.quorum
     leader = NOBODY if view.leader_id is None else view.leader_id
     own = view.voters[0].end_offset

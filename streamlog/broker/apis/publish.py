@@ -439,7 +439,7 @@ class PublishRequests:
             )
 
     def _check_empty(self, group: PublishGroup) -> None:
-        for listed in self._groups.listed(ListGroupsRequest()).groups:
+        for listed in self._groups.list_groups(ListGroupsRequest()).groups:
             if listed.group_id == group.group_id and listed.group_state not in {"Empty", "Dead"}:
                 raise error_for(
                     ErrorCode.NON_EMPTY_GROUP,

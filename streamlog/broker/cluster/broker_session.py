@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.clock import Clock
 
-_DOUBLE = (
+_DUPLICATE_HINT = (
     " (the process that had another log directory under this id counts as alive until it has"
     " sent no heartbeat for broker.session.timeout.ms)"
 )
@@ -62,11 +62,11 @@ class BrokerSession:
         self._clock = clock
         self._on_changed = on_changed
         self._look_ms = 0
-        self._refused: ErrorCode | None = None
+        self._last_error: ErrorCode | None = None
         """The last error that was logged."""
         cluster = directory.config.cluster
-        is_counted_on = bool(directory.config.quorum.voters)
-        self._life = BrokerLifecycle(
+        has_cluster = bool(directory.config.quorum.voters)
+        self._lifecycle = BrokerLifecycle(
             registration=BrokerRegistrationRequest(
                 broker_id=directory.node_id,
                 cluster_id=directory.cluster_id,
@@ -74,7 +74,7 @@ class BrokerSession:
                 rack=directory.config.rack or None,
                 log_dirs=[id_bytes(directory.directory_id)],
                 previous_broker_epoch=directory.previous_broker_epoch,
-                directory_lives=directory.lives.begin() if is_counted_on else [],
+                directory_lives=directory.lives.begin() if has_cluster else [],
             ),
             heartbeat_interval_ms=cluster.heartbeat_interval_ms,
         )
@@ -82,50 +82,52 @@ class BrokerSession:
     @property
     def epoch(self) -> int:
         """The broker epoch of this process; -1 while it is not registered."""
-        return self._life.epoch
+        return self._lifecycle.epoch
 
     @property
     def state(self) -> State:
         """The state of this process in its life cycle."""
-        return self._life.state
+        return self._lifecycle.state
 
     @property
     def may_act(self) -> bool:
         """Whether the metadata about partitions applies to this process (rule R1)."""
-        return self._life.may_act(self._metadata.offset)
+        return self._lifecycle.may_act(self._metadata.offset)
 
     def listens_at(self, listeners: Iterable[RegisteredListener]) -> None:
         """Set the endpoints for registrations from now on."""
-        self._life.registration.listeners = list(listeners)
+        self._lifecycle.registration.listeners = list(listeners)
 
     @property
     def may_end(self) -> bool:
         """Whether a process that called `stop` has handed over its leaderships."""
-        return self._life.state is State.NOT_RUNNING
+        return self._lifecycle.state is State.NOT_RUNNING
 
     def stop(self) -> None:
         """Begin to shut down: others take over the leaderships of this process."""
-        self._life.on_stop(self._clock.now_ms())
+        self._lifecycle.on_stop(self._clock.now_ms())
 
     def configure(self, heartbeat_interval_ms: int) -> None:
         """Use another heartbeat interval."""
-        self._life.heartbeat_interval_ms = heartbeat_interval_ms
+        self._lifecycle.heartbeat_interval_ms = heartbeat_interval_ms
 
     def on_damage(self, places: Mapping[Place, int]) -> None:
         """Report replicas that lack records which they have counted as theirs."""
-        self._life.on_damage(places)
+        self._lifecycle.on_damage(places)
 
     def tick(self) -> None:
         """Send what is due."""
-        self._look_for_room()
-        while (send := self._life.on_tick(self._clock.now_ms(), self._metadata.offset)) is not None:
+        self._check_space()
+        while (
+            send := self._lifecycle.on_tick(self._clock.now_ms(), self._metadata.offset)
+        ) is not None:
             answer = self._submit(send.request)
             if isinstance(answer, asyncio.Future):
                 answer.add_done_callback(partial(self._on_done, send))
                 return
             self._on_answer(send, answer)
 
-    def _look_for_room(self) -> None:
+    def _check_space(self) -> None:
         """Check the disk.
 
         While it is full, others lead, unless a partition has no other replica.
@@ -133,28 +135,28 @@ class BrokerSession:
         now_ms = self._clock.now_ms()
         if now_ms < self._look_ms or not self._directory.config.quorum.voters:
             return
-        self._look_ms = now_ms + self._life.heartbeat_interval_ms
-        was_full, node_id = self._life.is_full, self._directory.node_id
-        self._life.is_full = self._directory.lacks_room() and not any(
+        self._look_ms = now_ms + self._lifecycle.heartbeat_interval_ms
+        was_full, node_id = self._lifecycle.is_full, self._directory.node_id
+        self._lifecycle.is_full = self._directory.lacks_room() and not any(
             partition.needs(node_id) for _, _, partition in self._metadata.partitions()
         )
-        if self._life.is_full and not was_full:
+        if self._lifecycle.is_full and not was_full:
             _log.error(
                 "the disk of broker %d (%s) is full: other brokers lead its partitions until"
                 " you free some space",
                 *(node_id, self._directory.path),
             )
-        elif was_full and not self._life.is_full:
+        elif was_full and not self._lifecycle.is_full:
             repeated.forget(__name__)
             _log.warning("the disk of broker %d has space again", node_id)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None for never."""
-        return self._life.next_deadline_ms()
+        return self._lifecycle.next_deadline_ms()
 
     def _on_done(self, send: SendRegistration, done: asyncio.Future[Message]) -> None:
         if done.cancelled() or done.exception() is not None:
-            self._life.on_lost(send.number, self._clock.now_ms())
+            self._lifecycle.on_lost(send.number, self._clock.now_ms())
             self._on_changed(None)
         else:
             self._on_answer(send, done.result())
@@ -163,13 +165,13 @@ class BrokerSession:
         now_ms, refusal = self._clock.now_ms(), None
         match answer:
             case BrokerRegistrationResponse():
-                refusal = self._life.on_registered(answer, send.number, now_ms)
-                self._directory.broker_epoch = self._life.epoch
-                if refusal is None and self._life.epoch != NO_EPOCH:
+                refusal = self._lifecycle.on_registered(answer, send.number, now_ms)
+                self._directory.broker_epoch = self._lifecycle.epoch
+                if refusal is None and self._lifecycle.epoch != NO_EPOCH:
                     self._directory.lives.keep()
             case BrokerHeartbeatResponse():
-                refusal = self._life.on_heard(answer, send.number, now_ms)
-        self._tell(type(send.request).__name__, refusal)
+                refusal = self._lifecycle.on_heard(answer, send.number, now_ms)
+        self._log_refusal(type(send.request).__name__, refusal)
         if refusal is ErrorCode.INCONSISTENT_CLUSTER_ID:
             own = self._directory
             self._on_changed(
@@ -181,18 +183,23 @@ class BrokerSession:
         else:
             self._on_changed(None)
 
-    def _tell(self, what: str, refusal: ErrorCode | None) -> None:
+    def _log_refusal(self, what: str, refusal: ErrorCode | None) -> None:
         """Log an error once, and not for every attempt.
 
         A missing controller is not an error here.
         """
-        if refusal is not None and refusal not in (self._refused, ErrorCode.NOT_CONTROLLER):
-            is_double = refusal is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        if refusal is not None and refusal not in (self._last_error, ErrorCode.NOT_CONTROLLER):
+            is_duplicate = refusal is ErrorCode.DUPLICATE_BROKER_REGISTRATION
             _log.warning(
                 "%s of broker %d was refused: %s%s",
-                *(what, self._directory.node_id, refusal.name, _DOUBLE if is_double else ""),
+                *(
+                    what,
+                    self._directory.node_id,
+                    refusal.name,
+                    _DUPLICATE_HINT if is_duplicate else "",
+                ),
             )
-        self._refused = refusal
+        self._last_error = refusal
 
 
 def id_bytes(text: str) -> bytes:

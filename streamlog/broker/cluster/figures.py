@@ -132,7 +132,7 @@ class ControllerCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStanding:
+class BrokerStatus:
     """The state of a broker."""
 
     node_id: int

@@ -115,11 +115,11 @@ class Forwarding:
         why = "no node is the controller"
         while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
             try:
-                answer = await self._asked(request, version, left_ms, here)
+                answer = await self._ask(request, version, left_ms, here)
             except StreamlogError as error:
                 why = str(error)
             else:
-                if answer is not None and not is_refused_by_a_bystander(answer):
+                if answer is not None and not is_not_controller(answer):
                     return answer
             # NOT_CONTROLLER: leadership has moved, or no controller is elected yet. The decision
             # was not made, so the request can be repeated.
@@ -131,12 +131,12 @@ class Forwarding:
     async def _attempt_once(self, request: Message, version: int) -> Message:
         why = "no node is the controller"
         try:
-            answer = await self._asked(request, version, ATTEMPT_MS, self.decide)
+            answer = await self._ask(request, version, ATTEMPT_MS, self.decide)
         except StreamlogError as error:
             answer, why = None, str(error)
         return answer or error_response(request, ErrorCode.NOT_CONTROLLER, why)
 
-    async def _asked(
+    async def _ask(
         self, request: Message, version: int, timeout_ms: int, here: Decide
     ) -> Message | None:
         """Return the response of the known controller; None if there is none."""
@@ -149,7 +149,7 @@ class Forwarding:
         return await self._peers.call(controller_id, request, timeout_ms=timeout_ms)
 
 
-def is_refused_by_a_bystander(answer: Message) -> bool:
+def is_not_controller(answer: Message) -> bool:
     """Whether the response comes from a node that is not the active controller."""
     return _first_code(answer) == ErrorCode.NOT_CONTROLLER
 

@@ -89,8 +89,8 @@ class MetadataPublisher:
         self._directory = directory
         self._partitions = partitions
         self._replicas = replicas
-        self._tell = observers
-        self._lacking: dict[str, None] = {}
+        self._observers = observers
+        self._incomplete: dict[str, None] = {}
         """Topics of which some logs could not be created."""
         self._damaged: set[tuple[str, int]] = set()
         """Partitions whose logs have reported damage."""
@@ -112,52 +112,52 @@ class MetadataPublisher:
         """
         metadata, directory = self._metadata, self._directory
         self._replicas.register(broker_epoch, broker_epoch)
-        self._know_brokers()
+        self._set_brokers()
         directory.take_settings(self._settings())
         for name, state in list(directory.topics.items()):
             with self._full_disk(name):
-                self._keep_or_not(name, state.topic_id)
+                self._check_topic(name, state.topic_id)
         for topic in metadata.topics.values():
             with self._full_disk(topic.name):
                 self._host(topic)
         for topic, number, partition in metadata.partitions():
             if directory.node_id in partition.replicas:
-                self._be(topic.name, number, partition)
-        self._look_for_damage(has_asked=False)
-        self._tell.settings()
-        self._tell.users()
-        self._tell.acls()
+                self._apply_partition(topic.name, number, partition)
+        self._look_for_damage(has_fetched=False)
+        self._observers.settings()
+        self._observers.users()
+        self._observers.acls()
 
     def apply(self, changes: Iterable[MetadataChange]) -> None:
         """Apply a committed batch of changes."""
         changes = list(changes)
         if _some(changes, BrokerChanged):
-            self._know_brokers()
-        self._settle(changes)
+            self._set_brokers()
+        self._apply_settings(changes)
         for change in changes:
             if isinstance(change, TopicDeleted):
                 self._delete(change.name, change.topic_id)
         for topic_id, number in dict.fromkeys(_partition_keys(changes)):
-            self._be_or_not(topic_id, number)
+            self._update_partition(topic_id, number)
         self._give_up_damaged()  # Before anything is fetched in a new epoch.
         if _some(changes, UserChanged):
-            self._tell.users()
+            self._observers.users()
         if _some(changes, AclsChanged):
-            self._tell.acls()
+            self._observers.acls()
 
     def tick(self, now_ms: int) -> None:
         """Retry what the disk has refused, and check logs for damage."""
         if self._look_ms is not None and now_ms >= self._look_ms:
             self._look_ms = now_ms + DAMAGE_CHECK_MS
             self._look_for_damage()
-        if self._lacking and self._retry_ms is None:
+        if self._incomplete and self._retry_ms is None:
             self._retry_ms = now_ms + RETRY_MS
         if self._retry_ms is None or now_ms < self._retry_ms:
             return
         self._retry_ms = None
-        lacking, self._lacking = self._lacking, {}
-        for name in lacking:
-            self._make_again(name)
+        incomplete, self._incomplete = self._incomplete, {}
+        for name in incomplete:
+            self._retry_topic(name)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None for never."""
@@ -166,7 +166,7 @@ class MetadataPublisher:
 
     # Brokers and settings.
 
-    def _know_brokers(self) -> None:
+    def _set_brokers(self) -> None:
         """Pass the active brokers on to leaders, which admit only those to the in-sync set."""
         active = {
             broker_id: broker
@@ -178,7 +178,7 @@ class MetadataPublisher:
             {broker_id: broker.rack for broker_id, broker in active.items() if broker.rack},
         )
 
-    def _settle(self, changes: Iterable[MetadataChange]) -> None:
+    def _apply_settings(self, changes: Iterable[MetadataChange]) -> None:
         """Apply settings before partitions, because new logs use them."""
         configs = [each for each in changes if isinstance(each, ConfigChanged)]
         if _some(changes, QuotaChanged) or any(
@@ -188,7 +188,7 @@ class MetadataPublisher:
                 self._directory.take_settings(self._settings())
             except StreamlogError as error:
                 _log.error("could not apply the cluster's settings on this broker: %s", error)
-            self._tell.settings()
+            self._observers.settings()
         topics = {each.resource_name for each in configs if each.resource_type == TOPIC_RESOURCE}
         for name in sorted(topics & {*self._directory.topics}):
             try:
@@ -227,7 +227,7 @@ class MetadataPublisher:
             yield
         except LogDirectoryFull as error:
             _log.error("could not apply the cluster's state of topic %s: %s", topic, error)
-            self._lacking[topic] = None
+            self._incomplete[topic] = None
 
     def _make(self, topic: TopicRegistration) -> None:
         try:
@@ -238,22 +238,22 @@ class MetadataPublisher:
                 topic.name,
                 error,
             )
-            self._lacking[topic.name] = None
+            self._incomplete[topic.name] = None
 
-    def _make_again(self, name: str) -> None:
+    def _retry_topic(self, name: str) -> None:
         topic = self._metadata.topic(name)
         if topic is None:
             return
         self._make(topic)
         for number, partition in topic.partitions.items():
             if self._directory.node_id in partition.replicas:
-                self._be(name, number, partition)
+                self._apply_partition(name, number, partition)
 
-    def _keep_or_not(self, name: str, topic_id: bytes) -> None:
+    def _check_topic(self, name: str, topic_id: bytes) -> None:
         """Decide, at the start, whether what is here of a topic stays."""
         topic = self._metadata.topics.get(topic_id)
         if topic is None:
-            self._leave(name, list(self._directory.topics[name].partitions))
+            self._release(name, list(self._directory.topics[name].partitions))
             if topic_id in self._metadata.deleted_topics:
                 self._directory.delete_topic(name)
             # Deleted on purpose, or unknown? An unknown topic may be the result of a metadata log
@@ -268,47 +268,47 @@ class MetadataPublisher:
             if number not in topic.partitions or node_id not in topic.partitions[number].replicas
         ]
         if elsewhere:
-            self._leave(name, elsewhere)
+            self._release(name, elsewhere)
             self._directory.delete_partitions(name, elsewhere)
 
     def _delete(self, name: str, topic_id: bytes) -> None:
         state = self._directory.topics.get(name)
-        self._lacking.pop(name, None)
+        self._incomplete.pop(name, None)
         if state is not None and state.topic_id == topic_id:
-            self._leave(name, list(state.partitions))
+            self._release(name, list(state.partitions))
             try:
                 self._directory.delete_topic(name)
             except StreamlogError as error:
                 _log.error(
                     "deleted topic %s, but its files stay until the next start: %s", name, error
                 )
-        self._tell.deleted()
+        self._observers.deleted()
 
-    def _leave(self, name: str, numbers: Iterable[int]) -> None:
+    def _release(self, name: str, numbers: Iterable[int]) -> None:
         """Stop using partitions whose logs are about to be deleted."""
-        self._tell.deleting()
+        self._observers.deleting()
         for number in numbers:
             if self._partitions.resign(name, number):
-                self._tell.resigned(name, number)
+                self._observers.resigned(name, number)
             self._replicas.drop(name, number)
             self._partitions.drop(name, number)
 
     # Damage.
 
-    def _look_for_damage(self, *, has_asked: bool = True) -> None:
-        if damaged := self._give_up_damaged(has_asked=has_asked):
-            self._tell.damaged(damaged)
+    def _look_for_damage(self, *, has_fetched: bool = True) -> None:
+        if damaged := self._give_up_damaged(has_fetched=has_fetched):
+            self._observers.damaged(damaged)
 
-    def _give_up_damaged(self, *, has_asked: bool = True) -> dict[Place, int]:
+    def _give_up_damaged(self, *, has_fetched: bool = True) -> dict[Place, int]:
         """Fetch damaged replicas again; return those that the controller has to know of first.
 
         The result has the leader epoch of each replica as this broker knows it.
 
-        Nothing is discarded in the epoch in which the damage was found: this process `has_asked`
+        Nothing is discarded in the epoch in which the damage was found: this process `has_fetched`
         the leader for offsets after the damage, and the leader would take an emptied log for one
         that is caught up. The controller removes it from the in-sync set and begins a new epoch.
         """
-        untold: dict[Place, int] = {}
+        unreported: dict[Place, int] = {}
         for name, number in sorted(self._damaged):
             topic, hosted = self._metadata.topic(name), self._partitions.hosted(name, number)
             if topic is None or hosted is None or not hosted.log.lacks_records:
@@ -318,21 +318,21 @@ class MetadataPublisher:
             partition, node_id = topic.partitions[number], self._directory.node_id
             found_in = self._damaged_in.setdefault((name, number), partition.leader_epoch)
             if is_relied_on(partition, node_id):
-                untold[topic.topic_id, number] = partition.leader_epoch
+                unreported[topic.topic_id, number] = partition.leader_epoch
             elif hosted.replica is None or hosted.is_leader or node_id in partition.isr:
                 continue  # No other replica has the records.
-            elif has_asked and partition.leader_epoch == found_in:
-                untold[topic.topic_id, number] = partition.leader_epoch
+            elif has_fetched and partition.leader_epoch == found_in:
+                unreported[topic.topic_id, number] = partition.leader_epoch
             else:
                 try:
                     hosted.replica.mend()
                 except StreamlogError as error:
                     _log.error("could not fetch %s anew: %s", hosted.log.name, error)
-        return untold
+        return unreported
 
     # Leadership.
 
-    def _be_or_not(self, topic_id: bytes, number: int) -> None:
+    def _update_partition(self, topic_id: bytes, number: int) -> None:
         topic = self._metadata.topics.get(topic_id)
         if topic is None:
             return  # It was deleted meanwhile.
@@ -342,9 +342,9 @@ class MetadataPublisher:
         if self._directory.node_id in partition.replicas:
             if not is_here:
                 self._make(topic)
-            self._be(name, number, partition)
+            self._apply_partition(name, number, partition)
         elif is_here:
-            self._leave(name, [number])
+            self._release(name, [number])
             try:
                 self._directory.delete_partitions(name, [number])
             except StreamlogError as error:
@@ -354,7 +354,7 @@ class MetadataPublisher:
                     *(name, number, error),
                 )
 
-    def _be(self, name: str, number: int, state: PartitionRegistration) -> None:
+    def _apply_partition(self, name: str, number: int, state: PartitionRegistration) -> None:
         """Lead or follow a partition as the metadata says."""
         if self._look_ms is None and len(state.replicas) > 1:
             self._look_ms = 0
@@ -364,14 +364,14 @@ class MetadataPublisher:
             self._replicas.apply(partition, _state(state), self._metadata.offset)
             if not partition.is_leader:
                 if self._partitions.resign(name, number):
-                    self._tell.resigned(name, number)
+                    self._observers.resigned(name, number)
             elif self._partitions.lead(name, number):
-                self._tell.leading(name, number)
+                self._observers.leading(name, number)
         except StreamlogError as error:
             _log.error("could not open %s-%d on this broker: %s", name, number, error)
 
 
-def damaged_places(metadata: ClusterMetadata, directory: LogDirectory) -> dict[Place, int]:
+def damaged_replicas(metadata: ClusterMetadata, directory: LogDirectory) -> dict[Place, int]:
     """Return damaged replicas that others can replace, with their known leader epochs.
 
     They are reported with the registration, so that none of them is elected. See `is_relied_on`.

@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING, Any, Self
 from streamlog import repeated
 from streamlog.broker.cluster.broker_session import BrokerSession
 from streamlog.broker.cluster.figures import (
-    BrokerStanding,
+    BrokerStatus,
     ClusterFigures,
     count_by_controller,
     count_figures,
 )
 from streamlog.broker.cluster.forwarding import Decide, Forwarding
-from streamlog.broker.cluster.metadata_publisher import MetadataPublisher, Observers, damaged_places
+from streamlog.broker.cluster.metadata_publisher import (
+    MetadataPublisher,
+    Observers,
+    damaged_replicas,
+)
 from streamlog.broker.cluster.peers import NodeConnections
 from streamlog.broker.quorum.controller.decision import ControllerContext
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE, ClusterMetadata
@@ -112,7 +116,7 @@ class ClusterNode:
         """
         config = directory.config
         quorum = config.quorum
-        realm = ControllerContext(
+        context = ControllerContext(
             metadata=ClusterMetadata(),
             cluster_id=directory.cluster_id,
             node_id=directory.node_id,
@@ -125,7 +129,7 @@ class ClusterNode:
         member = QuorumMember.open(
             files,
             directory.path,
-            realm,
+            context,
             voters=quorum.voter_ids(directory.node_id),
             clock=clock,
             timeouts=Timeouts(
@@ -148,17 +152,17 @@ class ClusterNode:
         self.quorum = quorum
         self._directory = directory
         self._clock = clock
-        self._neighbours = (
+        self._connections = (
             NodeConnections(config, quorum.metadata) if config.quorum.voters else None
         )
         self._forwarding = Forwarding(quorum, node_id=directory.node_id, clock=clock)
         self._session = BrokerSession(
             directory, quorum.metadata, self._attempt, clock=clock, on_changed=self._on_session
         )
-        self._applying: MetadataPublisher | None = None
+        self._publisher: MetadataPublisher | None = None
         self._acting_epoch: int | None = None
         """The epoch of the registration that this broker acts on."""
-        self._is_announced = self._neighbours is None
+        self._is_announced = self._connections is None
         """Whether the endpoints at which others reach this broker are known."""
         self._on_due: Callable[[], None] = lambda: None
         self._running: asyncio.Future[None] | None = None
@@ -180,13 +184,13 @@ class ClusterNode:
     @property
     def is_alone(self) -> bool:
         """Whether there are no other nodes, and never will be."""
-        return self._neighbours is None
+        return self._connections is None
 
-    def standing(self, follower_lag: Mapping[int, int]) -> BrokerStanding:
+    def standing(self, follower_lag: Mapping[int, int]) -> BrokerStatus:
         """Return the state of this broker; `follower_lag` is the lag of its followers."""
         directory, metadata = self._directory, self.metadata
         configs = {name: topic.config for name, topic in directory.topics.items()}
-        return BrokerStanding(
+        return BrokerStatus(
             node_id=directory.node_id,
             state=self._session.state,
             is_broker=directory.config.quorum.is_broker,
@@ -220,10 +224,10 @@ class ClusterNode:
         self.quorum.watch(self._on_changes)
         if not self._directory.config.quorum.is_broker:
             return
-        self._applying = MetadataPublisher(
+        self._publisher = MetadataPublisher(
             self.metadata, self._directory, partitions, replicas, observers
         )
-        self._session.on_damage(damaged_places(self.metadata, self._directory))
+        self._session.on_damage(damaged_replicas(self.metadata, self._directory))
         self._tick_session()
 
     def start(
@@ -237,12 +241,12 @@ class ClusterNode:
         A spawned task fails when this node can't continue. `thread` is for syncs of the metadata
         log; `on_due` is called when the next deadline may have changed.
         """
-        if self._neighbours is None:
+        if self._connections is None:
             return
         self._on_due = on_due
         self._failed = asyncio.get_running_loop().create_future()
-        self._forwarding.begin(self._neighbours.controllers, spawn)
-        self._running = spawn(self.quorum.run(self._neighbours.quorum, thread))
+        self._forwarding.begin(self._connections.controllers, spawn)
+        self._running = spawn(self.quorum.run(self._connections.quorum, thread))
         spawn(_wait_for_failure(self._failed))
 
     def listens_at(self, listeners: Sequence[RegisteredListener]) -> None:
@@ -256,7 +260,7 @@ class ClusterNode:
 
         Waits until the controller releases the broker, but not for a controller that is unknown.
         """
-        if self._neighbours is None or self._running is None or self._has_left:
+        if self._connections is None or self._running is None or self._has_left:
             return
         self._has_left = True
         if self._directory.config.quorum.is_broker:
@@ -275,8 +279,8 @@ class ClusterNode:
 
     async def close_connections(self) -> None:
         """Close the connections to all other nodes, which must be idle."""
-        if self._neighbours is not None:
-            await self._neighbours.close()
+        if self._connections is not None:
+            await self._connections.close()
 
     def close(self) -> None:
         """Stop deciding. Raises what the log's `close` raises."""
@@ -310,18 +314,18 @@ class ClusterNode:
             ConnectionLost: it can't be reached, or has closed the connection.
             RequestTimedOut: no response arrived in time.
         """
-        if self._neighbours is None:
+        if self._connections is None:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
-        return await self._neighbours.brokers.call(node_id, request, timeout_ms=timeout_ms)
+        return await self._connections.brokers.call(node_id, request, timeout_ms=timeout_ms)
 
     async def call_coordinator(self, node_id: int, request: Message, timeout_ms: int) -> Message:
         """Send a request as `call` does, by the connection for questions to coordinators.
 
         Only requests that are answered at once use it, so none waits behind a slow one.
         """
-        if self._neighbours is None:
+        if self._connections is None:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
-        return await self._neighbours.coordinators.call(node_id, request, timeout_ms=timeout_ms)
+        return await self._connections.coordinators.call(node_id, request, timeout_ms=timeout_ms)
 
     async def connect(self, node_id: int) -> Transport:
         """Open a connection to another broker; the caller is its only user.
@@ -330,9 +334,9 @@ class ClusterNode:
             ConnectionLost: it can't be reached.
             RequestTimedOut: it accepts connections, and does not answer.
         """
-        if self._neighbours is None:
+        if self._connections is None:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
-        return await self._neighbours.brokers.connect(node_id, timeout_ms=CONNECT_MS)
+        return await self._connections.brokers.connect(node_id, timeout_ms=CONNECT_MS)
 
     def on_damage(self, places: Mapping[Place, int]) -> None:
         """Report replicas that lack records which they have counted as theirs."""
@@ -354,14 +358,14 @@ class ClusterNode:
         self._tick_session()
         if self.is_alone:
             self.quorum.tick()
-        if self._applying is not None:
-            self._applying.tick(self._clock.now_ms())
+        if self._publisher is not None:
+            self._publisher.tick(self._clock.now_ms())
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None for never."""
         deadlines: list[int | None] = []
-        if self._applying is not None:
-            deadlines.append(self._applying.next_deadline_ms())
+        if self._publisher is not None:
+            deadlines.append(self._publisher.next_deadline_ms())
             if self._is_announced:
                 deadlines.append(self._session.next_deadline_ms())
         if self.is_alone:
@@ -369,7 +373,7 @@ class ClusterNode:
         return min((each for each in deadlines if each is not None), default=None)
 
     def _tick_session(self) -> None:
-        if self._is_announced and self._applying is not None:
+        if self._is_announced and self._publisher is not None:
             self._session.tick()
 
     def _attempt(self, request: Message) -> Answer:
@@ -392,14 +396,14 @@ class ClusterNode:
 
     def _on_changes(self, changes: list[MetadataChange]) -> None:
         self.figures.on_changes(changes, self.quorum.deciding_ms)
-        if self._applying is not None and self._acting_epoch == self._session.epoch:
-            self._applying.apply(changes)
+        if self._publisher is not None and self._acting_epoch == self._session.epoch:
+            self._publisher.apply(changes)
         else:
             self._act()
 
     def _act(self) -> None:
         """Begin to act on the metadata, once it includes this broker's registration."""
-        applying = self._applying
+        applying = self._publisher
         epoch = self._session.epoch if self._session.may_act else self._epoch_before()
         # Rule R1. 1. Process A of broker 3 leads partition p and crashes. 2. Process B of broker 3
         # starts and reads metadata in which 3 still leads p. 3. If B led p now, it would serve

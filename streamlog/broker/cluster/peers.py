@@ -150,8 +150,8 @@ def _find_listener(setting: str, name: str, listeners: Sequence[Listener]) -> Li
         return listeners[0]
     found = next((each for each in listeners if each.name == name.upper()), None)
     if found is None:
-        there = ", ".join(each.name for each in listeners)
-        raise ConfigError(f"{setting}={name} is not a listener: use one of {there}")
+        names = ", ".join(each.name for each in listeners)
+        raise ConfigError(f"{setting}={name} is not a listener: use one of {names}")
     return found
 
 
@@ -245,11 +245,11 @@ class BrokerPeers:
                 is_broker=True,
             )
         except LogError as refusal:
-            told = f"broker {node_id} refuses this one, or is not trusted by it: {refusal}"
-            if self._refusals.get(node_id) != told:
-                self._refusals[node_id] = told
-                _log.error("%s", told)
-            raise ConnectionLost(told) from None
+            message = f"broker {node_id} refuses this one, or is not trusted by it: {refusal}"
+            if self._refusals.get(node_id) != message:
+                self._refusals[node_id] = message
+                _log.error("%s", message)
+            raise ConnectionLost(message) from None
 
     async def _give_up(self, node_id: int, transport: Transport) -> None:
         known = self._connections.get(node_id)
@@ -271,16 +271,16 @@ class NodeConnections:
     def __init__(self, config: BrokerConfig, metadata: ClusterMetadata) -> None:
         self._metadata = metadata
         voters = config.quorum.addresses()
-        between = peer_listener(config)
-        self._listener = between.name
+        peer = peer_listener(config)
+        self._listener = peer.name
         security = peer_security(config, controller_listener(config))
         self.quorum = BrokerPeers(voters.get, security=security)
         """For the replication of the metadata log."""
         self.controllers = BrokerPeers(voters.get, security=security)
         """For requests to the controller."""
-        self.brokers = BrokerPeers(self._endpoint, security=peer_security(config, between))
+        self.brokers = BrokerPeers(self._endpoint, security=peer_security(config, peer))
         """For brokers, whose addresses come from their registrations."""
-        self.coordinators = BrokerPeers(self._endpoint, security=peer_security(config, between))
+        self.coordinators = BrokerPeers(self._endpoint, security=peer_security(config, peer))
         """For questions to coordinators, for which producers wait."""
 
     def _endpoint(self, node_id: int) -> Address | None:

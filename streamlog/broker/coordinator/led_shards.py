@@ -26,7 +26,7 @@ COMMIT_WAIT_MS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Led(Generic[S]):
+class LedShard(Generic[S]):
     """A shard that serves requests, and its partition."""
 
     index: int
@@ -38,7 +38,7 @@ class Led(Generic[S]):
 class _Loading(Generic[S]):
     """A shard that is being loaded: replayed up to `offset`, complete at `end_offset`."""
 
-    led: Led[S]
+    led: LedShard[S]
     offset: int
     end_offset: int
 
@@ -59,10 +59,10 @@ class LedShards(Generic[S]):
         self._partitions = partitions
         self._make = make
         self._replay = replay
-        self._led: dict[int, Led[S]] = {}
+        self._led: dict[int, LedShard[S]] = {}
         self._loading: dict[int, _Loading[S]] = {}
 
-    def __iter__(self) -> Iterator[Led[S]]:
+    def __iter__(self) -> Iterator[LedShard[S]]:
         """Iterate over the shards that serve requests."""
         return iter(list(self._led.values()))
 
@@ -87,14 +87,14 @@ class LedShards(Generic[S]):
             LogDirectoryError: the disk refused.
         """
         log = self._partitions.get(self.topic, index)
-        led = Led(index, self._make(), log)
+        led = LedShard(index, self._make(), log)
         # A new leadership of the same partition starts again: another leader may have written.
         self._led.pop(index, None)
         start, end = log.log.log_start_offset, log.log.log_end_offset
         self._loading[index] = _Loading(led, start, end)
         return self._load(index)
 
-    def resign(self, index: int) -> Led[S] | None:
+    def resign(self, index: int) -> LedShard[S] | None:
         """Drop the shard of a partition, because another broker leads it.
 
         Return it if it served.
@@ -125,7 +125,7 @@ class LedShards(Generic[S]):
             )
         return shard_index(key, count)
 
-    def at(self, index: int) -> Led[S]:
+    def at(self, index: int) -> LedShard[S]:
         """Return the shard of a partition.
 
         Raises:
@@ -142,11 +142,11 @@ class LedShards(Generic[S]):
             )
         raise error_for(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{index} is led by another broker")
 
-    def has(self, led: Led[S]) -> bool:
+    def has(self, led: LedShard[S]) -> bool:
         """Whether this shard still serves: it was not lost meanwhile, nor lost and loaded again."""
         return self._led.get(led.index) is led
 
-    def of(self, key: str) -> Led[S]:
+    def of(self, key: str) -> LedShard[S]:
         """Return the shard of a key. Raises what `index_of` and `at` raise."""
         return self.at(self.index_of(key))
 

@@ -29,7 +29,7 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.records.batch import encode_batch
 
 if TYPE_CHECKING:
-    from streamlog.broker.coordinator.led_shards import Led
+    from streamlog.broker.coordinator.led_shards import LedShard
     from streamlog.broker.coordinator.shard import CoordinatorRecord, Instant
     from streamlog.broker.replication.partition import Partition
     from streamlog.broker.replication.partition_replica import Committed
@@ -92,7 +92,7 @@ class PendingRequests:
         else:
             self.refuse([each.ticket for each in answers], coordinator_error(failure))
 
-    def awaited(self, answers: Iterable[Answer]) -> tuple[Answer, ...]:
+    def still_waiting(self, answers: Iterable[Answer]) -> tuple[Answer, ...]:
         """Return the answers whose requests still wait."""
         return tuple(each for each in answers if each.ticket in self._waiting)
 
@@ -195,10 +195,10 @@ class Proofs:
         self._now = now
         self._waiting: dict[int, list[Answer]] = {}
         """The answers for the next proof, by shard number."""
-        self._under_way: dict[int, Led[Any]] = {}
+        self._in_flight: dict[int, LedShard[Any]] = {}
         """The shards whose proof is appended and not committed yet."""
 
-    def give(self, led: Led[Any], answers: tuple[Answer, ...]) -> None:
+    def give(self, led: LedShard[Any], answers: tuple[Answer, ...]) -> None:
         """Send answers from memory once a proof shows that this broker was the coordinator."""
         now_ms = self._now().now_ms
         if not answers:
@@ -218,17 +218,17 @@ class Proofs:
             return
         self._answering.limit(answers, now_ms)
         self._waiting.setdefault(led.index, []).extend(answers)
-        if led.index not in self._under_way:
+        if led.index not in self._in_flight:
             self._begin(led)
 
     def resign(self, index: int) -> None:
         """Drop the shard's answers, because another broker leads it; the requests got an error."""
         self._waiting.pop(index, None)
-        self._under_way.pop(index, None)
+        self._in_flight.pop(index, None)
 
-    def _begin(self, led: Led[Any]) -> None:
+    def _begin(self, led: LedShard[Any]) -> None:
         """Append a proof for all answers that wait now; later ones wait for the next proof."""
-        answers = self._answering.awaited(self._waiting.pop(led.index, ()))
+        answers = self._answering.still_waiting(self._waiting.pop(led.index, ()))
         # Not for answers that came after the append: their request may be younger than the proof.
         if not answers:
             return
@@ -240,17 +240,17 @@ class Proofs:
         except StreamlogError as error:
             self._answering.refuse([each.ticket for each in answers], coordinator_error(error))
             return
-        self._under_way[led.index] = led
+        self._in_flight[led.index] = led
         led.log.when_committed(
             led.log.log.log_end_offset, partial(self._on_committed, led, answers)
         )
 
     def _on_committed(
-        self, led: Led[Any], answers: tuple[Answer, ...], failure: StreamlogError | None
+        self, led: LedShard[Any], answers: tuple[Answer, ...], failure: StreamlogError | None
     ) -> None:
-        is_last = self._under_way.get(led.index) is led
+        is_last = self._in_flight.get(led.index) is led
         if is_last:
-            del self._under_way[led.index]
+            del self._in_flight[led.index]
         if is_last and failure is not None:
             # A proof of a later epoch would not show who led when these requests arrived.
             answers += tuple(self._waiting.pop(led.index, ()))

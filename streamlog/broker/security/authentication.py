@@ -120,12 +120,12 @@ class Plain:
         except UnicodeDecodeError:
             parts = []
         if len(parts) != 3 or not parts[1] or not parts[2]:  # noqa: PLR2004 - RFC 4616
-            return _refused_password("a malformed PLAIN message")
+            return _password_refusal("a malformed PLAIN message")
         identity, user, password = parts
         if identity not in ("", user):
-            return _refused_password(f"user {user!r} asks to act as another user")
+            return _password_refusal(f"user {user!r} asks to act as another user")
         if len(password) > PASSWORD_CHARACTERS_MAX:
-            return _refused_password(f"user {user!r} sent a password that is too long")
+            return _password_refusal(f"user {user!r} sent a password that is too long")
         credential, is_real = self._users.password_credential(user)
         # An unknown user gets a made-up credential, and the same work is done for it: neither the
         # response nor its time shows whether the user exists.
@@ -133,12 +133,12 @@ class Plain:
         def check() -> Accepted | AuthenticationRefused:
             if credential.fits(password) and is_real:
                 return Accepted(user)
-            return _refused_password(f"a wrong user or password; the user is {user!r}")
+            return _password_refusal(f"a wrong user or password; the user is {user!r}")
 
         return Checking(check)
 
 
-def _refused_password(reason: str) -> AuthenticationRefused:
+def _password_refusal(reason: str) -> AuthenticationRefused:
     return AuthenticationRefused("Authentication failed: Invalid username or password", reason)
 
 

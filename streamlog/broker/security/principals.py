@@ -70,15 +70,15 @@ class PrincipalRules:
         """
         rules: list[_Rule] = []
         text = text.strip() or DEFAULT
-        place = 0
-        while place < len(text):
-            found = _RULE.match(text, place)
+        position = 0
+        while position < len(text):
+            found = _RULE.match(text, position)
             if found is None:
                 raise ConfigError(
-                    f"ssl.principal.mapping.rules: {text[place:]!r} is neither DEFAULT nor"
+                    f"ssl.principal.mapping.rules: {text[position:]!r} is neither DEFAULT nor"
                     " RULE:PATTERN/REPLACEMENT/ optionally followed by L or U"
                 )
-            place = found.end()
+            position = found.end()
             is_default, pattern, replacement, case = found.groups()
             if is_default:
                 rules.append(_Rule(None))

@@ -57,11 +57,11 @@ class Users:
     def credential(self, user: str, mechanism: ScramMechanism) -> tuple[ScramCredential, bool]:
         """Return the credential to check a proof against, and whether the user exists."""
         found = self.of(user).get(mechanism)
-        return (self._made_up(user, mechanism), False) if found is None else (found, True)
+        return (self._derive(user, mechanism), False) if found is None else (found, True)
 
     def password_credential(self, user: str) -> tuple[ScramCredential, bool]:
         """Return the credential to check a password against: the user's strongest."""
-        strongest = max(self.of(user), default=self._usual())
+        strongest = max(self.of(user), default=self._usual_mechanism())
         return self.credential(user, strongest)
 
     def joined(self, others: Credentials) -> Users:
@@ -102,12 +102,12 @@ class Users:
 
     # Derived credentials.
 
-    def _usual(self) -> ScramMechanism:
+    def _usual_mechanism(self) -> ScramMechanism:
         """Return the mechanism against which most passwords are checked."""
         counts = Counter(max(own) for own in self._credentials.values())
         return counts.most_common(1)[0][0] if counts else ScramMechanism.SCRAM_SHA_512
 
-    def _made_up(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
+    def _derive(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
         # Salt length and iterations are those of most real users: a client that compares responses
         # sees no difference.
         shapes = Counter(
@@ -119,7 +119,7 @@ class Users:
         usual = shapes.most_common(1)
         salt_bytes, iterations = usual[0][0] if usual else (SALT_BYTES, ITERATIONS_DEFAULT)
 
-        def drawn(what: str) -> bytes:
+        def derive(what: str) -> bytes:
             about = f"{what}\0{mechanism.sasl_name}\0{user}".encode()
             first = ScramMechanism.SCRAM_SHA_512.signed(self._secret, about)
             parts = [first]
@@ -130,10 +130,10 @@ class Users:
         size_bytes = len(mechanism.hashed(b""))
         return ScramCredential(
             mechanism=mechanism,
-            salt=drawn("salt")[:salt_bytes],
+            salt=derive("salt")[:salt_bytes],
             iterations=iterations,
-            stored_key=drawn("stored key")[:size_bytes],
-            server_key=drawn("server key")[:size_bytes],
+            stored_key=derive("stored key")[:size_bytes],
+            server_key=derive("server key")[:size_bytes],
         )
 
 

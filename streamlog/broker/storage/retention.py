@@ -30,7 +30,7 @@ LOGS_AT_ONCE = 4
 FILES_AT_ONCE = 32
 """Files removed per tick."""
 
-Kept = Callable[[StreamlogError | None], None]
+OnCheckpoint = Callable[[StreamlogError | None], None]
 """Called when log starts are durable, or with the reason why they may not be."""
 
 _logger = repeated.logger(__name__)
@@ -63,7 +63,7 @@ class Retention:
         now_ms: int,
         high_watermark: Callable[[str, int], int],
         remove: Callable[[list[str]], None] | None = None,
-        keep: Callable[[Kept], None] | None = None,
+        keep: Callable[[OnCheckpoint], None] | None = None,
     ) -> None:
         self._keep = self._write_checkpoints if keep is None else keep
         self._remove = directory.remove_retired if remove is None else remove
@@ -145,7 +145,7 @@ class Retention:
             )
             self._shortened_logs = self._removed_files = 0
 
-    def _write_checkpoints(self, then: Kept) -> None:
+    def _write_checkpoints(self, then: OnCheckpoint) -> None:
         try:
             self._directory.write_checkpoints()
         except StreamlogError as error:

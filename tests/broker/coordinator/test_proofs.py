@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from streamlog.broker.coordinator.group.group_runtime import NOTHING
-from streamlog.broker.coordinator.led_shards import Led
+from streamlog.broker.coordinator.led_shards import LedShard
 from streamlog.broker.coordinator.pending_requests import (
     COMMIT_TIMEOUT_MS,
     CoordinatorRules,
@@ -37,7 +37,7 @@ class Coordinating:
     def ask(self) -> asyncio.Future[Message]:
         """Somebody who is told from memory."""
         ticket, answer = self.answering.take(0, HeartbeatRequest(), 0)
-        self.proofs.give(Led(0, None, self.log), (Answer(ticket, KNOWN),))
+        self.proofs.give(LedShard(0, None, self.log), (Answer(ticket, KNOWN),))
         return answer
 
     def wait(self) -> None:

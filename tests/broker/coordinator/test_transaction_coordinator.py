@@ -54,12 +54,12 @@ class Driver:
         self.coordinator = self.fresh()
 
     def fresh(self) -> TransactionCoordinator:
-        around = TransactionDeps(
+        deps = TransactionDeps(
             new_producer_id=lambda: next(self.ids),
             partition_exists=lambda topic, number: topic == "t" and number < 4,
             offsets_partition=lambda _: OFFSETS,
         )
-        return TransactionCoordinator(TransactionConfig(), around)
+        return TransactionCoordinator(TransactionConfig(), deps)
 
     def restart(self) -> None:
         self.coordinator = self.fresh()

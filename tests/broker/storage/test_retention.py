@@ -15,7 +15,7 @@ from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.repair.findings import FindingKind
 from streamlog.broker.storage.repair.inspection import Inspection
-from streamlog.broker.storage.retention import FIRST_CHECK_MS, LOGS_AT_ONCE, Kept, Retention
+from streamlog.broker.storage.retention import FIRST_CHECK_MS, LOGS_AT_ONCE, OnCheckpoint, Retention
 from streamlog.errors import LogDirectoryFailed, OffsetOutOfRange
 from tests.broker.storage.batches import batch, read_records
 
@@ -311,7 +311,7 @@ def test_a_round_is_told_in_one_line(
     directory.create_topic("stays", 2 * LOGS_AT_ONCE)
     for log in directory.topics["over"].partitions.values():
         log.append(batch(timestamp_ms=START_MS), now_ms=0)
-    later: list[Kept] = []
+    later: list[OnCheckpoint] = []
     time = Time(directory)
     if not kept_at_once:
         time.retention = Retention(
@@ -432,7 +432,7 @@ def test_what_is_not_committed_stays_until_it_is() -> None:
 def test_files_go_when_the_log_start_is_kept_and_only_up_to_there(files: MemoryFiles) -> None:
     directory = opened(files)
     log = filled(directory, retention_ms="30000")
-    callbacks: list[Kept] = []
+    callbacks: list[OnCheckpoint] = []
     retention = Retention(
         directory, now_ms=0, high_watermark=lambda _, __: 120, keep=callbacks.append
     )
@@ -451,7 +451,7 @@ def test_files_go_when_the_log_start_is_kept_and_only_up_to_there(files: MemoryF
 def test_files_stay_when_the_log_start_was_not_kept(files: MemoryFiles) -> None:
     directory = opened(files)
     filled(directory, retention_ms="30000")
-    callbacks: list[Kept] = []
+    callbacks: list[OnCheckpoint] = []
     retention = Retention(
         directory, now_ms=0, high_watermark=lambda _, __: 120, keep=callbacks.append
     )

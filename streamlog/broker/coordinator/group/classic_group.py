@@ -74,11 +74,11 @@ class ClassicMember:
         """Whether the group holds a request of the member, so that its silence means nothing."""
         return self.join_ticket is not None or self.sync_ticket is not None
 
-    def heard_of(self, now_ms: int) -> None:
+    def renew_session(self, now_ms: int) -> None:
         """Renew the session of the member."""
         self.deadline_ms = now_ms + self.session_timeout_ms
 
-    def offers(self, request: JoinGroupRequest) -> None:
+    def update(self, request: JoinGroupRequest) -> None:
         """Adopt what a join request says."""
         self.protocols = protocols_of(request)
         self.session_timeout_ms = request.session_timeout_ms
@@ -99,7 +99,7 @@ class ClassicMember:
         self.join_ticket = self.sync_ticket = None
         return ShardOutcome(answers=tuple(answers))
 
-    def stored(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
+    def to_record(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
         """Return what a record keeps about the member."""
         return MemberMetadata(
             member_id=self.member_id,
@@ -204,7 +204,7 @@ class ClassicGroup:
     since_ms: int = -1
     """The wall time of the last completed rebalance; -1 if unknown."""
     members: dict[str, ClassicMember] = field(default_factory=dict)
-    announced: dict[str, int] = field(default_factory=dict)
+    reserved_ids: dict[str, int] = field(default_factory=dict)
     """Member ids given to new members that have not joined yet, and when they expire."""
     _static: dict[str, str] = field(default_factory=dict)
     _round: Round | None = None
@@ -220,7 +220,7 @@ class ClassicGroup:
             return _refuse_join(request, caller, code)
         if not request.member_id:
             return self._join_nameless(request, caller, at)
-        if self.announced.pop(request.member_id, None) is not None:
+        if self.reserved_ids.pop(request.member_id, None) is not None:
             return self._admit(request.member_id, request, caller, at)
         member = self._identify(request.member_id, request.group_instance_id)
         if isinstance(member, ErrorCode):
@@ -235,7 +235,7 @@ class ClassicGroup:
             return ShardOutcome(
                 answers=(Answer(caller.ticket, SyncGroupResponse(error_code=code)),)
             )
-        member.heard_of(at.now_ms)
+        member.renew_session(at.now_ms)
         self._unsynced.discard(member.member_id)
         if self.state is GroupState.STABLE:
             return ShardOutcome(answers=(self._sync_answer(caller.ticket, member.assignment),))
@@ -254,7 +254,7 @@ class ClassicGroup:
             return member
         if request.generation_id != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        member.heard_of(at.now_ms)
+        member.renew_session(at.now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
@@ -273,7 +273,7 @@ class ClassicGroup:
             return member
         if generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        member.heard_of(at.now_ms)
+        member.renew_session(at.now_ms)
         # 1. In PREPARING_REBALANCE a member may still commit: it revokes its partitions and commits
         #    before it joins. 2. In COMPLETING_REBALANCE the next generation exists, and the member
         #    may no longer own the partition: its commit could overwrite the new owner's.
@@ -287,7 +287,7 @@ class ClassicGroup:
         """Remove a member, by id or, for a static member, by instance id alone."""
         if not member_id and instance_id is not None:
             member_id = self._static.get(instance_id, "")
-        if self.announced.pop(member_id, None) is not None:
+        if self.reserved_ids.pop(member_id, None) is not None:
             return ErrorCode.NONE, self._end_round(at)
         member = self._identify(member_id, instance_id)
         if isinstance(member, ErrorCode):
@@ -299,7 +299,7 @@ class ClassicGroup:
     @property
     def is_empty(self) -> bool:
         """Whether the group has no members, and no id given to a new one."""
-        return self.state is GroupState.EMPTY and not self.announced
+        return self.state is GroupState.EMPTY and not self.reserved_ids
 
     @property
     def is_recorded(self) -> bool:
@@ -341,7 +341,7 @@ class ClassicGroup:
     def on_tick(self, at: Instant) -> ShardOutcome:
         """Expire sessions, unused member ids and late rounds."""
         now_ms = at.now_ms
-        self.announced = {name: due for name, due in self.announced.items() if due > now_ms}
+        self.reserved_ids = {name: due for name, due in self.reserved_ids.items() if due > now_ms}
         silent = {
             member.member_id
             for member in self.members.values()
@@ -357,7 +357,7 @@ class ClassicGroup:
     def next_deadline_ms(self) -> int | None:
         """When `on_tick` has something to do at the earliest; None for never."""
         deadlines = [m.deadline_ms for m in self.members.values() if not m.is_pending]
-        deadlines += self.announced.values()
+        deadlines += self.reserved_ids.values()
         if self._unsynced:
             deadlines.append(self._sync_deadline_ms)
         if self._round is not None:
@@ -406,11 +406,11 @@ class ClassicGroup:
             joined = sum(each.join_ticket is not None for each in self.members.values())
             if member is not None:
                 return member.join_ticket is not None or joined < self.config.size_max
-            count = max(joined, len(self.members)) + len(self.announced)
+            count = max(joined, len(self.members)) + len(self.reserved_ids)
         else:
-            count = len(self.members) + len(self.announced)
+            count = len(self.members) + len(self.reserved_ids)
         instance_id = request.group_instance_id
-        known = member is not None or request.member_id in self.announced
+        known = member is not None or request.member_id in self.reserved_ids
         replaces = instance_id is not None and instance_id in self._static
         return known or replaces or count < self.config.size_max
 
@@ -424,7 +424,7 @@ class ClassicGroup:
         if instance_id is None and caller.version >= MEMBER_ID_REQUIRED_VERSION:
             # KIP-394: without this step, a client that times out and retries its first join leaves
             # a member behind with each try, and the group waits for all of them.
-            self.announced[member_id] = at.now_ms + request.session_timeout_ms
+            self.reserved_ids[member_id] = at.now_ms + request.session_timeout_ms
             return _refuse_join(request, caller, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         return self._admit(member_id, request, caller, at)
 
@@ -462,7 +462,7 @@ class ClassicGroup:
         )
         if settled and member.protocols == protocols_of(request):
             # The member has missed the response of this round: repeat it, without a rebalance.
-            member.heard_of(at.now_ms)
+            member.renew_session(at.now_ms)
             return ShardOutcome(answers=(Answer(caller.ticket, self._join_response(member)),))
         return self._take_part(member, request, caller, at)
 
@@ -471,7 +471,7 @@ class ClassicGroup:
     ) -> ShardOutcome:
         """Hold the join until its round ends, and start a round if none is running."""
         outcome = member.release(ErrorCode.REBALANCE_IN_PROGRESS)
-        member.offers(request)
+        member.update(request)
         member.join_ticket = caller.ticket
         self.protocol_type = request.protocol_type
         return outcome + self._prepare_rebalance(at) + self._end_round(at)
@@ -490,7 +490,7 @@ class ClassicGroup:
         old = self.members[self._static[instance_id]]
         outcome = old.release(ErrorCode.FENCED_INSTANCE_ID)
         member = replace(old, member_id=caller.fresh_member_id, join_ticket=None, sync_ticket=None)
-        member.heard_of(at.now_ms)
+        member.renew_session(at.now_ms)
         self.members = {
             each.member_id: each
             for each in (member if m is old else m for m in self.members.values())
@@ -501,7 +501,7 @@ class ClassicGroup:
         leads = self.leader_id == old.member_id
         if leads:
             self.leader_id = member.member_id
-        member.offers(request)
+        member.update(request)
         spoken = [each.protocols for each in self.members.values()]
         # A rebalance follows only if it would choose another protocol, or one is running anyway.
         if self.state is not GroupState.STABLE or elect_protocol(spoken) != self.protocol_name:
@@ -531,12 +531,12 @@ class ClassicGroup:
         for member in self.members.values():
             if member.sync_ticket is not None:
                 outcome += member.release(ErrorCode.REBALANCE_IN_PROGRESS)
-                member.heard_of(at.now_ms)
+                member.renew_session(at.now_ms)
         return outcome
 
     def _have_all_joined(self) -> bool:
         waiting = all(member.join_ticket is not None for member in self.members.values())
-        return waiting and not self.announced
+        return waiting and not self.reserved_ids
 
     def _end_round(self, at: Instant) -> ShardOutcome:
         """Begin the next generation if all members have joined, or if the round's time is up."""
@@ -577,7 +577,7 @@ class ClassicGroup:
             if member.join_ticket is not None:
                 answers.append(Answer(member.join_ticket, self._join_response(member)))
             member.join_ticket = None
-            member.heard_of(at.now_ms)
+            member.renew_session(at.now_ms)
         return tuple(answers)
 
     def _complete_sync(self, given: dict[str, bytes], at: Instant) -> ShardOutcome:
@@ -587,7 +587,7 @@ class ClassicGroup:
                 assignment = given.get(member.member_id, b"")
                 answers.append(self._sync_answer(member.sync_ticket, assignment))
                 member.sync_ticket = None
-                member.heard_of(at.now_ms)
+                member.renew_session(at.now_ms)
         return ShardOutcome((self._record(given, at),), tuple(answers))
 
     # Members.
@@ -663,7 +663,7 @@ class ClassicGroup:
             leader=self.leader_id,
             current_state_timestamp=at.wall_ms,
             members=[
-                member.stored(self.protocol_name, assignments.get(member.member_id, b""))
+                member.to_record(self.protocol_name, assignments.get(member.member_id, b""))
                 for member in self.members.values()
             ],
         )

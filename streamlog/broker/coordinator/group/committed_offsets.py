@@ -123,8 +123,10 @@ def fetch_group_offsets(
     request: OffsetFetchRequest, shard: GroupOffsetReader
 ) -> OffsetFetchResponse:
     """Return the response up to version 7."""
-    listed = request.topics
-    wanted = None if listed is None else [(t.name, t.partition_indexes) for t in listed]
+    listed_topics = request.topics
+    wanted = (
+        None if listed_topics is None else [(t.name, t.partition_indexes) for t in listed_topics]
+    )
     return OffsetFetchResponse(
         topics=[
             OffsetFetchResponseTopic(
@@ -159,11 +161,11 @@ def fetch_offsets(
     """Return the response from version 8 on, for groups of this shard."""
     groups = []
     for asked in request.groups:
-        name, listed = asked.group_id, asked.topics
+        name, listed_topics = asked.group_id, asked.topics
         code = shard.may_fetch(name, asked.member_id, asked.member_epoch)
         topics: list[OffsetFetchResponseTopics] = []
         if code is ErrorCode.NONE:
-            wanted, unknown = _asked(listed, shard, version)
+            wanted, unknown = _requested_topics(listed_topics, shard, version)
             topics = _positions(shard, name, wanted, stable=request.require_stable)
             for topic in topics:
                 topic.topic_id = shard.topic_id(topic.name)
@@ -172,13 +174,13 @@ def fetch_offsets(
     return OffsetFetchResponse(groups=groups)
 
 
-def _asked(
-    listed: list[OffsetFetchRequestTopics] | None, shard: GroupOffsetReader, version: int
+def _requested_topics(
+    listed_topics: list[OffsetFetchRequestTopics] | None, shard: GroupOffsetReader, version: int
 ) -> tuple[list[tuple[str, list[int]]] | None, list[OffsetFetchResponseTopics]]:
     """Return the requested topics by name, or None for all, and errors for unknown ids."""
-    if listed is None:
+    if listed_topics is None:
         return None, []
-    names = [(topic_key(topic, shard.name_of), topic) for topic in listed]
+    names = [(topic_key(topic, shard.name_of), topic) for topic in listed_topics]
     if version < TOPIC_IDS_VERSION:
         return [(name, topic.partition_indexes) for name, topic in names], []
     wanted = [(name, topic.partition_indexes) for name, topic in names if name]
@@ -222,11 +224,11 @@ def _positions(
     return found
 
 
-Place = tuple[str, str, int]
+OffsetKey = tuple[str, str, int]
 """Group id, topic and partition."""
 
 
-class _Staged(NamedTuple):
+class _StagedOffset(NamedTuple):
     number: int
     change: OffsetChange
 
@@ -235,43 +237,43 @@ class StagedOffsets:
     """The offsets in all open transactions of one shard."""
 
     def __init__(self) -> None:
-        self._by_producer: dict[int, dict[Place, _Staged]] = {}
+        self._by_producer: dict[int, dict[OffsetKey, _StagedOffset]] = {}
         self._numbers = itertools.count()
 
-    def __contains__(self, place: object) -> bool:
-        return any(place in staged for staged in self._by_producer.values())
+    def __contains__(self, offset_key: object) -> bool:
+        return any(offset_key in staged for staged in self._by_producer.values())
 
     def stage(self, producer_id: int, change: OffsetChange) -> None:
         """Stage the next record of the log, which is part of this producer's transaction."""
-        staged = _Staged(next(self._numbers), change)
-        self._by_producer.setdefault(producer_id, {})[_place(change.key)] = staged
+        staged = _StagedOffset(next(self._numbers), change)
+        self._by_producer.setdefault(producer_id, {})[_key_of(change.key)] = staged
 
     def overtake(self, key: OffsetCommitKey) -> None:
         """Note that the next record of the log sets the offset without a transaction."""
         if self._by_producer:
-            self._forget(_place(key), next(self._numbers))
+            self._forget(_key_of(key), next(self._numbers))
 
     def decide(self, producer_id: int, *, committed: bool) -> list[OffsetChange]:
         """End the producer's transaction; return the offsets that count from now on."""
         staged = self._by_producer.pop(producer_id, {})
         if not committed:
             return []
-        for place, each in staged.items():
+        for offset_key, each in staged.items():
             # The log's order decides, not the order of the markers: 1. Producer 7 stages offset 10
             # (record 1), producer 8 stages 20 (record 2). 2. 8 commits: 20. 3. 7 commits later:
             # record 1 is older than record 2, which is what compaction would keep, so 10 must not
             # replace 20.
-            self._forget(place, each.number)
+            self._forget(offset_key, each.number)
         return [each.change for each in staged.values()]
 
-    def _forget(self, place: Place, before: int) -> None:
+    def _forget(self, offset_key: OffsetKey, before: int) -> None:
         for staged in self._by_producer.values():
-            known = staged.get(place)
+            known = staged.get(offset_key)
             if known is not None and known.number < before:
-                del staged[place]
+                del staged[offset_key]
 
 
-def _place(key: OffsetCommitKey) -> Place:
+def _key_of(key: OffsetCommitKey) -> OffsetKey:
     return key.group, key.topic, key.partition
 
 
@@ -290,7 +292,7 @@ class GroupOffsets:
         """Return the groups that have a committed offset."""
         return self._groups.keys()
 
-    def unused(
+    def expired(
         self, since_ms: Callable[[str, str, int], int | None], *, wall_ms: int, retention_ms: int
     ) -> Iterator[OffsetCommitKey]:
         """Iterate over expired offsets.
@@ -310,11 +312,13 @@ class GroupOffsets:
                 if wall_ms >= (unused_ms + retention_ms if asked_ms < 0 else asked_ms):
                     yield OffsetCommitKey(group=group_id, topic=topic, partition=partition)
 
-    def gone(self, is_there: Callable[[str, OffsetCommitValue], bool]) -> Iterator[OffsetCommitKey]:
+    def of_deleted_topics(
+        self, exists: Callable[[str, OffsetCommitValue], bool]
+    ) -> Iterator[OffsetCommitKey]:
         """Iterate over offsets of deleted topics, without those that a transaction may set."""
         for group_id, positions in self._groups.items():
             for (topic, partition), value in positions.items():
-                if is_there(topic, value) or (group_id, topic, partition) in self._staged:
+                if exists(topic, value) or (group_id, topic, partition) in self._staged:
                     continue
                 yield OffsetCommitKey(group=group_id, topic=topic, partition=partition)
 

@@ -189,7 +189,7 @@ class ConsumerGroup:
 
     # Time.
 
-    def heard_of(self, member_id: str, at: Instant) -> None:
+    def renew_session(self, member_id: str, at: Instant) -> None:
         """Renew a member's session."""
         self._sessions[member_id] = at.now_ms + self.config.consumer_session_timeout_ms
 
@@ -374,7 +374,7 @@ class Draft:
         self._caller = caller
         self._members = dict(group.members)
         self._targets = dict(group.targets)
-        self._replaced: str | None = None
+        self._replaced_id: str | None = None
         self._resubscribed = False
 
     # The two entry points.
@@ -382,7 +382,7 @@ class Draft:
     def leave(self) -> HeartbeatError | ConsumerGroupHeartbeatResponse:
         """Let the member leave, for good or, if it is static, for a while."""
         request, group = self._request, self._group
-        refusal = self._unknown()
+        refusal = self._check_identity()
         if refusal is not None:
             return refusal
         if request.member_epoch == AWAY_EPOCH:
@@ -399,7 +399,7 @@ class Draft:
 
     def beat(self) -> HeartbeatError | ConsumerGroupHeartbeatResponse:
         """Let the member join, or renew its session."""
-        holding = self._admitted()
+        holding = self._admit()
         if isinstance(holding, HeartbeatError):
             return holding
         self._resubscribed = self._update()
@@ -416,7 +416,7 @@ class Draft:
 
     # Identity.
 
-    def _unknown(self) -> HeartbeatError | None:
+    def _check_identity(self) -> HeartbeatError | None:
         """Return why the request's member is unknown or fenced; None if it is a member."""
         instance_id = self._request.instance_id
         holder = None if instance_id is None else self._group.static.get(instance_id)
@@ -432,17 +432,17 @@ class Draft:
             )
         return None
 
-    def _admitted(self) -> MemberPartitions | HeartbeatError:
+    def _admit(self) -> MemberPartitions | HeartbeatError:
         """Return the member's partitions; it may be new, back, or take over a static member."""
         if self._request.member_epoch == JOINING_EPOCH:
-            return self._joining()
-        refusal = self._unknown()
+            return self._join()
+        refusal = self._check_identity()
         if refusal is not None:
             return refusal
         holding = self._group.holding(self.member_id)
-        return self._fenced(holding) or holding
+        return self._check_epoch(holding) or holding
 
-    def _joining(self) -> MemberPartitions | HeartbeatError:
+    def _join(self) -> MemberPartitions | HeartbeatError:
         instance_id, group = self._request.instance_id, self._group
         holder = None if instance_id is None else group.static.get(instance_id)
         if holder is not None and holder != self.member_id:
@@ -472,10 +472,10 @@ class Draft:
         target = self._targets.pop(holder, NOTHING)
         self._targets[self.member_id] = target
         self._add(TargetChange(self._group.group_id, self.member_id, target))
-        self._replaced = holder
+        self._replaced_id = holder
         return MemberPartitions(assigned=before.assigned)
 
-    def _fenced(self, holding: MemberPartitions) -> HeartbeatError | None:
+    def _check_epoch(self, holding: MemberPartitions) -> HeartbeatError | None:
         """Return an error for a wrong epoch, unless the member has only missed one response.
 
         1. The member is at epoch 4; a heartbeat moves it to 5, and the response is lost. 2. It
@@ -569,7 +569,7 @@ class Draft:
             for member_id, member in self._members.items()
         }
         before = {
-            member_id: list(self._named(self._targets.get(member_id, NOTHING)))
+            member_id: list(self._by_name(self._targets.get(member_id, NOTHING)))
             for member_id in wants
         }
         plan = ASSIGNORS[self._group.assignor].assign(wants, counts, before)
@@ -583,7 +583,7 @@ class Draft:
                 self._targets[member_id] = held
                 self._add(TargetChange(self._group.group_id, member_id, held))
 
-    def _named(self, held: Held) -> Iterable[TopicPartition]:
+    def _by_name(self, held: Held) -> Iterable[TopicPartition]:
         for topic_id, partition in held:
             name = self._topics.name_of(topic_id)
             if name is not None:
@@ -593,7 +593,7 @@ class Draft:
         # A static member's partitions go to its replacement, although the old member still holds
         # them in the group's state until the changes are replayed.
         holder = self._group.holder(partition)
-        return holder is None or holder == self._replaced
+        return holder is None or holder == self._replaced_id
 
     # Response.
 

@@ -109,13 +109,13 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
-        self._noted: dict[str, int] = {}
+        self._deadline_of: dict[str, int] = {}
 
     def note(self, name: str, deadline_ms: int | None) -> None:
         """Note a deadline, unless an earlier one is known; None is no deadline."""
-        known_ms = self._noted.get(name)
+        known_ms = self._deadline_of.get(name)
         if deadline_ms is not None and (known_ms is None or deadline_ms < known_ms):
-            self._noted[name] = deadline_ms
+            self._deadline_of[name] = deadline_ms
             heapq.heappush(self._heap, (deadline_ms, name))
 
     def take(self, now_ms: int) -> str | None:
@@ -123,8 +123,8 @@ class Deadlines:
         while self._heap and self._heap[0][0] <= now_ms:
             deadline_ms, name = heapq.heappop(self._heap)
             # A heap entry that an earlier deadline has replaced is stale: skip it.
-            if self._noted.get(name) == deadline_ms:
-                del self._noted[name]
+            if self._deadline_of.get(name) == deadline_ms:
+                del self._deadline_of[name]
                 return name
         return None
 
@@ -294,7 +294,7 @@ class GroupCoordinator:
         self._steady = SteadyTime()
         self._expiry_ms: int | None = None
         """When offsets and groups are next checked for expiry; None while there are none."""
-        self._gone_ms: int | None = None
+        self._deletion_check_ms: int | None = None
         """When offsets are next checked for deleted topics; None if no check is needed."""
 
     def configure(self, config: GroupConfig) -> None:
@@ -390,13 +390,13 @@ class GroupCoordinator:
                 self._schedule(group_id)
                 self._drop_unrecorded(group_id)
         outcome += self._expire(at)
-        if self._gone_ms is not None and at.now_ms >= self._gone_ms:
-            outcome += self._forget_gone(at)
+        if self._deletion_check_ms is not None and at.now_ms >= self._deletion_check_ms:
+            outcome += self._delete_stale_offsets(at)
         return outcome
 
     def next_deadline_ms(self) -> int | None:
         """See `Shard.next_deadline_ms`."""
-        deadlines = (self._deadlines.next_ms(), self._expiry_ms, self._gone_ms)
+        deadlines = (self._deadlines.next_ms(), self._expiry_ms, self._deletion_check_ms)
         return min((each for each in deadlines if each is not None), default=None)
 
     # Reads.
@@ -408,7 +408,7 @@ class GroupCoordinator:
         known = {
             (topic, partition): value
             for (topic, partition), value in self._offsets.of(group_id).items()
-            if self._is_there(topic, value)
+            if self._is_current(topic, value)
         }
         return offset_topics(known, wanted)
 
@@ -440,14 +440,14 @@ class GroupCoordinator:
         """Describe a group of the consumer protocol (KIP-848)."""
         return describe_consumer_group(group_id, self._groups.get(group_id), self._topics)
 
-    def listed(self) -> list[ListedGroup]:
+    def list_groups(self) -> list[ListedGroup]:
         """List every group."""
         return list_group(self._groups.values(), self._offsets.groups())
 
     def on_deletion(self, now_ms: int) -> None:
         """Note that a topic was deleted: its committed offsets must be deleted too."""
         if self._offsets.groups():
-            self._gone_ms = now_ms
+            self._deletion_check_ms = now_ms
 
     # Requests.
 
@@ -500,18 +500,18 @@ class GroupCoordinator:
         if isinstance(group, ConsumerGroup):
             group.config = self._config.for_group(self._overrides(request.group_id))
         if refusal is None and not isinstance(group, ConsumerGroup):
-            refusal = _no_consumers(group, request.group_id)
+            refusal = _group_error(group, request.group_id)
         if refusal is not None or not isinstance(group, ConsumerGroup):
-            return self._answer(caller, _refused(refusal))
+            return self._answer(caller, _error_response(refusal))
         draft = Draft(group, self._topics, request, caller)
         response = draft_response(draft, request)
         if isinstance(response, HeartbeatError):
-            return self._answer(caller, _refused(response))
+            return self._answer(caller, _error_response(response))
         # A group that exists only because of this heartbeat is kept from here on, so that its
         # session is timed; the records are appended, and replayed into it, by the runtime.
         self._groups[request.group_id] = group
         if request.member_epoch >= JOINING_EPOCH:
-            group.heard_of(draft.member_id, at)
+            group.renew_session(draft.member_id, at)
         outcome += ShardOutcome(tuple(map(encode_consumer_change, draft.changes)))
         return outcome + self._answer(caller, response)
 
@@ -629,7 +629,7 @@ class GroupCoordinator:
         """Expire committed offsets (KIP-211), and delete groups that have none left."""
         if self._expiry_ms is None or at.now_ms < self._expiry_ms:
             return ShardOutcome()
-        unused = self._offsets.unused(
+        unused = self._offsets.expired(
             self._unused_since_ms,
             wall_ms=self._steady.wall_ms(now_ms=at.now_ms, wall_ms=at.wall_ms),
             retention_ms=self._config.offsets_retention_minutes * 60_000,
@@ -641,7 +641,7 @@ class GroupCoordinator:
             self._expiry_ms = at.now_ms + interval_ms if something else None
         # After the last portion, check for deleted topics too: a deletion that was missed while
         # another broker led this shard is found here.
-        self._gone_ms = at.now_ms
+        self._deletion_check_ms = at.now_ms
         outcome = ShardOutcome(
             tuple(offset_tombstone(key.group, key.topic, key.partition) for key in over)
         )
@@ -652,15 +652,17 @@ class GroupCoordinator:
             outcome += self._delete_group(group_id)
         return outcome
 
-    def _forget_gone(self, at: Instant) -> ShardOutcome:
+    def _delete_stale_offsets(self, at: Instant) -> ShardOutcome:
         """Delete committed offsets of deleted topics.
 
         The tombstones may be lost with the leader of this shard, before or after the append. So the
         check is repeated until it finds nothing, and also after the shard was loaded.
         """
-        gone = list(itertools.islice(self._offsets.gone(self._is_there), FORGOTTEN_AT_ONCE))
+        gone = list(
+            itertools.islice(self._offsets.of_deleted_topics(self._is_current), FORGOTTEN_AT_ONCE)
+        )
         wait_ms = 0 if len(gone) == FORGOTTEN_AT_ONCE else GONE_CHECK_MS
-        self._gone_ms = at.now_ms + wait_ms if gone else None
+        self._deletion_check_ms = at.now_ms + wait_ms if gone else None
         return ShardOutcome(
             tuple(offset_tombstone(key.group, key.topic, key.partition) for key in gone)
         )
@@ -669,7 +671,7 @@ class GroupCoordinator:
         """Schedule expiry, because there is now something that can expire."""
         if self._expiry_ms is None:
             self._expiry_ms = now_ms + self._config.offsets_retention_check_interval_ms
-            self._gone_ms = now_ms
+            self._deletion_check_ms = now_ms
 
     def _unused_since_ms(self, group_id: str, topic: str, committed_ms: int) -> int | None:
         group = self._groups.get(group_id)
@@ -677,7 +679,7 @@ class GroupCoordinator:
 
     # Groups.
 
-    def _is_there(self, topic: str, position: OffsetCommitValue) -> bool:
+    def _is_current(self, topic: str, position: OffsetCommitValue) -> bool:
         """Whether the topic is the one that the offset was committed for.
 
         1. Offset 500 is committed for topic `a`. 2. `a` is deleted and created again: another topic
@@ -725,12 +727,12 @@ class GroupCoordinator:
         return ShardOutcome(answers=(Answer(caller.ticket, response),))
 
 
-def _refused(refusal: HeartbeatError | None) -> ConsumerGroupHeartbeatResponse:
+def _error_response(refusal: HeartbeatError | None) -> ConsumerGroupHeartbeatResponse:
     code, message = refusal or HeartbeatError(ErrorCode.UNKNOWN_SERVER_ERROR, "")
     return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
 
 
-def _no_consumers(group: Group | None, group_id: str) -> HeartbeatError:
+def _group_error(group: Group | None, group_id: str) -> HeartbeatError:
     """Return the error for a heartbeat to a group that is gone, or of the classic protocol."""
     if group is None:
         return HeartbeatError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id!r} has no members")

@@ -149,7 +149,7 @@ class GroupRequests:
             ),
             DescribeGroupsRequest: lambda request, at: self.describe(request, at.version),
             ConsumerGroupDescribeRequest: lambda request, _: self.describe_consumers(request),
-            ListGroupsRequest: lambda request, _: self.listed(request),
+            ListGroupsRequest: lambda request, _: self.list_groups(request),
         }
 
     def begin(
@@ -173,9 +173,9 @@ class GroupRequests:
         """Fetch committed offsets, once they are committed and proven to be current."""
         if version < MANY_GROUPS_VERSION:
             return self._look(request.group_id, request, version, fetch_group_offsets)
-        told = partial(fetch_offsets, version=version)
+        reasons = partial(fetch_offsets, version=version)
         answers = [
-            self._look(each.groups[0].group_id, each, version, told)
+            self._look(each.groups[0].group_id, each, version, reasons)
             for each in split_by_group(request)
         ]
         return gather_answers(answers, join_groups)
@@ -185,9 +185,9 @@ class GroupRequests:
         group_id: str,
         request: OffsetFetchRequest,
         version: int,
-        told: Callable[[OffsetFetchRequest, GroupCoordinator], Message],
+        reasons: Callable[[OffsetFetchRequest, GroupCoordinator], Message],
     ) -> Answer:
-        return self._runtime.look(group_id, request, version, partial(told, request))
+        return self._runtime.look(group_id, request, version, partial(reasons, request))
 
     def delete(
         self, request: DeleteGroupsRequest, *, client_id: str, client_host: str
@@ -210,7 +210,7 @@ class GroupRequests:
 
     def describe(self, request: DescribeGroupsRequest, version: int) -> DescribeGroupsResponse:
         """Describe groups of the classic protocol."""
-        described = [self._described(name) for name in request.groups]
+        described = [self._describe(name) for name in request.groups]
         for group in described:
             if group.group_state == DEAD and version >= GROUP_ID_NOT_FOUND_VERSION:
                 group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
@@ -220,7 +220,7 @@ class GroupRequests:
                 group.authorized_operations = GROUP_OPERATIONS
         return DescribeGroupsResponse(groups=described)
 
-    def _described(self, name: str) -> DescribedGroup:
+    def _describe(self, name: str) -> DescribedGroup:
         try:
             return self._runtime.groups_of(name).describe(name)
         except LogError as error:
@@ -230,13 +230,13 @@ class GroupRequests:
         self, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
         """Describe groups of the consumer protocol."""
-        described = [self._consumers_described(name) for name in request.group_ids]
+        described = [self._describe_consumer_group(name) for name in request.group_ids]
         if request.include_authorized_operations:
             for group in described:
                 group.authorized_operations = GROUP_OPERATIONS
         return ConsumerGroupDescribeResponse(groups=described)
 
-    def _consumers_described(self, name: str) -> description.DescribedConsumerGroup:
+    def _describe_consumer_group(self, name: str) -> description.DescribedConsumerGroup:
         try:
             return self._runtime.groups_of(name).describe_consumers(name)
         except LogError as error:
@@ -244,7 +244,7 @@ class GroupRequests:
                 error_code=error.code, error_message=str(error), group_id=name
             )
 
-    def listed(self, request: ListGroupsRequest) -> ListGroupsResponse:
+    def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
         """List groups, optionally by state and type, without regard to case."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
@@ -256,7 +256,7 @@ class GroupRequests:
             groups=[
                 group
                 for shard in shards
-                for group in shard.listed()
+                for group in shard.list_groups()
                 if (not states or group.group_state.lower() in states)
                 and (not types or group.group_type.lower() in types)
             ]
@@ -302,12 +302,12 @@ def _log_reasons(request: GroupRequest) -> None:
     """Log why members join and leave (KIP-800)."""
     match request:
         case JoinGroupRequest(reason=str(reason)) if reason:
-            told = [(request.member_id or "a new member", "joins", reason)]
+            reasons = [(request.member_id or "a new member", "joins", reason)]
         case LeaveGroupRequest():
-            told = [(m.member_id, "leaves", m.reason) for m in request.members if m.reason]
+            reasons = [(m.member_id, "leaves", m.reason) for m in request.members if m.reason]
         case _:
             return
-    for who, does, why in told:
+    for who, does, why in reasons:
         _logger.info(
             "group %s: %s %s: %.*s", request.group_id, who, does, REASON_CHARACTERS_MAX, why
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from streamlog import repeated
 from streamlog.broker.coordinator.group.committed_offsets import offset_tombstone
 from streamlog.broker.coordinator.group.group_coordinator import GroupCoordinator
-from streamlog.broker.coordinator.led_shards import Led, LedShards
+from streamlog.broker.coordinator.led_shards import LedShard, LedShards
 from streamlog.broker.coordinator.pending_requests import PendingRequests, Proofs, coordinator_error
 from streamlog.broker.coordinator.shard import (
     Answer,
@@ -232,7 +232,7 @@ class CoordinatorRuntime:
 
     # Outcomes.
 
-    def _deliver(self, led: Led[GroupCoordinator], outcome: ShardOutcome) -> None:
+    def _deliver(self, led: LedShard[GroupCoordinator], outcome: ShardOutcome) -> None:
         """Append and replay an outcome, and answer, now or when the records are committed.
 
         A response may also rest on records appended before, so it waits for those too.
@@ -240,7 +240,7 @@ class CoordinatorRuntime:
         answers = self._apply(led, outcome)
         self._answering.give(led.log, answers, self._clock.now_ms())
 
-    def _apply(self, led: Led[GroupCoordinator], outcome: ShardOutcome) -> tuple[Answer, ...]:
+    def _apply(self, led: LedShard[GroupCoordinator], outcome: ShardOutcome) -> tuple[Answer, ...]:
         """Append and replay an outcome; return the answers that may be sent then."""
         if not outcome.records:
             return outcome.answers

@@ -83,15 +83,15 @@ class TopicPattern:
         self._states = parser.states
         self._whole = parser.parse()
         self._steps: dict[tuple[States, str], States] = {}
-        self._known: dict[str, bool] = {}
+        self._cached_matches: dict[str, bool] = {}
 
     def matches(self, name: str) -> bool:
         """Whether the expression matches all of `name`."""
-        known = self._known.get(name)
+        known = self._cached_matches.get(name)
         if known is None:
-            if len(self._known) >= REMEMBERED_MAX:
-                self._known.clear()
-            known = self._known[name] = self._run(name)
+            if len(self._cached_matches) >= REMEMBERED_MAX:
+                self._cached_matches.clear()
+            known = self._cached_matches[name] = self._run(name)
         return known
 
     def _run(self, name: str) -> bool:
@@ -135,7 +135,7 @@ class _Parser:
         self._text = text
         self._at = 0
         self._depth = 0
-        self._folded = False
+        self._ignores_case = False
         if len(text) > CHARACTERS_MAX:
             raise ConfigError(
                 f"a regular expression has {len(text)} characters: at most {CHARACTERS_MAX} are"
@@ -181,12 +181,12 @@ class _Parser:
     def _sequence(self) -> _Part:
         first = last = self._new()
         while self._peek() not in ("", "|", ")"):
-            part = self._repeated()
+            part = self._repetition()
             self.states[last].free.append(part.first)
             last = part.last
         return _Part(first, last)
 
-    def _repeated(self) -> _Part:
+    def _repetition(self) -> _Part:
         begin = self._at
         part = self._atom()
         end, bounds = self._at, self._bounds()
@@ -198,7 +198,7 @@ class _Parser:
         # parsed again for each copy, so that every copy has its own states.
         first = last = self._new()
         for count in range(max(least, 1) if most is None else most):
-            copy = part if count == 0 else self._again(begin, end)
+            copy = part if count == 0 else self._copy_atom(begin, end)
             self.states[last].free.append(copy.first)
             if count >= least:
                 # This copy and those after it are optional.
@@ -216,7 +216,7 @@ class _Parser:
             raise self._wrong("a repetition of a repetition: use brackets")
         return _Part(first, last)
 
-    def _again(self, begin: int, end: int) -> _Part:
+    def _copy_atom(self, begin: int, end: int) -> _Part:
         """Parse the same atom once more."""
         self._at = begin
         part = self._atom()
@@ -230,12 +230,12 @@ class _Parser:
         if bounds is not None:
             self._at += 1
         elif self._peek() == "{":
-            bounds = self._counted()
+            bounds = self._bounds_in_braces()
         if bounds is not None:
             self._take("?")  # Laziness makes no difference to what matches.
         return bounds
 
-    def _counted(self) -> tuple[int, int | None]:
+    def _bounds_in_braces(self) -> tuple[int, int | None]:
         body, closing, _ = self._text[self._at + 1 :].partition("}")
         least, comma, most = body.partition(",")
         if not closing or not least.isdecimal() or not (most.isdecimal() or not most):
@@ -260,16 +260,16 @@ class _Parser:
         if character == ".":
             return self._one_of(NAMES)
         if character in ("^", "$"):
-            return self._place(_BEGIN if character == "^" else _END)
+            return self._anchor(_BEGIN if character == "^" else _END)
         if character == "\\":
-            return self._escaped()
+            return self._escape_sequence()
         return self._one_of(self._fold(frozenset(character)))
 
-    def _escaped(self) -> _Part:
+    def _escape_sequence(self) -> _Part:
         if self._peek() in ("A", "z"):
             where = _BEGIN if self._peek() == "A" else _END
             self._at += 1
-            return self._place(where)
+            return self._anchor(where)
         return self._one_of(self._fold(self._escape()))
 
     def _one_of(self, takes: frozenset[str]) -> _Part:
@@ -278,7 +278,7 @@ class _Parser:
         self.states[first].then = last
         return _Part(first, last)
 
-    def _place(self, where: str) -> _Part:
+    def _anchor(self, where: str) -> _Part:
         first, last = self._new(where=where), self._new()
         self.states[first].free.append(last)
         return _Part(first, last)
@@ -289,7 +289,7 @@ class _Parser:
         if self._depth > DEPTH_MAX:
             raise self._wrong(f"more than {DEPTH_MAX} brackets in brackets")
         if self._take("?i)"):
-            self._folded = True
+            self._ignores_case = True
             self._depth -= 1
             return self._empty()
         looks = self._text[self._at : self._at + 3] in ("?<=", "?<!")
@@ -300,9 +300,9 @@ class _Parser:
             self._at += len(name) + 1
         elif not self._take("?:") and self._peek() == "?":
             raise self._wrong("look-around and this kind of group are not supported")
-        folded = self._folded
+        folded = self._ignores_case
         part = self._alternatives()
-        self._folded = folded
+        self._ignores_case = folded
         if not self._take(")"):
             raise self._wrong("a bracket is not closed")
         self._depth -= 1
@@ -313,7 +313,7 @@ class _Parser:
         return _Part(state, state)
 
     def _fold(self, takes: frozenset[str]) -> frozenset[str]:
-        if not self._folded:
+        if not self._ignores_case:
             return takes
         return frozenset(case for each in takes for case in (each.lower(), each.upper()))
 

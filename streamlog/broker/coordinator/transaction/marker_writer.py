@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 Call = Callable[[int, "Message", int], Awaitable["Message"]]
 """Sends a request to another broker, by id, with a time-out in ms. Raises StreamlogError."""
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
@@ -71,7 +71,7 @@ class MarkerWriter:
         self._leader_of = leader_of
         self._clock = clock
         self._on_done = on_done
-        self.on_marker: Callable[[Place, int], None] = lambda _place, _producer_id: None
+        self.on_marker: Callable[[PartitionKey, int], None] = lambda _place, _producer_id: None
         """Called with the partition and producer id of each marker that is written here."""
         self._queue = MarkerQueue()
         self._outbox: dict[int, list[Try]] = {}
@@ -110,7 +110,9 @@ class MarkerWriter:
 
     # Partitions led here.
 
-    def write(self, place: Place, producer: tuple[int, int], marker: Marker) -> Partition:
+    def write(
+        self, partition_key: PartitionKey, producer: tuple[int, int], marker: Marker
+    ) -> Partition:
         """Write the marker that ends a producer's transaction in one partition.
 
         Raises:
@@ -119,14 +121,14 @@ class MarkerWriter:
                 another broker leads the partition; too few replicas are in sync.
             LogDirectoryError: the disk refused.
         """
-        topic, index = place
+        topic, index = partition_key
         partition = self._partitions.get(topic, index)
         if topic == OFFSETS_TOPIC:
             self._groups.check_marker(index)
         partition.check_insync()
         now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
         partition.end_transaction(*producer, marker, now_ms=now_ms, wall_ms=wall_ms)
-        self.on_marker(place, producer[0])
+        self.on_marker(partition_key, producer[0])
         if topic == OFFSETS_TOPIC:
             self._groups.on_marker(index, producer[0], committed=marker.kind == COMMIT)
         return partition
@@ -135,32 +137,38 @@ class MarkerWriter:
         ending = trial.job.ending
         marker = Marker(COMMIT if ending.committed else ABORT, trial.job.coordinator_epoch)
         producer = (ending.producer_id, ending.producer_epoch)
-        for place in trial.places:
+        for partition_key in trial.partitions:
             try:
-                partition = self.write(place, producer, marker)
+                partition = self.write(partition_key, producer, marker)
             except StreamlogError as error:
                 if not isinstance(error, LogError):
-                    _log.error("%s-%d: a transaction marker is postponed: %s", *place, error)
-                self._on_refused(trial.number, place, error)
+                    _log.error(
+                        "%s-%d: a transaction marker is postponed: %s", *partition_key, error
+                    )
+                self._on_refused(trial.number, partition_key, error)
                 continue
             end_offset = partition.log.log_end_offset
             if partition.may_acknowledge(end_offset):
-                self._queue.on_code(trial.number, place, ErrorCode.NONE, self._clock.now_ms())
+                self._queue.on_code(
+                    trial.number, partition_key, ErrorCode.NONE, self._clock.now_ms()
+                )
             else:
                 partition.when_committed(
-                    end_offset, partial(self._on_committed, trial.number, place)
+                    end_offset, partial(self._on_committed, trial.number, partition_key)
                 )
 
-    def _on_committed(self, number: int, place: Place, failure: StreamlogError | None) -> None:
+    def _on_committed(
+        self, number: int, partition_key: PartitionKey, failure: StreamlogError | None
+    ) -> None:
         if failure is None:
-            self._queue.on_code(number, place, ErrorCode.NONE, self._clock.now_ms())
+            self._queue.on_code(number, partition_key, ErrorCode.NONE, self._clock.now_ms())
         else:
-            self._on_refused(number, place, failure)
+            self._on_refused(number, partition_key, failure)
         self._tell()
 
-    def _on_refused(self, number: int, place: Place, error: StreamlogError) -> None:
+    def _on_refused(self, number: int, partition_key: PartitionKey, error: StreamlogError) -> None:
         code = error.code if isinstance(error, LogError) else ErrorCode.KAFKA_STORAGE_ERROR
-        self._note(number, place, code)
+        self._note(number, partition_key, code)
 
     # Partitions led by others.
 
@@ -187,19 +195,21 @@ class MarkerWriter:
     def _on_response(self, tries: list[Try], response: Message) -> None:
         codes = _codes(response) if isinstance(response, WriteTxnMarkersResponse) else {}
         for each in tries:
-            for place in each.places:
-                told = codes.get((each.job.ending.producer_id, place))
+            for partition_key in each.partitions:
+                told = codes.get((each.job.ending.producer_id, partition_key))
                 code = ErrorCode.REQUEST_TIMED_OUT if told is None else told
-                self._note(each.number, place, code)
+                self._note(each.number, partition_key, code)
         self._tell()
 
     def _on_lost(self, tries: list[Try]) -> None:
         self._on_response(tries, WriteTxnMarkersResponse())
 
-    def _note(self, number: int, place: Place, code: int) -> None:
+    def _note(self, number: int, partition_key: PartitionKey, code: int) -> None:
         if code in NEEDLESS:
-            _log.warning("%s-%d: no transaction marker is needed: %s", *place, ErrorCode(code).name)
-        self._queue.on_code(number, place, code, self._clock.now_ms())
+            _log.warning(
+                "%s-%d: no transaction marker is needed: %s", *partition_key, ErrorCode(code).name
+            )
+        self._queue.on_code(number, partition_key, code, self._clock.now_ms())
 
     def _tell(self) -> None:
         """Report completed jobs; a report may complete further ones."""
@@ -208,7 +218,7 @@ class MarkerWriter:
             return
         self._is_telling = True
         try:
-            while done := self._queue.take_done():
+            while done := self._queue.take_complete():
                 for job in done:
                     self._on_done(job)
         finally:
@@ -217,7 +227,7 @@ class MarkerWriter:
 
 def _marker(trial: Try) -> WritableTxnMarker:
     ending, topics = trial.job.ending, dict[str, list[int]]()
-    for topic, index in trial.places:
+    for topic, index in trial.partitions:
         topics.setdefault(topic, []).append(index)
     return WritableTxnMarker(
         producer_id=ending.producer_id,
@@ -231,7 +241,7 @@ def _marker(trial: Try) -> WritableTxnMarker:
     )
 
 
-def _codes(response: WriteTxnMarkersResponse) -> dict[tuple[int, Place], int]:
+def _codes(response: WriteTxnMarkersResponse) -> dict[tuple[int, PartitionKey], int]:
     """Return the result of each marker, by producer id and partition."""
     return {
         (each.producer_id, (topic.name, partition.partition_index)): partition.error_code

@@ -34,7 +34,7 @@ from streamlog.protocol.schema import Message, one_buffer
 from streamlog.records.batch import RecordBatch
 
 if TYPE_CHECKING:
-    from streamlog.broker.coordinator.transaction.marker_writer import Call, Place, Spawn
+    from streamlog.broker.coordinator.transaction.marker_writer import Call, PartitionKey, Spawn
     from streamlog.broker.coordinator.transaction.transaction_coordinator import LeaderOf
     from streamlog.broker.coordinator.transaction.transaction_runtime import TransactionRuntime
     from streamlog.broker.replication.partition import Partition, Partitions
@@ -87,7 +87,7 @@ class PartitionVerification:
         self._node_id = node_id
         self._leader_of = leader_of
         self._others: tuple[Call, Spawn] | None = None
-        self._guards: dict[tuple[Place, int], _Guard] = {}
+        self._guards: dict[tuple[PartitionKey, int], _Guard] = {}
         self._last: dict[str, asyncio.Event] = {}
         """By transactional id: set when its last request has been processed."""
         transactions.markers.on_marker = self._on_marker
@@ -106,19 +106,25 @@ class PartitionVerification:
             # either, and `check` refuses its batch.
             if name is None or request.acks == 0:
                 return produce(request, context)
-            producer, places = _written(request)
-            if self._may_go_on(name, producer, places):
+            producer, partition_keys = _transactional_partitions(request)
+            if self._may_go_on(name, producer, partition_keys):
                 return produce(request, context)
-            _keep(request)
-            return self.verified(name, producer, places, lambda: produce(request, context))
+            _copy_records(request)
+            return self.run_verified(
+                name, producer, partition_keys, lambda: produce(request, context)
+            )
 
         return {**handlers, ProduceRequest: begin}
 
-    def verified(
-        self, name: str, producer: Producer, places: list[Place], go_on: Callable[[], T]
+    def run_verified(
+        self,
+        name: str,
+        producer: Producer,
+        partition_keys: list[PartitionKey],
+        go_on: Callable[[], T],
     ) -> T | asyncio.Future[Message]:
         """Call `go_on` once `check` knows about these partitions; return its result."""
-        if self._others is None or self._may_go_on(name, producer, places):
+        if self._others is None or self._may_go_on(name, producer, partition_keys):
             return go_on()
         before, (_, spawn) = self._last.get(name), self._others
         # Requests of one transactional id stay in order: batches of a producer that overtook each
@@ -130,9 +136,9 @@ class PartitionVerification:
             try:
                 if before is not None:
                     await before.wait()
-                guards = await self._ask(name, producer, places)
+                guards = await self._ask(name, producer, partition_keys)
                 try:
-                    _hand_on(go_on, answer)
+                    _pass_on(go_on, answer)
                 finally:
                     self._drop(guards)
             except asyncio.CancelledError:
@@ -147,48 +153,51 @@ class PartitionVerification:
         spawn(run())
         return answer
 
-    def check(self, name: str, producer: Producer, place: Place) -> None:
+    def check(self, name: str, producer: Producer, partition_key: PartitionKey) -> None:
         """Check that a producer may write to a partition in its transaction now.
 
         Raises:
             LogError: it may not; `code` says why.
         """
-        code = self.code_of(name, producer, place)
+        topic, index = partition_key
+        code = self.code_of(name, producer, partition_key)
         if code in PASSING:
             raise error_for(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{place[0]}-{place[1]}: the coordinator of {name!r} can't verify the transaction"
+                f"{topic}-{index}: the coordinator of {name!r} can't verify the transaction"
                 f" now: {ErrorCode(code).name}",
             )
         if code != ErrorCode.NONE:
             raise error_for(
                 code,
-                f"{place[0]}-{place[1]} is not part of an open transaction of {name!r} and"
+                f"{topic}-{index} is not part of an open transaction of {name!r} and"
                 f" producer {producer[0]} with epoch {producer[1]}",
             )
 
-    def code_of(self, name: str, producer: Producer, place: Place) -> ErrorCode:
+    def code_of(self, name: str, producer: Producer, partition_key: PartitionKey) -> ErrorCode:
         """Return the result of the check as an error code."""
         if self._is_here(name):
-            return self._transactions.verify(name, producer, place)
+            return self._transactions.verify(name, producer, partition_key)
         try:
-            partition = self._partitions.get(*place)
+            partition = self._partitions.get(*partition_key)
         except LogError as error:
             return ErrorCode(error.code)
         # Verified by what is in the log: an open transaction of this producer, in this epoch.
         if partition.log.producers.has_begun(*producer):
             return ErrorCode.NONE
-        guard = self._guards.get((place, producer[0]))
+        guard = self._guards.get((partition_key, producer[0]))
         if guard is None or guard.producer != producer:
             return ErrorCode.INVALID_TXN_STATE
         if guard.leader_epoch != partition.log.epochs.current:
             return ErrorCode.NETWORK_EXCEPTION  # A leader in between may have written a marker.
         return ErrorCode(guard.code)
 
-    def _may_go_on(self, name: str, producer: Producer, places: list[Place]) -> bool:
+    def _may_go_on(self, name: str, producer: Producer, partition_keys: list[PartitionKey]) -> bool:
         """Whether a request need not wait."""
         is_next = name not in self._last
-        return self._others is None or (is_next and not self._unknown(name, producer, places))
+        return self._others is None or (
+            is_next and not self._unverified(name, producer, partition_keys)
+        )
 
     def _is_here(self, name: str) -> bool:
         """Whether this broker is the coordinator, or there is none yet."""
@@ -198,29 +207,29 @@ class PartitionVerification:
         count = self._partitions.partitions(TRANSACTIONS_TOPIC)
         return self._leader_of((TRANSACTIONS_TOPIC, shard_index(name, count))) if count else None
 
-    def _unknown(
-        self, name: str, producer: Producer, places: list[Place]
-    ) -> list[tuple[Place, Partition]]:
+    def _unverified(
+        self, name: str, producer: Producer, partition_keys: list[PartitionKey]
+    ) -> list[tuple[PartitionKey, Partition]]:
         """Return the partitions in which the producer has no open transaction in the log."""
         if self._is_here(name):
             return []
         found = []
-        for place in places:
+        for partition_key in partition_keys:
             try:
-                partition = self._partitions.get(*place)
+                partition = self._partitions.get(*partition_key)
             except LogError:
                 continue  # The append is refused for this reason.
             if not partition.log.producers.has_begun(*producer):
-                found.append((place, partition))
+                found.append((partition_key, partition))
         return found
 
     async def _ask(
-        self, name: str, producer: Producer, places: list[Place]
-    ) -> dict[tuple[Place, int], _Guard]:
+        self, name: str, producer: Producer, partition_keys: list[PartitionKey]
+    ) -> dict[tuple[PartitionKey, int], _Guard]:
         """Ask the coordinator about partitions that are unknown."""
         guards = {
-            (place, producer[0]): _Guard(producer, partition.log.epochs.current)
-            for place, partition in self._unknown(name, producer, places)
+            (partition_key, producer[0]): _Guard(producer, partition.log.epochs.current)
+            for partition_key, partition in self._unverified(name, producer, partition_keys)
         }
         if not guards or self._others is None:
             return {}
@@ -228,10 +237,10 @@ class PartitionVerification:
         coordinator, (call, _) = self._coordinator_of(name), self._others
         if coordinator is None or coordinator < 0:
             codes = dict.fromkeys(
-                (place for place, _ in guards), ErrorCode.COORDINATOR_NOT_AVAILABLE
+                (partition_key for partition_key, _ in guards), ErrorCode.COORDINATOR_NOT_AVAILABLE
             )
         else:
-            request = _question(name, producer, [place for place, _ in guards])
+            request = _question(name, producer, [partition_key for partition_key, _ in guards])
             try:
                 codes = _codes(await call(coordinator, request, TIMEOUT_MS))
             except StreamlogError as error:
@@ -242,23 +251,23 @@ class PartitionVerification:
                     error,
                 )
                 codes = {}
-        for (place, _), guard in guards.items():
-            guard.code = codes.get(place, ErrorCode.NETWORK_EXCEPTION)
+        for (partition_key, _), guard in guards.items():
+            guard.code = codes.get(partition_key, ErrorCode.NETWORK_EXCEPTION)
         return guards
 
-    def _drop(self, guards: dict[tuple[Place, int], _Guard]) -> None:
+    def _drop(self, guards: dict[tuple[PartitionKey, int], _Guard]) -> None:
         for key, guard in guards.items():
             if self._guards.get(key) is guard:
                 del self._guards[key]
 
-    def _on_marker(self, place: Place, producer_id: int) -> None:
+    def _on_marker(self, partition_key: PartitionKey, producer_id: int) -> None:
         # See the rule of the file: the transaction that was asked about has ended.
-        self._guards.pop((place, producer_id), None)
+        self._guards.pop((partition_key, producer_id), None)
 
 
-def _written(request: ProduceRequest) -> tuple[Producer, list[Place]]:
+def _transactional_partitions(request: ProduceRequest) -> tuple[Producer, list[PartitionKey]]:
     """Return the producer of the transactional batches, and their partitions."""
-    producer, places = (-1, -1), []
+    producer, partition_keys = (-1, -1), []
     for topic in request.topic_data:
         for data in topic.partition_data:
             try:
@@ -267,11 +276,11 @@ def _written(request: ProduceRequest) -> tuple[Producer, list[Place]]:
                 continue  # The append reports what is wrong.
             if batch.is_transactional:
                 producer = batch.producer_id, batch.producer_epoch
-                places.append((topic.name, data.index))
-    return producer, places
+                partition_keys.append((topic.name, data.index))
+    return producer, partition_keys
 
 
-def _keep(request: ProduceRequest) -> None:
+def _copy_records(request: ProduceRequest) -> None:
     """Copy the records, because the connection's buffer is reused for the next request."""
     for topic in request.topic_data:
         for data in topic.partition_data:
@@ -279,9 +288,11 @@ def _keep(request: ProduceRequest) -> None:
                 data.records = bytes(one_buffer(data.records))
 
 
-def _question(name: str, producer: Producer, places: list[Place]) -> AddPartitionsToTxnRequest:
+def _question(
+    name: str, producer: Producer, partition_keys: list[PartitionKey]
+) -> AddPartitionsToTxnRequest:
     topics: dict[str, list[int]] = {}
-    for topic, index in places:
+    for topic, index in partition_keys:
         topics.setdefault(topic, []).append(index)
     return AddPartitionsToTxnRequest(
         transactions=[
@@ -299,7 +310,7 @@ def _question(name: str, producer: Producer, places: list[Place]) -> AddPartitio
     )
 
 
-def _codes(response: Message) -> dict[Place, ErrorCode]:
+def _codes(response: Message) -> dict[PartitionKey, ErrorCode]:
     """Return the coordinator's result for each partition; nothing if it refuses to answer."""
     if not isinstance(response, AddPartitionsToTxnResponse) or response.error_code:
         return {}
@@ -311,7 +322,7 @@ def _codes(response: Message) -> dict[Place, ErrorCode]:
     }
 
 
-def _hand_on(go_on: Callable[[], Reply], answer: asyncio.Future[Message]) -> None:
+def _pass_on(go_on: Callable[[], Reply], answer: asyncio.Future[Message]) -> None:
     """Call `go_on`, and pass its response to the waiting request, if there is one."""
     try:
         reply = go_on()

@@ -34,21 +34,21 @@ class ProducerIds:
         """`submit` sends to the controller; `identity` returns the broker's id and epoch."""
         self._submit = submit
         self._identity = identity
-        self._left = range(0)
-        self._asked: asyncio.Future[ErrorCode] | None = None
+        self._available = range(0)
+        self._pending_request: asyncio.Future[ErrorCode] | None = None
 
     def ready(self) -> ErrorCode | asyncio.Future[ErrorCode]:
         """Make sure that `take` has an id; return NONE, or an error."""
-        if self._left:
+        if self._available:
             return ErrorCode.NONE
-        if self._asked is not None and not self._asked.done():
-            return self._asked
+        if self._pending_request is not None and not self._pending_request.done():
+            return self._pending_request
         broker_id, broker_epoch = self._identity()
         request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
         answer = map_response(self._submit(request), self._on_block)
         if isinstance(answer, ErrorCode):
             return answer
-        self._asked = answer
+        self._pending_request = answer
         return answer
 
     def take(self) -> int:
@@ -57,9 +57,9 @@ class ProducerIds:
         Raises:
             UsageError: no id is reserved.
         """
-        if not self._left:
+        if not self._available:
             raise UsageError("no producer id is reserved: call ready() first")
-        taken, self._left = self._left[0], self._left[1:]
+        taken, self._available = self._available[0], self._available[1:]
         return taken
 
     def _on_block(self, answer: Message) -> ErrorCode:
@@ -67,5 +67,5 @@ class ProducerIds:
             # As in Kafka: clients retry on this error.
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         first = answer.producer_id_start
-        self._left = range(first, first + answer.producer_id_len)
+        self._available = range(first, first + answer.producer_id_len)
         return ErrorCode.NONE

@@ -162,7 +162,7 @@ class CoordinatedTransaction:
             update_ms=wall_ms,
         )
 
-    def prepared(self, *, committed: bool, fenced: bool, wall_ms: int) -> CoordinatedTransaction:
+    def prepare(self, *, committed: bool, fenced: bool, wall_ms: int) -> CoordinatedTransaction:
         """Return the decided state.
 
         With `fenced`, an epoch that no producer has fences this one.
@@ -171,7 +171,7 @@ class CoordinatedTransaction:
         epoch = self.producer_epoch + 1 if fenced else self.producer_epoch
         return replace(self, state=kind, producer_epoch=epoch, update_ms=wall_ms)
 
-    def completed(self, wall_ms: int) -> CoordinatedTransaction:
+    def complete(self, wall_ms: int) -> CoordinatedTransaction:
         """Return the state in which all markers are written."""
         return replace(
             self,
@@ -284,9 +284,9 @@ class Ending(NamedTuple):
 class TransactionCoordinator:
     """The `Shard` of transactional ids."""
 
-    def __init__(self, config: TransactionConfig, around: TransactionDeps) -> None:
+    def __init__(self, config: TransactionConfig, deps: TransactionDeps) -> None:
         self._config = config
-        self._around = around
+        self._deps = deps
         self._transactions: dict[str, CoordinatedTransaction] = {}
         self._ongoing: set[str] = set()
         self._endings: dict[str, None] = {}
@@ -313,10 +313,10 @@ class TransactionCoordinator:
             case AddPartitionsToTxnRequest():
                 return self._add_partitions(request, caller, at)
             case AddOffsetsToTxnRequest():
-                added = frozenset({self._around.offsets_partition(request.group_id)})
+                added = frozenset({self._deps.offsets_partition(request.group_id)})
                 producer = (request.producer_id, request.producer_epoch)
                 name = request.transactional_id
-                code, changed = self._added(name, producer, added, caller=caller, at=at)
+                code, changed = self._add(name, producer, added, caller=caller, at=at)
                 return _outcome(changed, caller, refuse(request, caller.version, code))
             case EndTxnRequest():
                 return self._end(request, caller, at)
@@ -362,7 +362,7 @@ class TransactionCoordinator:
                     # The new epoch fences the producer: 1. Its transaction is aborted by time-out.
                     # 2. It wakes up and writes the rest of its records with the old epoch. 3.
                     # Partitions refuse them, because the abort marker carries the new epoch.
-                    given_up = known.prepared(committed=False, fenced=True, wall_ms=at.wall_ms)
+                    given_up = known.prepare(committed=False, fenced=True, wall_ms=at.wall_ms)
                     changed.append(record_of(given_up))
             answers = self._take_late(at.now_ms)
         if self._expiry_check_ms <= at.now_ms:
@@ -404,7 +404,7 @@ class TransactionCoordinator:
         answers = () if asked is None else (Answer(asked[0], EndTxnResponse()),)
         if known is None or not known.state.is_prepared:
             return ShardOutcome(answers=answers)
-        return ShardOutcome((record_of(known.completed(at.wall_ms)),), answers)
+        return ShardOutcome((record_of(known.complete(at.wall_ms)),), answers)
 
     def forget_ticket(self, ticket: int) -> None:
         """Drop a ticket that was answered otherwise."""
@@ -441,7 +441,7 @@ class TransactionCoordinator:
     # Requests.
 
     def _init(self, request: InitProducerIdRequest, caller: Caller, at: Instant) -> ShardOutcome:
-        code, changed = self._begun(request, at)
+        code, changed = self._begin(request, at)
         if code is not ErrorCode.NONE:
             return _outcome(changed, caller, refuse(request, caller.version, code))
         # A new instance may use a connection that is older than the previous instance's.
@@ -452,18 +452,18 @@ class TransactionCoordinator:
         )
         return _outcome(changed, caller, response)
 
-    def _begun(
+    def _begin(
         self, request: InitProducerIdRequest, at: Instant
     ) -> tuple[ErrorCode, CoordinatedTransaction | None]:
         name = request.transactional_id or ""
-        refused = self._malformed(name, request)
+        refused = self._check_init(name, request)
         if refused is not ErrorCode.NONE:
             return refused, None
         known = self._transactions.get(name)
         if known is None:
             return ErrorCode.NONE, CoordinatedTransaction(
                 transactional_id=name,
-                producer_id=self._around.new_producer_id(),
+                producer_id=self._deps.new_producer_id(),
                 producer_epoch=0,
                 timeout_ms=request.transaction_timeout_ms,
                 update_ms=at.wall_ms,
@@ -473,16 +473,16 @@ class TransactionCoordinator:
         old = (request.producer_id, request.producer_epoch)
         resumes = request.producer_id != NO_PRODUCER
         if resumes and old != (known.producer_id, known.producer_epoch):
-            return self._resumed(known, request, at)
+            return self._resume(known, request, at)
         if known.state is TransactionState.ONGOING:
             # The new epoch fences the older instance; the caller gets the one after it when it
             # retries. A producer that resumes is that instance itself: it has ended its
             # transaction, and a late request of it has begun another one, so no fencing is needed.
-            given_up = known.prepared(committed=False, fenced=not resumes, wall_ms=at.wall_ms)
+            given_up = known.prepare(committed=False, fenced=not resumes, wall_ms=at.wall_ms)
             return ErrorCode.CONCURRENT_TRANSACTIONS, given_up
         return ErrorCode.NONE, self._next(known, request, at)
 
-    def _resumed(
+    def _resume(
         self, known: CoordinatedTransaction, request: InitProducerIdRequest, at: Instant
     ) -> tuple[ErrorCode, CoordinatedTransaction | None]:
         """Handle a producer that resumes with an epoch that is not the current one."""
@@ -493,7 +493,7 @@ class TransactionCoordinator:
         is_again = old == known.is_resumed_by
         return (ErrorCode.NONE if is_again else ErrorCode.PRODUCER_FENCED), None
 
-    def _malformed(self, name: str, request: InitProducerIdRequest) -> ErrorCode:
+    def _check_init(self, name: str, request: InitProducerIdRequest) -> ErrorCode:
         resumes = request.producer_id != NO_PRODUCER
         if not 0 < len(name.encode()) <= ID_BYTES_MAX or resumes != (request.producer_epoch >= 0):
             return ErrorCode.INVALID_REQUEST
@@ -512,7 +512,7 @@ class TransactionCoordinator:
         )
         return replace(
             begun,
-            producer_id=self._around.new_producer_id() if known.is_exhausted else known.producer_id,
+            producer_id=self._deps.new_producer_id() if known.is_exhausted else known.producer_id,
             previous_producer_id=request.producer_id,
         )
 
@@ -525,7 +525,7 @@ class TransactionCoordinator:
             for number in topic.partitions
         )
         # All or nothing, as in Kafka: if one partition is unknown, none is added.
-        unknown = {each for each in added if not self._around.partition_exists(*each)}
+        unknown = {each for each in added if not self._deps.partition_exists(*each)}
         if unknown:
             code_of = by_partition(
                 lambda topic, number: (
@@ -538,10 +538,10 @@ class TransactionCoordinator:
             return _outcome(None, caller, response)
         name = request.v3_and_below_transactional_id
         producer = (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        code, changed = self._added(name, producer, added, caller=caller, at=at)
+        code, changed = self._add(name, producer, added, caller=caller, at=at)
         return _outcome(changed, caller, refuse(request, caller.version, code))
 
-    def _added(
+    def _add(
         self,
         name: str,
         producer: Producer,
@@ -550,7 +550,7 @@ class TransactionCoordinator:
         caller: Caller,
         at: Instant,
     ) -> tuple[ErrorCode, CoordinatedTransaction | None]:
-        code = self._refused(name, producer, caller)
+        code = self._check_producer(name, producer, caller)
         if code is not ErrorCode.NONE:
             return code, None
         known = self._transactions[name]
@@ -560,7 +560,7 @@ class TransactionCoordinator:
             return ErrorCode.NONE, None
         return ErrorCode.NONE, known.with_partitions(added, at.wall_ms)
 
-    def _refused(self, name: str, producer: Producer, caller: Caller) -> ErrorCode:
+    def _check_producer(self, name: str, producer: Producer, caller: Caller) -> ErrorCode:
         """Return why a request is not the current producer's, or comes by an outdated connection.
 
         1. Producer A sends EndTxn by connection 1 and gets no response. 2. It connects again
@@ -579,13 +579,13 @@ class TransactionCoordinator:
 
     def _end(self, request: EndTxnRequest, caller: Caller, at: Instant) -> ShardOutcome:
         name, committed = request.transactional_id, request.committed
-        code = self._refused(name, (request.producer_id, request.producer_epoch), caller)
+        code = self._check_producer(name, (request.producer_id, request.producer_epoch), caller)
         if code is ErrorCode.NONE:
             known = self._transactions[name]
             if known.state is TransactionState.ONGOING:
                 # The response waits for the markers (`on_ended`), or for `MARKERS_TIMEOUT_MS`.
                 self._tickets[name] = caller.ticket, at.now_ms + MARKERS_TIMEOUT_MS
-                decided = known.prepared(committed=committed, fenced=False, wall_ms=at.wall_ms)
+                decided = known.prepare(committed=committed, fenced=False, wall_ms=at.wall_ms)
                 return ShardOutcome((record_of(decided),))
             code = _end_code(known.state, committed=committed)
         return _outcome(None, caller, refuse(request, caller.version, code))
@@ -659,11 +659,11 @@ class Try(NamedTuple):
     """The number of the job."""
     job: MarkerJob
     node_id: int
-    places: tuple[TransactionPartition, ...]
+    partitions: tuple[TransactionPartition, ...]
 
 
 @dataclass(slots=True)
-class _Due:
+class _Attempt:
     """When a marker is attempted next, and how many attempts it had."""
 
     at_ms: int
@@ -671,19 +671,19 @@ class _Due:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenJob:
     """A job with the partitions that are not done."""
 
     job: MarkerJob
-    due: dict[TransactionPartition, _Due]
-    under_way: dict[TransactionPartition, _Due] = field(default_factory=dict)
+    due: dict[TransactionPartition, _Attempt]
+    in_flight: dict[TransactionPartition, _Attempt] = field(default_factory=dict)
 
 
 class MarkerQueue:
     """All markers that this broker, as a coordinator, has to have written."""
 
     def __init__(self) -> None:
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenJob] = {}
         self._numbers = 0
 
     def __len__(self) -> int:
@@ -693,8 +693,10 @@ class MarkerQueue:
     def add(self, job: MarkerJob, now_ms: int) -> None:
         """Add a transaction whose decision is durable."""
         self._numbers += 1
-        places = sorted(job.ending.partitions)
-        self._open[self._numbers] = _Open(job, {place: _Due(now_ms) for place in places})
+        partitions = sorted(job.ending.partitions)
+        self._open[self._numbers] = _OpenJob(
+            job, {partition: _Attempt(now_ms) for partition in partitions}
+        )
 
     def forget(self, index: int) -> None:
         """Drop the jobs of a partition, because another coordinator takes over and starts again."""
@@ -709,18 +711,18 @@ class MarkerQueue:
             each for number in list(self._open) for each in self._tries(number, leader_of, now_ms)
         ]
 
-    def on_code(self, number: int, place: TransactionPartition, code: int, now_ms: int) -> None:
+    def on_code(self, number: int, partition: TransactionPartition, code: int, now_ms: int) -> None:
         """Note the result of a try; REQUEST_TIMED_OUT if it is unknown."""
         known = self._open.get(number)
         if known is None:
             return  # The job was dropped.
-        due = known.under_way.pop(place)
+        due = known.in_flight.pop(partition)
         if code != ErrorCode.NONE and code not in NEEDLESS:
-            self._put_off(known, place, due, now_ms)
+            self._put_off(known, partition, due, now_ms)
 
-    def take_done(self) -> list[MarkerJob]:
+    def take_complete(self) -> list[MarkerJob]:
         """Take the jobs that are complete."""
-        done = [n for n, each in self._open.items() if not each.due and not each.under_way]
+        done = [n for n, each in self._open.items() if not each.due and not each.in_flight]
         return [self._open.pop(number).job for number in done]
 
     def next_deadline_ms(self) -> int | None:
@@ -730,21 +732,23 @@ class MarkerQueue:
 
     def _tries(self, number: int, leader_of: LeaderOf, now_ms: int) -> list[Try]:
         known = self._open[number]
-        # A marker that is under way is in `under_way` and not in `due`, so it is never attempted
+        # A marker that is under way is in `in_flight` and not in `due`, so it is never attempted
         # twice at the same time.
-        places: dict[int, list[TransactionPartition]] = {}
-        for place in [place for place, due in known.due.items() if due.at_ms <= now_ms]:
-            due = known.due.pop(place)
-            leader = leader_of(place)
+        partitions: dict[int, list[TransactionPartition]] = {}
+        for partition in [partition for partition, due in known.due.items() if due.at_ms <= now_ms]:
+            due = known.due.pop(partition)
+            leader = leader_of(partition)
             if leader is None:
                 continue  # The partition was deleted: nothing to end there.
             if leader < 0:
-                self._put_off(known, place, due, now_ms)
+                self._put_off(known, partition, due, now_ms)
                 continue
-            known.under_way[place] = due
-            places.setdefault(leader, []).append(place)
-        return [Try(number, known.job, node_id, tuple(own)) for node_id, own in places.items()]
+            known.in_flight[partition] = due
+            partitions.setdefault(leader, []).append(partition)
+        return [Try(number, known.job, node_id, tuple(own)) for node_id, own in partitions.items()]
 
-    def _put_off(self, known: _Open, place: TransactionPartition, due: _Due, now_ms: int) -> None:
+    def _put_off(
+        self, known: _OpenJob, partition: TransactionPartition, due: _Attempt, now_ms: int
+    ) -> None:
         pause_ms = min(RETRY_MS << min(due.tries, 10), RETRY_MS_MAX)
-        known.due[place] = _Due(now_ms + pause_ms, due.tries + 1)
+        known.due[partition] = _Attempt(now_ms + pause_ms, due.tries + 1)

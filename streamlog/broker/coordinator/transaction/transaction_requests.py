@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 COMMIT_TIMEOUT_MS = 5_000
 """How long a marker may wait for followers: less than its sender waits for the response."""
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 class MarkerAnswers:
@@ -80,11 +80,11 @@ class MarkerAnswers:
 
     def __init__(self, request: WriteTxnMarkersRequest) -> None:
         self._request = request
-        self._codes: dict[tuple[int, Place], int] = {}
+        self._codes: dict[tuple[int, PartitionKey], int] = {}
         self._left = sum(1 for _ in self.markers())
         self._answer: asyncio.Future[Message] | None = None
 
-    def markers(self) -> Iterator[tuple[int, WritableTxnMarker, Place]]:
+    def markers(self) -> Iterator[tuple[int, WritableTxnMarker, PartitionKey]]:
         """Iterate over every marker and partition, with the marker's number."""
         for number, marker in enumerate(self._request.markers):
             for topic in marker.topics:
@@ -101,18 +101,20 @@ class MarkerAnswers:
         self._answer.add_done_callback(lambda _: timer.cancel())
         return self._answer
 
-    def on_failure(self, number: int, place: Place, failure: StreamlogError | None) -> None:
+    def on_failure(
+        self, number: int, partition_key: PartitionKey, failure: StreamlogError | None
+    ) -> None:
         """Note that a marker is committed, or why it may not be."""
         if failure is None:
-            self.on_code(number, place, ErrorCode.NONE)
+            self.on_code(number, partition_key, ErrorCode.NONE)
         elif isinstance(failure, LogError):
-            self.on_code(number, place, failure.code)
+            self.on_code(number, partition_key, failure.code)
         else:
-            self.on_code(number, place, ErrorCode.KAFKA_STORAGE_ERROR)
+            self.on_code(number, partition_key, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def on_code(self, number: int, place: Place, code: int) -> None:
+    def on_code(self, number: int, partition_key: PartitionKey, code: int) -> None:
         """Note the result of a marker in a partition."""
-        self._codes[number, place] = code
+        self._codes[number, partition_key] = code
         self._left -= 1
         if self._left <= 0:
             self._finish()
@@ -181,9 +183,9 @@ class TransactionRequests:
             EndTxnRequest: self._begin,
             TxnOffsetCommitRequest: self._commit_offsets,
             WriteTxnMarkersRequest: lambda request, at: self._write_markers(request, at.connection),
-            ListTransactionsRequest: lambda request, _: self._listed(request),
-            DescribeTransactionsRequest: lambda request, _: self._all_described(request),
-            DescribeProducersRequest: lambda request, _: self._all_producers(request),
+            ListTransactionsRequest: lambda request, _: self._list(request),
+            DescribeTransactionsRequest: lambda request, _: self._describe_all(request),
+            DescribeProducersRequest: lambda request, _: self._describe_producers(request),
         }
 
     def _init(self, request: InitProducerIdRequest, context: GroupRequestContext) -> Answer:
@@ -224,44 +226,47 @@ class TransactionRequests:
         return gather_answers(answers, _results)
 
     def _verify_or_add(
-        self, asked: AddPartitionsToTxnTransaction, context: GroupRequestContext
+        self, transaction: AddPartitionsToTxnTransaction, context: GroupRequestContext
     ) -> Answer:
-        name, producer = asked.transactional_id, (asked.producer_id, asked.producer_epoch)
-        if asked.verify_only:
+        name, producer = (
+            transaction.transactional_id,
+            (transaction.producer_id, transaction.producer_epoch),
+        )
+        if transaction.verify_only:
             verify = partial(self._runtime.verify, name, producer)
-            return self._runtime.when_settled(name, lambda: _result(asked, verify))
+            return self._runtime.respond_when_committed(name, lambda: _result(transaction, verify))
         added = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=name,
-            v3_and_below_producer_id=asked.producer_id,
-            v3_and_below_producer_epoch=asked.producer_epoch,
-            v3_and_below_topics=asked.topics,
+            v3_and_below_producer_id=transaction.producer_id,
+            v3_and_below_producer_epoch=transaction.producer_epoch,
+            v3_and_below_topics=transaction.topics,
         )
-        return map_response(self._begin(added, context), partial(_as_result, asked))
+        return map_response(self._begin(added, context), partial(_as_result, transaction))
 
     def check(
-        self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int]
+        self, transactional_id: str, producer: tuple[int, int], partition_key: tuple[str, int]
     ) -> None:
         """Check that a producer may write to a partition in its transaction now.
 
         Raises:
             LogError: it may not; `code` says why.
         """
-        self._verification.check(transactional_id, producer, place)
+        self._verification.check(transactional_id, producer, partition_key)
 
     def _commit_offsets(
         self, request: TxnOffsetCommitRequest, context: GroupRequestContext
     ) -> Answer:
         """Commit offsets as part of a transaction."""
         try:
-            place = self._groups.partition_of(request.group_id)
+            partition_key = self._groups.partition_of(request.group_id)
         except LogError as error:
             return refuse(request, context.version, error.code)
         producer = (request.producer_id, request.producer_epoch)
-        return self._verification.verified(
+        return self._verification.run_verified(
             request.transactional_id,
             producer,
-            [place],
-            partial(self._commit_verified, request, context, producer, place),
+            [partition_key],
+            partial(self._commit_verified, request, context, producer, partition_key),
         )
 
     def _commit_verified(
@@ -269,9 +274,9 @@ class TransactionRequests:
         request: TxnOffsetCommitRequest,
         context: GroupRequestContext,
         producer: tuple[int, int],
-        place: tuple[str, int],
+        partition_key: tuple[str, int],
     ) -> Answer:
-        code = self._verification.code_of(request.transactional_id, producer, place)
+        code = self._verification.code_of(request.transactional_id, producer, partition_key)
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             # Another broker coordinates the group.
             return refuse(request, context.version, ErrorCode.NOT_COORDINATOR)
@@ -293,7 +298,7 @@ class TransactionRequests:
 
     # Reads.
 
-    def _listed(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    def _list(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """List the transactional ids that pass all filters."""
         titles = {state.title for state in TransactionState}
         states, producers = set(request.state_filters), set(request.producer_id_filters)
@@ -324,13 +329,13 @@ class TransactionRequests:
             ],
         )
 
-    def _all_described(self, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+    def _describe_all(self, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
         """Describe transactional ids, each independently."""
         return DescribeTransactionsResponse(
-            transaction_states=[self._described(name) for name in request.transactional_ids]
+            transaction_states=[self._describe(name) for name in request.transactional_ids]
         )
 
-    def _described(self, name: str) -> Described:
+    def _describe(self, name: str) -> Described:
         try:
             known = self._runtime.transaction(name)
         except LogError as error:
@@ -351,7 +356,7 @@ class TransactionRequests:
             topics=[TopicData(topic=topic, partitions=found) for topic, found in topics.items()],
         )
 
-    def _all_producers(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    def _describe_producers(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
         """Describe the producers of partitions."""
         return DescribeProducersResponse(
             topics=[
@@ -394,46 +399,50 @@ class TransactionRequests:
         is_late = connection < self._marker_connections.get(request.coordinator_id, 0)
         if request.coordinator_id >= 0 and not is_late:
             self._marker_connections[request.coordinator_id] = connection
-        for number, marker, place in answers.markers():
+        for number, marker, partition_key in answers.markers():
             if is_late:
                 # Its sender has given it up, and has sent it again by a newer connection.
-                answers.on_code(number, place, ErrorCode.REQUEST_TIMED_OUT)
+                answers.on_code(number, partition_key, ErrorCode.REQUEST_TIMED_OUT)
             else:
-                self._write(answers, number, marker, place)
+                self._write(answers, number, marker, partition_key)
         return answers.begin()
 
     def _write(
-        self, answers: MarkerAnswers, number: int, marker: WritableTxnMarker, place: tuple[str, int]
+        self,
+        answers: MarkerAnswers,
+        number: int,
+        marker: WritableTxnMarker,
+        partition_key: tuple[str, int],
     ) -> None:
         kind = COMMIT if marker.transaction_result else ABORT
         producer = (marker.producer_id, marker.producer_epoch)
         end = Marker(kind, marker.coordinator_epoch)
         try:
-            partition = self._runtime.markers.write(place, producer, end)
+            partition = self._runtime.markers.write(partition_key, producer, end)
         except StreamlogError as error:
-            answers.on_failure(number, place, error)
+            answers.on_failure(number, partition_key, error)
             return
         end_offset = partition.log.log_end_offset
         if partition.may_acknowledge(end_offset):
-            answers.on_code(number, place, ErrorCode.NONE)
+            answers.on_code(number, partition_key, ErrorCode.NONE)
         else:
-            partition.when_committed(end_offset, partial(answers.on_failure, number, place))
+            partition.when_committed(end_offset, partial(answers.on_failure, number, partition_key))
 
 
 def _result(
-    asked: AddPartitionsToTxnTransaction, code_of: Callable[[tuple[str, int]], ErrorCode]
+    transaction: AddPartitionsToTxnTransaction, code_of: Callable[[tuple[str, int]], ErrorCode]
 ) -> AddPartitionsToTxnResponse:
-    request = AddPartitionsToTxnRequest(transactions=[asked])
+    request = AddPartitionsToTxnRequest(transactions=[transaction])
     code = by_partition(lambda topic, index: code_of((topic, index)))
     return response_by_item(request, AddPartitionsToTxnResponse, code)
 
 
-def _as_result(asked: AddPartitionsToTxnTransaction, answer: Message) -> Message:
+def _as_result(transaction: AddPartitionsToTxnTransaction, answer: Message) -> Message:
     """Wrap the response for one transaction as one result of several."""
     if not isinstance(answer, AddPartitionsToTxnResponse):
         return answer
     topics = answer.results_by_topic_v3_and_below
-    name = asked.transactional_id
+    name = transaction.transactional_id
     result = AddPartitionsToTxnResult(transactional_id=name, topic_results=topics)
     return AddPartitionsToTxnResponse(results_by_transaction=[result])
 

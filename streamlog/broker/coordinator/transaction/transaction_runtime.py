@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
-from streamlog.broker.coordinator.led_shards import Led, LedShards
+from streamlog.broker.coordinator.led_shards import LedShard, LedShards
 from streamlog.broker.coordinator.pending_requests import PendingRequests, Proofs, coordinator_error
 from streamlog.broker.coordinator.shard import (
     Caller,
@@ -87,11 +87,11 @@ class TransactionRuntime:
         self.clock = clock
         self._config = config
         self.producer_ids = producer_ids
-        self._around = TransactionDeps(producer_ids.take, partitions.exists, groups.partition_of)
+        self._deps = TransactionDeps(producer_ids.take, partitions.exists, groups.partition_of)
         self._shards: LedShards[TransactionCoordinator] = LedShards(
             TRANSACTIONS_TOPIC,
             partitions,
-            make=lambda: TransactionCoordinator(self._config, self._around),
+            make=lambda: TransactionCoordinator(self._config, self._deps),
             replay=self._replay_batch,
         )
         self._answering = PendingRequests()
@@ -104,7 +104,9 @@ class TransactionRuntime:
             clock=clock,
             on_done=self._on_ended,
         )
-        self._later: list[tuple[int, int, Led[TransactionCoordinator], Callable[[], None]]] = []
+        self._later: list[
+            tuple[int, int, LedShard[TransactionCoordinator], Callable[[], None]]
+        ] = []
         """What to try again, and when; the second number orders entries of the same time."""
         self._numbers = itertools.count()
         self._loaded: list[int] = []
@@ -175,7 +177,7 @@ class TransactionRuntime:
             return ErrorCode(error.code)
         return shard.verify(transactional_id, producer, place)
 
-    def when_settled(
+    def respond_when_committed(
         self, transactional_id: str, answer: Callable[[], Message]
     ) -> Message | asyncio.Future[Message]:
         """Call `answer` once the state of the transactional id is committed; return its result."""
@@ -253,13 +255,13 @@ class TransactionRuntime:
 
     # The end of transactions.
 
-    def _end_prepared(self, led: Led[TransactionCoordinator]) -> None:
+    def _end_prepared(self, led: LedShard[TransactionCoordinator]) -> None:
         """Write the markers of decided transactions once the decisions are committed."""
         endings = led.shard.take_endings()
         if endings:
             self._when_prepared(led, endings)
 
-    def _when_prepared(self, led: Led[TransactionCoordinator], endings: list[Ending]) -> None:
+    def _when_prepared(self, led: LedShard[TransactionCoordinator], endings: list[Ending]) -> None:
         end_offset = led.log.log.log_end_offset
         # The decision must be committed before the first marker: 1. Coordinator A decides to
         # commit, and writes a marker before the decision is on its followers. 2. A dies; B leads
@@ -272,7 +274,7 @@ class TransactionRuntime:
 
     def _on_prepared(
         self,
-        led: Led[TransactionCoordinator],
+        led: LedShard[TransactionCoordinator],
         endings: list[Ending],
         failure: StreamlogError | None,
     ) -> None:
@@ -289,7 +291,7 @@ class TransactionRuntime:
         """Complete a transaction whose markers are all committed."""
         self._complete(self._shards.at(job.shard), job.ending)
 
-    def _complete(self, led: Led[TransactionCoordinator], ending: Ending) -> None:
+    def _complete(self, led: LedShard[TransactionCoordinator], ending: Ending) -> None:
         """Answer, and append the completion.
 
         Without it, the next leader writes the markers again.
@@ -299,14 +301,14 @@ class TransactionRuntime:
         if self._append(led, outcome) is not None:
             self._try_later(led, partial(self._complete, led, ending))
 
-    def _try_later(self, led: Led[TransactionCoordinator], again: Callable[[], None]) -> None:
+    def _try_later(self, led: LedShard[TransactionCoordinator], again: Callable[[], None]) -> None:
         due_ms = self.clock.now_ms() + RETRY_MS
         heapq.heappush(self._later, (due_ms, next(self._numbers), led, again))
 
     # Outcomes.
 
     def _deliver(
-        self, led: Led[TransactionCoordinator], outcome: ShardOutcome, ticket: int = 0
+        self, led: LedShard[TransactionCoordinator], outcome: ShardOutcome, ticket: int = 0
     ) -> None:
         """Append, replay, and continue when the records are committed.
 
@@ -326,7 +328,7 @@ class TransactionRuntime:
         self._answering.refuse(refused, coordinator_error(failure))
 
     def _append(
-        self, led: Led[TransactionCoordinator], outcome: ShardOutcome
+        self, led: LedShard[TransactionCoordinator], outcome: ShardOutcome
     ) -> StreamlogError | None:
         """Append and replay; return the error if the append failed."""
         if not outcome.records:

@@ -404,7 +404,7 @@ def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance() -> N
     ticket = driver.join(leader, instance="a")
     driver.beat(follower)
     for _ in range(REBALANCE_MS // 5_000):
-        driver.group.members[follower].heard_of(driver.now_ms)
+        driver.group.members[follower].renew_session(driver.now_ms)
         driver.wait(5_000)
     joined = driver.joined(ticket)
     assert {member.member_id for member in joined.members} == {leader, follower}
@@ -422,7 +422,7 @@ def test_a_round_without_anybody_waits_for_the_sessions_of_static_members() -> N
     driver.join(leader, instance="a")
     driver.leave(leader, "a")
     for _ in range(REBALANCE_MS // 5_000 + 1):
-        driver.group.members[follower].heard_of(driver.now_ms)
+        driver.group.members[follower].renew_session(driver.now_ms)
         driver.wait(5_000)
     assert driver.group.state is GroupState.PREPARING_REBALANCE
     assert list(driver.group.members) == [follower]

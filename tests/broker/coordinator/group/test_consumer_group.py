@@ -484,7 +484,7 @@ def test_a_group_is_of_one_kind() -> None:
     driver.wait(SESSION_MS)
     assert driver.beat("a", 0).member_epoch == 1
     for each in (driver, driver.restarted()):
-        (line,) = each.coordinator.listed()
+        (line,) = each.coordinator.list_groups()
         assert (line.group_type, line.group_state) == ("consumer", "Stable")
         assert each.coordinator.positions("g", None)[0].partitions[0].committed_offset == 1
 
@@ -502,7 +502,7 @@ def test_an_empty_group_is_deleted() -> None:
     driver.beat("a", LEFT_EPOCH)
     assert delete() == ErrorCode.NONE
     assert delete() == ErrorCode.GROUP_ID_NOT_FOUND
-    assert not driver.restarted().coordinator.listed()
+    assert not driver.restarted().coordinator.list_groups()
 
 
 def test_an_empty_group_without_positions_is_forgotten() -> None:
@@ -510,7 +510,7 @@ def test_an_empty_group_without_positions_is_forgotten() -> None:
     driver.beat("a", 0)
     driver.beat("a", LEFT_EPOCH)
     driver.wait(driver.config.offsets_retention_check_interval_ms)
-    assert not driver.coordinator.listed()
+    assert not driver.coordinator.list_groups()
     assert driver.beat("b", 0).member_epoch == 1
 
 

@@ -27,14 +27,14 @@ def test_one_try_for_each_broker() -> None:
     queue = MarkerQueue()
     queue.add(job(A, B, C), 0)
     tries = queue.take({A: 1, B: 2, C: 1}.get, 0)
-    assert [(each.node_id, each.places) for each in tries] == [(1, (A, C)), (2, (B,))]
+    assert [(each.node_id, each.partitions) for each in tries] == [(1, (A, C)), (2, (B,))]
     assert queue.take({A: 1, B: 2, C: 1}.get, 10_000) == []
     assert queue.next_deadline_ms() is None
     for each in tries:
-        for place in each.places:
-            assert queue.take_done() == []
+        for place in each.partitions:
+            assert queue.take_complete() == []
             queue.on_code(each.number, place, ErrorCode.NONE, 1)
-    assert queue.take_done() == [job(A, B, C)]
+    assert queue.take_complete() == [job(A, B, C)]
     assert len(queue) == 0
 
 
@@ -67,7 +67,7 @@ def test_a_partition_that_is_gone_needs_none() -> None:
     queue.add(job(A, B), 0)
     (only,) = queue.take({B: 1}.get, 0)
     queue.on_code(only.number, B, ErrorCode.TRANSACTION_COORDINATOR_FENCED, 0)
-    assert queue.take_done() == [job(A, B)]
+    assert queue.take_complete() == [job(A, B)]
 
 
 def test_the_next_coordinator_begins_anew() -> None:
@@ -77,7 +77,7 @@ def test_the_next_coordinator_begins_anew() -> None:
     first, second = queue.take({A: 1}.get, 0)
     queue.forget(0)
     queue.on_code(first.number, A, ErrorCode.NONE, 0)
-    assert queue.take_done() == []
+    assert queue.take_complete() == []
     queue.add(job(A, shard=0), 0)
     (again,) = queue.take({A: 1}.get, 0)
     assert again.number not in (first.number, second.number)
@@ -98,7 +98,7 @@ def test_every_marker_arrives_and_never_two_at_once(data: st.DataObject) -> None
     for _ in range(data.draw(st.integers(0, 30))):
         leaders = {place: data.draw(st.integers(-1, 2)) for place in (A, B, C)}
         for each in queue.take(leaders.get, now_ms):
-            for place in each.places:
+            for place in each.partitions:
                 assert leaders[place] == each.node_id
                 assert (each.number, place) not in [(t.number, p) for t, p in under_way]
                 under_way.append((each, place))
@@ -111,15 +111,15 @@ def test_every_marker_arrives_and_never_two_at_once(data: st.DataObject) -> None
                 written[each.job.ending.producer_id].add(place)
             queue.on_code(each.number, place, code, now_ms)
         now_ms += data.draw(st.integers(0, 500))
-        done += queue.take_done()
+        done += queue.take_complete()
     while len(queue):
         for each, place in under_way:
             queue.on_code(each.number, place, ErrorCode.NONE, now_ms)
             written[each.job.ending.producer_id].add(place)
         under_way = [
-            (each, place) for each in queue.take(lambda _: 1, now_ms) for place in each.places
+            (each, place) for each in queue.take(lambda _: 1, now_ms) for place in each.partitions
         ]
         now_ms += RETRY_MS_MAX
-        done += queue.take_done()
+        done += queue.take_complete()
     assert sorted(each.ending.producer_id for each in done) == list(range(len(jobs)))
     assert [written[n] for n in range(len(jobs))] == [set(j.ending.partitions) for j in jobs]
