@@ -39,7 +39,7 @@ def test_what_is_no_voter_is_refused(voters: str) -> None:
 
 
 def test_a_voter_that_is_listed_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="has 1 twice"):
+    with pytest.raises(ConfigError, match="lists 1 twice"):
         QuorumConfig(voters="1@a:1,1@b:1")
 
 
