@@ -168,6 +168,8 @@ class BrokerSession:
                 refusal = self._lifecycle.on_registered(answer, send.number, now_ms)
                 self._directory.broker_epoch = self._lifecycle.epoch
                 if refusal is None and self._lifecycle.epoch != NO_EPOCH:
+                    # Registered: earlier ids of this directory are no longer needed (see
+                    # `DirectoryIds`).
                     self._directory.lives.keep()
             case BrokerHeartbeatResponse():
                 refusal = self._lifecycle.on_heard(answer, send.number, now_ms)

@@ -91,6 +91,7 @@ class ClusterFigures:
         self, before: PartitionRegistration, after: PartitionRegistration, deciding_ms: int | None
     ) -> None:
         if self._node_id in (before.leader, after.leader):
+            # One change may shrink and expand the set at once; it then counts for both.
             self.isr_shrinks += bool({*before.isr} - {*after.isr})
             self.isr_expands += bool({*after.isr} - {*before.isr})
         if deciding_ms is None or after.leader_epoch == before.leader_epoch:

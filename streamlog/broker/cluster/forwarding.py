@@ -110,6 +110,7 @@ class Forwarding:
         return whole
 
     async def _forward(self, request: Message, version: int, here: Decide) -> Message:
+        # The client's time-out, if the request has one: after it, no one waits for the response.
         timeout_ms = max(1, min(getattr(request, "timeout_ms", TIMEOUT_MS), TIMEOUT_MS_MAX))
         deadline_ms = self._clock.now_ms() + timeout_ms
         why = "no node is the controller"

@@ -131,6 +131,7 @@ class MetadataPublisher:
     def apply(self, changes: Iterable[MetadataChange]) -> None:
         """Apply a committed batch of changes."""
         changes = list(changes)
+        # Brokers first: a leader that this batch elects must know which followers are alive.
         if _some(changes, BrokerChanged):
             self._set_brokers()
         self._apply_settings(changes)
@@ -321,6 +322,10 @@ class MetadataPublisher:
                 unreported[topic.topic_id, number] = partition.leader_epoch
             elif hosted.replica is None or hosted.is_leader or node_id in partition.isr:
                 continue  # No other replica has the records.
+            # 1. The log is damaged at 50 and ends at 100; this process has fetched from 100 in
+            #    epoch 5. 2. If the log were emptied now, the leader would still count a replica
+            #    that had reached 100. 3. So the controller must remove it from the in-sync set,
+            #    which begins epoch 6, before it starts again.
             elif has_fetched and partition.leader_epoch == found_in:
                 unreported[topic.topic_id, number] = partition.leader_epoch
             else:

@@ -144,7 +144,11 @@ class PeerConfig:
         ),
     )
     password: str = password(
-        NamedSetting("sasl.inter.broker.password", "The password of that user.", is_dynamic=False)
+        NamedSetting(
+            "sasl.inter.broker.password",
+            "The password of sasl.inter.broker.username.",
+            is_dynamic=False,
+        )
     )
     checks_name: str = choice(
         "https",
@@ -328,8 +332,8 @@ class QuorumConfig:
         1_000,
         NamedSetting(
             "controller.quorum.election.backoff.max.ms",
-            "The longest random delay that is added to it, so that two candidates don't collide"
-            " again.",
+            "The longest random delay that is added to the election time-out, so that two"
+            " candidates don't collide again.",
             "ms",
             is_dynamic=False,
         ),

@@ -162,6 +162,8 @@ class LedShards(Generic[S]):
             for batch in split_batches(found):
                 self._replay(batch, loading.led.shard)
                 loading.offset = batch.next_offset
+        # `end_offset` is fixed when leadership begins: later records are this leader's own, which
+        # are replayed when they are appended.
         if loading.offset < loading.end_offset:
             return False
         del self._loading[index]

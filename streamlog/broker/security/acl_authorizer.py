@@ -144,6 +144,7 @@ class Acls:
         """Return the ACLs that apply to a resource."""
         # Prefixed ACLs are looked up once per length that occurs, not compared one by one.
         found = [*self._literal.get((kind, name), ())]
+        # The literal ACL for `*` applies to every name (KIP-290).
         if name != ANY_NAME:
             found += self._literal.get((kind, ANY_NAME), ())
         for length in self._lengths.get(kind, ()):
@@ -240,6 +241,7 @@ class Authorizer:
         if not about:  # No ACL at all, also none for other principals.
             return self._allow_if_none_found
         concerning = [acl for acl in about if acl.concerns(*who)]
+        # A denial wins over every ACL that allows, however specific either of them is.
         if any(acl.denies(operation) for acl in concerning):
             return False
         return any(acl.allows(operation) for acl in concerning)
@@ -375,6 +377,8 @@ def withhold(
     kept, refused = split(getattr(request, field), may)
     if not refused:
         return GO_ON if finish is None else Verdict(finish=finish)
+    # The request holds the refused items for a moment, because the errors are derived from a
+    # request.
     setattr(request, field, refused)
     errors = item_errors(request, code, message)
     setattr(request, field, kept)

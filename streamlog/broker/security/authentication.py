@@ -357,6 +357,8 @@ class Authentication:
 
     def _accept(self, step: Accepted, wall_ms: int) -> SaslAuthenticateResponse:
         principal = of_user(step.user)
+        # KIP-368: requests in flight were authorized for the first principal, so it must not
+        # change.
         if self.principal not in (ANONYMOUS, principal):
             return self._refuse(
                 f"Cannot change principals during re-authentication from {self.principal} to"
@@ -366,6 +368,8 @@ class Authentication:
         self.principal = principal
         self._mechanism = None
         self.stage = AuthenticationStage.OPEN
+        # The session ends with the token, or after `connections.max.reauth.ms`, whichever is
+        # earlier.
         ends = [] if step.expires_ms is None else [step.expires_ms]
         if self._session_ms_max:
             ends.append(wall_ms + self._session_ms_max)

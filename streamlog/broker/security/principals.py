@@ -131,6 +131,7 @@ def of_user(name: str) -> str:
 
 def distinguished_name(subject: Subject) -> str:
     """Return a certificate's subject in the form of RFC 2253."""
+    # `ssl` lists the most general part first, RFC 2253 the most specific one.
     return ",".join("+".join(_attribute(*each) for each in part) for part in reversed(subject))
 
 

@@ -82,6 +82,8 @@ class SignedTokens:
                 claims = jwt.decode(
                     token,
                     key.value,
+                    # From the key, and never from the token's header: otherwise a forger could
+                    # choose HMAC with the public key as the secret.
                     algorithms=list(key.algorithms),
                     options=_SIGNATURE_ALONE,
                 )
@@ -113,6 +115,7 @@ def bearer_of(claims: Mapping[str, Any], config: SecurityConfig, wall_ms: int) -
     expires_ms = _time_ms(claims, "exp")
     if expires_ms is None:
         raise TokenRefusal("it has no expiration time (exp)")
+    # The clocks of broker and issuer may differ, in both directions, by the skew.
     if expires_ms + skew_ms <= wall_ms:
         raise TokenRefusal("it has expired")
     for name in ("nbf", "iat"):

@@ -121,6 +121,8 @@ class Users:
 
         def derive(what: str) -> bytes:
             about = f"{what}\0{mechanism.sasl_name}\0{user}".encode()
+            # Keyed with the broker's secret: always the same for a name, and not computable from
+            # outside.
             first = ScramMechanism.SCRAM_SHA_512.signed(self._secret, about)
             parts = [first]
             while sum(map(len, parts)) < salt_bytes:

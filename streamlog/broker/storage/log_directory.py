@@ -623,6 +623,7 @@ class LogDirectory:
             try:
                 self._files.list(folder)
             except FileNotFoundError:
+                # Not listed in `topics.json`: its owner knows its name, and finds it by that.
                 log = PartitionLog.create(self._files, folder, name=f"{name}-0", config=config)
                 self._files.sync_directory(self.path)
                 return log
@@ -733,6 +734,8 @@ class LogDirectory:
                     log.close()
                 except StreamlogError as error:
                     failures.append(error)
+            # One log that can't be closed leaves the shutdown unclean for all: the mark has no
+            # exceptions.
             if failures:
                 raise failures[0]
             if self._lock is not None:

@@ -97,6 +97,7 @@ class RecordRules(NamedTuple):
     @classmethod
     def of(cls, config: TopicConfig, wall_ms: int | None) -> RecordRules:
         """Return a topic's rules at `wall_ms`; without a time, timestamps have no bounds."""
+        # With LogAppendTime the producer's timestamps are overwritten, so they need no bounds.
         oldest_ms, newest_ms = 0, LONG_MAX
         if wall_ms is not None and config.message_timestamp_type != LOG_APPEND_TIME:
             oldest_ms = max(wall_ms - config.message_timestamp_before_max_ms, 0)
@@ -112,6 +113,8 @@ def validate_records(batch: RecordBatch, rules: RecordRules) -> RecordScan:
     """
     scan = _scan(batch, rules)
     no_key = rules.needs_keys and scan.keyless > 0
+    # The scan only counts and compares. A batch that fails is decoded once more, to name its
+    # records.
     if no_key or scan.oldest_ms < rules.oldest_ms or scan.newest_ms > rules.newest_ms:
         # Only now decode the batch: the scan has no record numbers for these.
         raise _refusal(batch.records(), rules)
@@ -144,6 +147,8 @@ def decompress_records(batch: RecordBatch, size_bytes_max: int) -> bytes:
 
 def unreadable_reason(batch: RecordBatch) -> str:
     """Return why the records of a batch with a correct CRC are unreadable; "" if they are not."""
+    # A batch that compaction has emptied, or that replaces lost offsets, is readable: it has
+    # nothing.
     if batch.record_count == 0 and batch.size_bytes == HEADER_BYTES:
         return ""
     if not 0 <= batch.record_count <= RECORDS_MAX:
@@ -276,6 +281,7 @@ def recompress(
     codec = Compression.NONE
     if config.compression_type != UNCOMPRESSED:
         codec = Compression.parse(config.compression_type)
+    # Almost always true: a topic's producers use its codec. Then nothing is decompressed here.
     if all(batch.codec is codec or batch.is_control for batch in batches):
         return data, batches
     level = {
@@ -290,6 +296,7 @@ def recompress(
         views.append(RecordBatch(rewritten, position))
         position += views[-1].size_bytes
     for view in views:
+        # The limit holds for the bytes on disk, and another codec may make a batch larger.
         if view.size_bytes > config.max_message_bytes:
             raise MessageTooLarge(
                 f"a batch of {view.size_bytes} bytes, with the topic's compression.type"
@@ -510,6 +517,8 @@ def _split(data: bytearray | memoryview) -> list[RecordBatch]:
     batches: list[RecordBatch] = []
     position = 0
     while position < len(data) or not batches:
+        # The magic byte stands at the same position in formats v0 to v2 (KIP-32, KIP-98), so it can
+        # be checked before anything else is decoded.
         if len(data) - position > _MAGIC_AT and data[position + _MAGIC_AT] != _MAGIC:
             raise LogError(
                 f"a message of format v{data[position + _MAGIC_AT]} was sent; only record batches"
@@ -527,6 +536,7 @@ def _split(data: bytearray | memoryview) -> list[RecordBatch]:
 
 
 def _check_client(batch: RecordBatch, *, transactional: bool) -> None:
+    # A client's batch uses each of its offsets. Only compaction makes batches with fewer records.
     if not 0 < batch.record_count == batch.last_offset_delta + 1:
         raise LogError(
             f"a batch claims {batch.record_count} records and"
@@ -544,6 +554,7 @@ def _check_client(batch: RecordBatch, *, transactional: bool) -> None:
         raise LogError(
             "a batch claims log append time, which only a log may set", code=INVALID_TIMESTAMP
         )
+    # A transactional batch without a producer id could never be ended by a marker.
     if batch.is_transactional and not (transactional and batch.producer_id >= 0):
         raise _no_transaction()
     if batch.size_bytes == HEADER_BYTES:
@@ -565,6 +576,8 @@ def _check_sequence(batch: RecordBatch, *, alone: bool) -> None:
             f" {batch.producer_epoch}: neither may be negative",
             code=INVALID_RECORD,
         )
+    # As in Kafka: the duplicate check answers for one batch, and a request has one answer per
+    # partition.
     if not alone:
         raise LogError(
             f"producer {batch.producer_id} sent several batches for one partition in one request",

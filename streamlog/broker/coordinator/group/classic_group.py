@@ -266,6 +266,8 @@ class ClassicGroup:
 
         A negative generation means a client that is no member.
         """
+        # A consumer that assigns its partitions itself commits with generation -1. It may do so
+        # only while the group has no members, which would be surprised by its commits.
         if generation < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE
         member = self._identify(member_id, instance_id)
@@ -285,6 +287,7 @@ class ClassicGroup:
         self, member_id: str, instance_id: str | None, at: Instant
     ) -> tuple[ErrorCode, ShardOutcome]:
         """Remove a member, by id or, for a static member, by instance id alone."""
+        # An admin removes a static member by its instance id alone (KIP-345).
         if not member_id and instance_id is not None:
             member_id = self._static.get(instance_id, "")
         if self.reserved_ids.pop(member_id, None) is not None:
@@ -382,6 +385,9 @@ class ClassicGroup:
         self.protocol_type = value.protocol_type
         self.protocol_name = value.protocol
         self.leader_id = value.leader
+        # 1. The leader's sync appends the assignment. 2. The record is replayed: only now the group
+        #    is stable. 3. The responses to the other syncs leave when the record is committed. So
+        #    no member gets an assignment that another coordinator would not know after a failure.
         self.state = GroupState.STABLE if members else GroupState.EMPTY
         self.since_ms = value.current_state_timestamp
 
@@ -522,6 +528,8 @@ class ClassicGroup:
         if self.state is GroupState.PREPARING_REBALANCE:
             return ShardOutcome()
         is_first = self.state is GroupState.EMPTY
+        # The delay is for the start of a group. In a running one, members wait for each other
+        # anyway.
         may_end_ms = at.now_ms + (self.config.initial_rebalance_delay_ms if is_first else 0)
         patience_ms = max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
         self._round = Round(may_end_ms, max(may_end_ms, at.now_ms + patience_ms))
@@ -547,6 +555,8 @@ class ClassicGroup:
         #    missing: wait for the longest rebalance timeout, then go on without that member.
         if at.now_ms < end_ms:
             return ShardOutcome()
+        # Members that did not join in time are removed. Static members are not: they may be
+        # restarting, and their session decides (KIP-345).
         outcome = self._forget(
             [m for m in self.members.values() if m.join_ticket is None and m.instance_id is None]
         )
@@ -567,6 +577,8 @@ class ClassicGroup:
         members = self.members.values()
         joined = [member for member in members if member.join_ticket is not None]
         self.protocol_name = elect_protocol([member.protocols for member in members])
+        # The leader keeps its role over generations, as in Kafka; another member leads only if it
+        # is gone.
         if self.leader_id not in {member.member_id for member in joined}:
             self.leader_id = joined[0].member_id
         self.state = GroupState.COMPLETING_REBALANCE

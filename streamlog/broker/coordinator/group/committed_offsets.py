@@ -256,6 +256,7 @@ class StagedOffsets:
     def decide(self, producer_id: int, *, committed: bool) -> list[OffsetChange]:
         """End the producer's transaction; return the offsets that count from now on."""
         staged = self._by_producer.pop(producer_id, {})
+        # An aborted transaction leaves the offsets as they were before it.
         if not committed:
             return []
         for offset_key, each in staged.items():
@@ -309,6 +310,8 @@ class GroupOffsets:
                 if unused_ms is None or (group_id, topic, partition) in self._staged:
                     continue
                 asked_ms = value.expire_timestamp
+                # A commit up to version 4 could set its own retention time, which then replaces
+                # the broker's.
                 if wall_ms >= (unused_ms + retention_ms if asked_ms < 0 else asked_ms):
                     yield OffsetCommitKey(group=group_id, topic=topic, partition=partition)
 

@@ -111,6 +111,8 @@ class ConsumerGroup:
         """The state of the group, by Kafka's names."""
         if not self.members:
             return "Empty"
+        # The epoch rises and the target is computed in one heartbeat; they differ only if a member
+        # was removed since, by time-out or by leaving. The next heartbeat computes a target again.
         if self.epoch > self.target_epoch:
             return "Assigning"
         settled = all(
@@ -274,10 +276,12 @@ class ConsumerGroup:
             # A member in the broker's process died with the previous process.
             died = subscriber.client_host == IN_PROCESS_HOST
             session_ms = 0 if died else self.config.consumer_session_timeout_ms
+            # `setdefault`: a record that changes a live member must not extend its session.
             self._sessions.setdefault(member_id, now_ms + session_ms)
             if subscriber.instance_id is not None:
                 self.static[subscriber.instance_id] = member_id
         self._wanted = None
+        # Parsed expressions that no member uses any more are dropped.
         used = self.wanted().patterns
         self.patterns = {text: known for text, known in self.patterns.items() if text in used}
 
@@ -536,6 +540,8 @@ class Draft:
         digest = hashlib.blake2b(digest_size=8)
         for name in self._topics_read():
             count, topic_id = self._topics.partitions(name), self._topics.topic_id(name)
+            # With the topic id: a topic that was deleted and created again needs a new assignment,
+            # although name and partition count are the same.
             digest.update(b"%s\0%s%d\n" % (name.encode(), topic_id or b"", count))
         return int.from_bytes(digest.digest(), signed=True)
 
@@ -572,6 +578,8 @@ class Draft:
             member_id: list(self._by_name(self._targets.get(member_id, NOTHING)))
             for member_id in wants
         }
+        # Pure and deterministic, but not repeated in replay: the targets are in the log, so a
+        # change of the assignor's code does not change the assignments of a running group.
         plan = ASSIGNORS[self._group.assignor].assign(wants, counts, before)
         for member_id, share in plan.items():
             held = frozenset(

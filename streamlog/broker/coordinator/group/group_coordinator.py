@@ -458,6 +458,8 @@ class GroupCoordinator:
             code = ErrorCode.INVALID_GROUP_ID
         elif isinstance(group, ConsumerGroup) and not group.is_empty:
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        # A member id of a group that does not exist: the coordinator has lost it, or the group was
+        # deleted. The client must join as a new member.
         elif request.member_id and not isinstance(group, ClassicGroup):
             code = ErrorCode.UNKNOWN_MEMBER_ID
         if code is not ErrorCode.NONE:
@@ -582,6 +584,8 @@ class GroupCoordinator:
         code = ErrorCode.NONE
         if group is None and not known:
             code = ErrorCode.GROUP_ID_NOT_FOUND
+        # KIP-496: offsets of a group with members may be deleted if their subscriptions are known.
+        # For any other protocol type it is unknown which topics they use.
         elif group is not None and group.members and not group.is_of_consumers:
             code = ErrorCode.NON_EMPTY_GROUP
         if code is not ErrorCode.NONE:

@@ -178,6 +178,7 @@ class CoordinatorRuntime:
         Raises:
             LogError: COORDINATOR_LOAD_IN_PROGRESS, some shards are not loaded yet.
         """
+        # A list without the groups of a shard that is loading would look complete.
         if self._shards.is_loading:
             raise error_for(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not all groups are loaded yet")
         return [led.shard for led in self._shards]
@@ -253,6 +254,8 @@ class CoordinatorRuntime:
             transactional=outcome.producer is not None,
         )
         try:
+            # As with acks=all: without enough replicas in sync, refuse before the append, and not
+            # after it.
             led.log.check_insync()
             led.log.append(batch, now_ms=at.now_ms, origin=AppendOrigin.COORDINATOR)
         except StreamlogError as error:

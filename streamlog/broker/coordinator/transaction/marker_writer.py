@@ -124,12 +124,16 @@ class MarkerWriter:
         topic, index = partition_key
         partition = self._partitions.get(topic, index)
         if topic == OFFSETS_TOPIC:
+            # Before the append: a shard that is loading could not apply the marker now, and would
+            # miss it.
             self._groups.check_marker(index)
         partition.check_insync()
         now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
         partition.end_transaction(*producer, marker, now_ms=now_ms, wall_ms=wall_ms)
         self.on_marker(partition_key, producer[0])
         if topic == OFFSETS_TOPIC:
+            # The group's shard does not read its log after loading: the staged offsets count from
+            # here on.
             self._groups.on_marker(index, producer[0], committed=marker.kind == COMMIT)
         return partition
 

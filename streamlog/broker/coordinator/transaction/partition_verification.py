@@ -140,6 +140,8 @@ class PartitionVerification:
                 try:
                     _pass_on(go_on, answer)
                 finally:
+                    # A response is good for one append. After it, the log itself shows the open
+                    # transaction.
                     self._drop(guards)
             except asyncio.CancelledError:
                 if not answer.done():

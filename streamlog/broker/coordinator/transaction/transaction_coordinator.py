@@ -369,6 +369,7 @@ class TransactionCoordinator:
             kept_ms = self._config.id_expiration_ms
             self._expiry_check_ms = at.now_ms + min(EXPIRY_CHECK_MS, kept_ms)
             for transactional_id, known in self._transactions.items():
+                # An open or prepared transaction never expires: its partitions still need a marker.
                 if known.state.is_idle and known.update_ms + kept_ms <= at.wall_ms:
                     changed.append(tombstone_of(transactional_id))
         return ShardOutcome(tuple(changed), answers)
@@ -556,6 +557,7 @@ class TransactionCoordinator:
         known = self._transactions[name]
         if known.state.is_prepared:
             return ErrorCode.CONCURRENT_TRANSACTIONS, None
+        # A retry, or a partition that is known: no record is needed.
         if known.state is TransactionState.ONGOING and added <= known.partitions:
             return ErrorCode.NONE, None
         return ErrorCode.NONE, known.with_partitions(added, at.wall_ms)
@@ -603,6 +605,7 @@ def _mismatch(known: CoordinatedTransaction | None, producer: Producer) -> Error
 def _end_code(state: TransactionState, *, committed: bool) -> ErrorCode:
     """Return the result of EndTxn without an open transaction; it may be a retry."""
     asked = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
+    # EndTxn of a transaction that is being ended: the client retries until the markers are written.
     if state is asked:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if state is asked.outcome:
@@ -750,5 +753,6 @@ class MarkerQueue:
     def _put_off(
         self, known: _OpenJob, partition: TransactionPartition, due: _Attempt, now_ms: int
     ) -> None:
+        # Doubles from 50 ms to 1 s; the shift is bounded so that the number stays small.
         pause_ms = min(RETRY_MS << min(due.tries, 10), RETRY_MS_MAX)
         known.due[partition] = _Attempt(now_ms + pause_ms, due.tries + 1)

@@ -397,6 +397,7 @@ class TransactionRequests:
         """Write markers for another coordinator, or for an admin that aborts a transaction."""
         answers = MarkerAnswers(request)
         is_late = connection < self._marker_connections.get(request.coordinator_id, 0)
+        # Admins give no id, so their requests are not ordered by connection.
         if request.coordinator_id >= 0 and not is_late:
             self._marker_connections[request.coordinator_id] = connection
         for number, marker, partition_key in answers.markers():

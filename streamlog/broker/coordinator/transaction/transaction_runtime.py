@@ -230,6 +230,9 @@ class TransactionRuntime:
         self._loaded += self._shards.load_on()
         loaded, self._loaded = self._loaded, []
         for led in self._shards:
+            # A new leader continues transactions that its predecessor had prepared: their markers
+            # are written again, as they may be missing. In a partition that has one already, the
+            # second one ends nothing.
             if led.index in loaded:
                 self._end_prepared(led)
             deadline_ms = led.shard.next_deadline_ms()
@@ -336,6 +339,8 @@ class TransactionRuntime:
         at = self._instant()
         batch = encode_batch([(at.wall_ms, r.key, r.value, ()) for r in outcome.records])
         try:
+            # As with acks=all: without enough replicas in sync, refuse before the append, and not
+            # after it.
             led.log.check_insync()
             led.log.append(batch, now_ms=at.now_ms, origin=AppendOrigin.COORDINATOR)
         except StreamlogError as error:

@@ -195,6 +195,7 @@ def without_records(batch: RecordBatch) -> bytes:
     A data batch loses its transactional bit, because its marker may be removed, and a reader must
     not wait for one.
     """
+    # Without records there is nothing to decompress, and nothing that could expire.
     attributes = batch.attributes & ~(_CODEC_BITS | DELETE_HORIZON)
     if not batch.is_control:
         attributes &= ~_TRANSACTIONAL

@@ -97,6 +97,8 @@ class Cleaner:
         if self._work is None:
             self._work = self._look_and_clean()
         done_bytes = 0
+        # A step can be short, so a slice runs as many as fit; a job ends it, because the next step
+        # needs the job's result.
         while now_ms - begun_ms < SLICE_MS and self._job is None:
             step = next(self._work, None)
             now_ms = self._clock.now_ms()
@@ -135,6 +137,7 @@ class Cleaner:
                 if not log.config.compacts or self._is_paused(log):
                     continue
                 found = yield from self._candidate(topic.name, number, log)
+                # As in Kafka, the log with the highest dirty ratio is cleaned next.
                 if found and (dirtiest is None or found.dirty.ratio > dirtiest.dirty.ratio):
                     dirtiest = found
         if dirtiest is None:
@@ -186,6 +189,7 @@ class Cleaner:
             self._pause(log, error)
             return
         finally:
+            # Also after a failure: segments that were swapped before it must be removed later.
             self.unreadable_batches += len(cleaning.unreadable)
             self._on_replaced(cleaning.retired_paths, log.config.file_delete_delay_ms)
         result = cleaning.result

@@ -104,6 +104,8 @@ def _end_offset(
     for segment in sealed:
         if segment.next_offset <= first:
             continue
+        # A cleaning covers a prefix of the log, so it ends at the first segment that is not
+        # entirely committed, or has one young record.
         if segment.next_offset > limit_offset or segment.max_timestamp_ms > newest_ms:
             break
         end = segment.next_offset
@@ -284,6 +286,7 @@ class OffsetMap:
     """
 
     def __init__(self, *, memory_bytes: int, keys_max: int, secret: bytes) -> None:
+        # The number of keys is at most the number of offsets.
         wanted = 2 * keys_max  # Half full, so that most searches need one probe.
         self._slots = max(min(memory_bytes // ENTRY_BYTES, wanted), SLOTS_MIN)
         self._hashes: list[bytearray] = []

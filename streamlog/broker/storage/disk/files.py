@@ -352,6 +352,7 @@ def write_whole(file: File, data: Content, position: int) -> None:
     written = file.write(data, position)
     if written == size_of(data):
         return
+    # A short write is rare (a full disk, a signal), so only then the pieces are joined.
     rest = memoryview(b"".join(data) if isinstance(data, list) else data)
     while written < len(rest):
         taken = file.write(rest[written:], position + written)

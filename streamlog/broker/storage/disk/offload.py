@@ -92,5 +92,6 @@ class Offload:
 
     def close(self) -> None:
         """Wait for the jobs that were started; no callback is called any more."""
+        # From here on `done` calls nothing back: the loop may be closing.
         self._closed = True
         self._thread.shutdown(wait=True)

@@ -183,6 +183,7 @@ class OsFiles:
             os.close(descriptor)
         self._mapped[mapping] = None
         self._mapped_bytes += mapping.size_bytes
+        # The oldest first. A reader that needs a closed mapping maps the file again.
         while len(self._mapped) > self.shares.mappings or self._mapped_bytes > MAPPED_BYTES_MAX:
             oldest = next(iter(self._mapped))
             if oldest is mapping:
@@ -243,6 +244,8 @@ class OsFiles:
             except OSError as error:
                 if error.errno not in SHORT:
                     raise
+            # Descriptors may be short only for a moment: files that logs keep open are given up
+            # first, then wait for requests that end.
             if not self._held.release_all():
                 time.sleep(SHORT_WAIT_S)
         return os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY)

@@ -65,9 +65,12 @@ class Inspection:
             lock = files.lock(f"{path}/{LOCK}")
             if lock is not None:
                 content = json.dumps({"process_id": process_id(), "since_ms": 0}).encode()
+                # Other processes that want the directory see this one as its holder.
                 lock.truncate(0)
                 write_whole(lock, content, 0)
         except OSError as error:
+            # A copy on a read-only file system can be inspected too: nothing can change it
+            # meanwhile.
             if error.errno not in _NOT_WRITABLE:
                 raise directory_error(error, path) from error
             return cls._unlocked(files, path, error)
@@ -193,6 +196,9 @@ class Inspection:
         for _ in range(LOOKS_MAX):
             audit = PartitionAudit(self.files, stored, is_open=self.holder is not None)
             found = audit.findings()
+            # 1. The list of files is read. 2. The broker rolls, or retention renames a file. 3. The
+            #    audit misses a file that was listed, and reports missing offsets. Only findings of
+            #    an audit during which no file came or went count.
             if not (found and audit.has_changed_files):
                 break
         counts.add(audit.counts)

@@ -102,6 +102,9 @@ def repair_partition(inspection: Inspection, report: InspectionReport) -> list[R
         if not mine:
             continue
         with inspection.disk():
+            # 1. The directory was shut down cleanly and damaged on disk later. 2. The repair
+            #    changes where logs end. 3. With the mark, the next opening would believe the ends
+            #    in it, which are wrong now.
             inspection.catalog.take_clean_mark()  # The next opening must examine the end.
             done += _Repair(inspection.files, stored).repair(mine)
     return done
@@ -137,6 +140,7 @@ class _Repair:
         indexed = {
             each.path.rpartition(".")[0] for each in findings if each.kind is FindingKind.INDEX
         }
+        # The first files are missing although the log start says that they exist.
         if bases[0] > self._stored.log_start_offset and self._stored.path(bases[0]) in rewritten:
             self._fill_head(bases[0])
         for base, next_base in zip(bases, [*bases[1:], None], strict=True):
@@ -160,6 +164,9 @@ class _Repair:
     def _is_held_twice(self, overlap: Finding, bases: list[int]) -> bool:
         """Whether the later file contains all offsets that the earlier one has in the overlap."""
         first, end = overlap.first_offset, overlap.next_offset
+        # 1. File A has 0-99, file B begins at 80. 2. If a batch of A spans 75-84, A can't be cut at
+        #    80: the batch would lose 80-84 but also keep claiming them. 3. Then no file is changed,
+        #    and `ADVICE` is shown.
         if first is None or end is None or not self._begins_between(overlap):
             return False
         reached = first
@@ -242,6 +249,7 @@ class _Repair:
         # would claim to have the lost offsets, and could be elected leader (see `log.recovery`).
         if holes:
             self._lost.add(holes[0][0], holes[-1][1])
+        # Before the rename: an index of the old file over the new one would point between batches.
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             with suppress(FileNotFoundError):
                 self._files.remove(self._stored.path(base, suffix))
@@ -310,6 +318,7 @@ class _Writing:
         """Write empty batches for the offsets from `first_offset` on, if there are any."""
         self.next_offset = max(self.next_offset, next_offset)
         while first_offset < next_offset:
+            # The last offset delta of a batch has four bytes, so a long gap takes several batches.
             following = min(next_offset, first_offset + OFFSETS_MAX)
             data = empty_batch(first_offset, following, self._leader_epoch)
             write_whole(self._target, data, self._size_bytes)
@@ -357,6 +366,7 @@ def _up_to(
         position, first = each.position, each.first_offset
     else:
         position, first = each[0], each[1].base_offset
+    # Offsets from `stop` on belong to the next file, which wins (see the head of this module).
     if stop is None or first < stop:
         return _readable(each)
     return Unsound(position, end, first, None, f"the next file begins at offset {stop}")
