@@ -61,8 +61,8 @@ def test_a_broker_tells_how_it_is() -> None:
 def test_one_that_is_on_its_way_is_not_ready() -> None:
     async def main() -> None:
         async with Broker.open("data", files=MemoryFiles()) as broker:
-            broker._member._session._life.epoch = -1
-            broker._member._session._life.state = type(broker.standing().state).STARTING
+            broker._member._session._lifecycle.epoch = -1
+            broker._member._session._lifecycle.state = type(broker.standing().state).STARTING
             report = BrokerHealth(broker).ready()
             assert (report.is_well, report.facts["state"]) == (False, "starting")
             assert b"brokerstate 1.0" in BrokerExposition(broker).text()

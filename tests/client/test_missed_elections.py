@@ -25,12 +25,12 @@ RECORDS = 5
 async def cut_off(node: Node) -> None:
     """It is reached, and reaches nobody: it hears of nothing that is decided."""
     assert node.broker is not None
-    neighbours = node.broker._member._neighbours
+    connections = node.broker._member._connections
     for peers in (
-        neighbours.quorum,
-        neighbours.controllers,
-        neighbours.brokers,
-        neighbours.coordinators,
+        connections.quorum,
+        connections.controllers,
+        connections.brokers,
+        connections.coordinators,
     ):
         peers._address = lambda _: None
         await peers.close()

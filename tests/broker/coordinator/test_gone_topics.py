@@ -94,7 +94,7 @@ def test_what_could_not_be_appended_is_tried_again() -> None:
     assert tick(driver, GONE_CHECK_MS) == 1
     assert kept(driver) == ["u"]
     tick(driver, GONE_CHECK_MS)
-    assert driver.coordinator._gone_ms is None
+    assert driver.coordinator._deletion_check_ms is None
 
 
 def test_a_position_that_a_transaction_may_set_is_forgotten_once_it_has_ended() -> None:

@@ -40,9 +40,9 @@ def test_positions_go_with_their_topic() -> None:
             offsets.replay(change(group, topic, 0, 3))
     staged = change("h", "t", 0, 4)
     offsets.stage(7, staged)
-    gone = list(offsets.gone(lambda topic, _: topic != "t"))
+    gone = list(offsets.of_deleted_topics(lambda topic, _: topic != "t"))
     assert [(each.group, each.topic) for each in gone] == [("g", "t")]  # That of h may be set.
     offsets.decide(7, committed=False)
-    for key in list(offsets.gone(lambda topic, _: topic != "t")):
+    for key in list(offsets.of_deleted_topics(lambda topic, _: topic != "t")):
         offsets.replay(OffsetChange(key, None))
     assert positions(offsets, "g") == positions(offsets, "h") == {("u", 0): 3}

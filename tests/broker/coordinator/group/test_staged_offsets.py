@@ -51,7 +51,7 @@ def test_a_position_in_a_transaction_does_not_expire() -> None:
     offsets.replay(change("g", *HERE, 3))
 
     def unused() -> list[object]:
-        return list(offsets.unused(lambda *_: 0, wall_ms=10, retention_ms=1))
+        return list(offsets.expired(lambda *_: 0, wall_ms=10, retention_ms=1))
 
     assert len(unused()) == 1
     offsets.stage(7, change("g", *HERE, 5))

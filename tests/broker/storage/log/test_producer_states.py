@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.storage.compaction.cleaned_batch import emptied
+from streamlog.broker.storage.compaction.cleaned_batch import without_records
 from streamlog.broker.storage.log.producer_states import (
     BATCHES_REMEMBERED,
     DUPLICATE_SEQUENCE_NUMBER,
@@ -285,9 +285,9 @@ def test_a_marker_of_a_newer_epoch_fences_its_producer() -> None:
     assert code_of(states, transactional(5, epoch=1)) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert states.check(transactional(0, epoch=1)) is None
     with pytest.raises(LogError) as caught:
-        states.check(transactional(-1), numbered=False)
+        states.check(transactional(-1), has_sequence=False)
     assert caught.value.code == INVALID_PRODUCER_EPOCH
-    assert states.check(transactional(-1, epoch=1), numbered=False) is None
+    assert states.check(transactional(-1, epoch=1), has_sequence=False) is None
 
 
 def test_an_older_coordinator_is_fenced() -> None:
@@ -322,7 +322,7 @@ def test_batches_of_the_broker_have_no_numbers_and_open_transactions() -> None:
 
 def test_an_emptied_marker_still_tells_the_epoch() -> None:
     states = ProducerStates()
-    empty = RecordBatch(emptied(marker(COMMIT, epoch=4)))
+    empty = RecordBatch(without_records(marker(COMMIT, epoch=4)))
     assert (empty.is_control, empty.record_count) == (True, 0)
     assert states.replay(empty, 0) is None
     assert code_of(states, sent(0, epoch=3)) == INVALID_PRODUCER_EPOCH
