@@ -127,9 +127,7 @@ class AsyncTimeSource(TimeSource):
         """Update the time, the quiet time and whether all sources are at their end."""
         time_ms = min((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
         self.time_ms = time_ms if oldest is None else min(time_ms, oldest.row.watermark_ms)
-        quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        self.quiet_ms = quiet_ms if oldest is None else 0
-        self.at_end = oldest is None and all(feed.at_end for feed in self._feeds)
+        self.update_end(self._feeds, is_holding=oldest is not None)
 
     def _oldest(self, source: Source) -> AsyncRecord | None:
         items = self._open[source]

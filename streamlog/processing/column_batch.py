@@ -125,6 +125,17 @@ class TimeSource:
         """Return its sources with their stream times and quiet times."""
         return [(self.source, self.time_ms, self.quiet_ms)]
 
+    def update_end(self, feeds: Iterable[TimeSource], *, is_holding: bool = False) -> None:
+        """Update the quiet time and the end, as the time source of rows that a step produces.
+
+        Args:
+            feeds: the time sources that the step's records come from.
+            is_holding: whether rows wait in the step; then it is neither quiet nor at its end.
+        """
+        feeds = list(feeds)
+        self.quiet_ms = 0 if is_holding else min((feed.quiet_ms for feed in feeds), default=0)
+        self.at_end = not is_holding and all(feed.at_end for feed in feeds)
+
     def held_ms(self, idle_after_ms: int | None) -> int:  # noqa: ARG002 - of those that merge
         """Return the time beyond which a source that is read to its end holds back the others.
 
@@ -257,7 +268,7 @@ class WindowedKeys:
 
     __slots__ = ("_key", "_raws", "_windows")
 
-    def __init__(self, key: Serde[Any], raws: list[bytes], windows: Sequence[RowSpan]) -> None:
+    def __init__(self, key: Serde[Any], raws: list[bytes], windows: Sequence[ResultWindow]) -> None:
         """`key` is the serde of the raw keys; `windows` has the window of each."""
         self._key = key
         self._raws = raws
@@ -316,8 +327,16 @@ class RawKeys:
         return self._raws if serde is self._key else None
 
 
-class RowSpan(Protocol):
-    """A window's start and end, and both as bytes (`windowed_bytes`)."""
+class ResultWindow(Protocol):
+    """The window of a result: its start and end, and both as bytes (`windowed_bytes`)."""
+
+    @property
+    def start_ms(self) -> int:
+        """Start of the window, inclusive."""
+
+    @property
+    def end_ms(self) -> int:
+        """End of the window."""
 
     @property
     def start(self) -> datetime:
@@ -325,7 +344,7 @@ class RowSpan(Protocol):
 
     @property
     def end(self) -> datetime:
-        """End of the window, exclusive."""
+        """End of the window."""
 
     @property
     def suffix(self) -> bytes:

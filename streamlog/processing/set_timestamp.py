@@ -72,8 +72,7 @@ class SetTimestampSource(TimeSource):
     def settle(self) -> None:
         """Update the time, the quiet time and whether all sources are at their end."""
         self.time_ms = self.stream.now_ms
-        self.quiet_ms = min((feed.quiet_ms for feed in self.above), default=0)
-        self.at_end = all(feed.at_end for feed in self.above)
+        self.update_end(self.above)
 
 
 class SetTimestampStep(Step):

@@ -173,6 +173,31 @@ class Step:
             raise batch.failure(self.name, len(results), error) from error
         return self.failures.settled(batch, results, error, fn, columns)
 
+    def attempt_record(
+        self, batch: Batch, at: int, work: Callable[[], T], *, first: Exception | None = None
+    ) -> T | SkippedRecord:
+        """Return the result of `work` for one record; if it fails, the error policy applies.
+
+        Args:
+            batch: the batch of the record.
+            at: its index in the batch.
+            work: calls the user's function for the record.
+            first: what the first attempt raised, if it has been made.
+
+        Raises:
+            ProcessingError: it failed, and the policy does not skip the record.
+        """
+        if self.failures is not None:
+            return self.failures.attempt_record(batch, at, work, first=first)
+        if first is None:
+            try:
+                return work()
+            except Exception as error:  # noqa: BLE001 - the user's code
+                first = error
+            except SystemExit as stop:
+                first = exit_failure(stop)
+        raise batch.failure(self.name, at, first) from first
+
     def serialize_keys(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
         """Return the keys as bytes; see `serialize_with`."""
         try:

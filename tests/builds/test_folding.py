@@ -143,16 +143,16 @@ def taken(
     raws, found, stamps, own, sources = map(list, zip(*batch, strict=True))
     values = [SimpleNamespace(n=n) for n in found]
     arrived = fold_module.Arrived(raws, values, stamps, own, sources)
-    updates = fold_module.Updates()
+    results = fold_module.ResultColumns()
     stops = []
     start = 0
     run = fold.run_overlapping if step else fold.run
     while start < len(raws):
-        why = run(start, arrived, (5, 1, 40), updates)
+        why = run(start, arrived, (5, 1, 40), results)
         stops.append((why, fold.at))
         start = fold.at if why == fold_module.SOURCE else fold.at + 1
         if step and why == fold_module.LATE:
-            start = fold.told = fold.at
+            start = fold.dropped_at = fold.at
     rows = {
         (end_ms, raw): (row.state, row.timestamp_ms, row.dirty)
         for end_ms, window in fold.windows.items()
@@ -166,8 +166,8 @@ def taken(
         (window.end_ms, row.raw, row.state, row.number, row.time_ms)
         for row, window in zip(fold.touched, fold.touched_windows, strict=True)
     ]
-    spans = [(window.start_ms, window.end_ms, window.suffix) for window in updates.windows]
-    columns_found = (updates.ats, updates.raws, updates.values, updates.timestamps)
+    spans = [(window.start_ms, window.end_ms, window.suffix) for window in results.windows]
+    columns_found = (results.ats, results.raws, results.values, results.timestamps)
     return stops, rows, dirty, waiting, fold.number, columns_found, spans
 
 

@@ -207,8 +207,7 @@ class StreamJoinStep(Step):
         time_ms = self._time.settle()
         if time_ms > self._gate_ms:
             self._close(time_ms)
-        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        self.feed.at_end = all(feed.at_end for feed in self._feeds)
+        self.feed.update_end(self._feeds)
         self._set_time()
         return self._sequence > before
 

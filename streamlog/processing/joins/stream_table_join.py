@@ -587,8 +587,7 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         table are ordered among the records, and which rows a record sees must not depend on when a
         batch ends.
         """
-        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        self.feed.at_end = all(feed.at_end for feed in self._feeds)
+        self.feed.update_end(self._feeds)
         return False
 
     def flush(self) -> None:

@@ -300,8 +300,7 @@ class SuppressUntilClosedStep(SuppressStep):
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - event time only
         """Let time marks and idle sources take effect after all available records were taken."""
         feeds = self._feeds
-        self.feed.quiet_ms = min((feed.quiet_ms for feed in feeds), default=0)
-        self.feed.at_end = all(feed.at_end for feed in feeds)
+        self.feed.update_end(feeds)
         # Windows of 1 min; the row of 10:00 to 10:01 waits.
         # 1. A change at 10:01:05 arrives: the row is final and was forwarded in `process`.
         # 2. Records up to 10:02 arrive, a filter above drops them: no change, so the row waits,

@@ -81,8 +81,7 @@ class TtlAggregateStep(AggregateStep):
         self._clock.settle()
         has_expired = self._expire()
         self.feed.time_ms = max(self.feed.time_ms, self._clock.now_ms)
-        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        self.feed.at_end = all(feed.at_end for feed in self._feeds)
+        self.feed.update_end(self._feeds)
         return has_expired
 
     def to_data(self) -> dict[str, object]:
@@ -242,9 +241,7 @@ class AtCommitsStep(Step):
         waits = self.has_waiting
         if not waits:
             self.feed.time_ms = max(self.feed.time_ms, self._time_ms, self._clock.now_ms)
-        quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        self.feed.quiet_ms = 0 if waits else quiet_ms
-        self.feed.at_end = all(feed.at_end for feed in self._feeds) and not waits
+        self.feed.update_end(self._feeds, is_holding=waits)
         return False
 
     def to_data(self) -> dict[str, object]:

@@ -22,7 +22,6 @@ from streamlog.processing.column_batch import (
     BatchOrigin,
     TimeSource,
     WindowedKeys,
-    exit_failure,
 )
 from streamlog.processing.error_handling import SkippedRecord
 from streamlog.processing.node_clock import NodeTime
@@ -35,6 +34,7 @@ from streamlog.processing.tables.aggregate import (
     guard_state,
     without_nulls,
 )
+from streamlog.processing.windows.window_fold import ResultColumns
 from streamlog.record import Windowed
 from streamlog.serdes import windowed_bytes
 from streamlog.tables.stores.store import NamedStore, escape_key, time_at, time_bytes, unescape_key
@@ -57,35 +57,35 @@ class StoredCountWindow(msgspec.Struct, array_like=True):
 class OpenCountWindow:
     """An open window, and the window of its results' keys."""
 
-    __slots__ = ("first_ms", "last_ms", "number", "opened_ms", "records", "state")
+    __slots__ = ("end_ms", "number", "opened_ms", "records", "start_ms", "state")
 
     def __init__(self, number: int, opened_ms: int, state: object) -> None:
         self.number = number
         self.records = 0
-        self.first_ms = FAR_MS
-        self.last_ms = UNKNOWN_MS
+        self.start_ms = FAR_MS
+        self.end_ms = UNKNOWN_MS
         self.opened_ms = opened_ms
         self.state = state
 
     @property
     def start(self) -> datetime:
         """The time of its earliest record."""
-        return moment(self.first_ms)
+        return moment(self.start_ms)
 
     @property
     def end(self) -> datetime:
         """The time of its latest record."""
-        return moment(self.last_ms)
+        return moment(self.end_ms)
 
     @property
     def suffix(self) -> bytes:
         """Start and end as `windowed_bytes` appends them to a key."""
-        return windowed_bytes(b"", self.first_ms, self.last_ms)
+        return windowed_bytes(b"", self.start_ms, self.end_ms)
 
     def copy(self) -> OpenCountWindow:
         """Return an object with the current bounds, which later records do not change."""
         found = OpenCountWindow(self.number, self.opened_ms, None)
-        found.first_ms, found.last_ms = self.first_ms, self.last_ms
+        found.start_ms, found.end_ms = self.start_ms, self.end_ms
         return found
 
 
@@ -109,23 +109,6 @@ def read_open_windows(node: CountedAggregate, data: bytes) -> Iterator[tuple[int
     for each in stored:
         state = node.aggregation.state.loads(each.state)
         yield each.first_ms, each.last_ms, node.aggregation.result(state)
-
-
-class _Results:
-    """Results to forward, as columns."""
-
-    def __init__(self) -> None:
-        self.places: list[int] = []
-        self.raws: list[bytes] = []
-        self.windows: list[OpenCountWindow] = []
-        self.values: list[Any] = []
-
-    def add(self, place: int, raw: bytes, window: OpenCountWindow, value: object) -> None:
-        """Add one result; `place` is the index in the origin of the record that it belongs to."""
-        self.places.append(place)
-        self.raws.append(raw)
-        self.windows.append(window.copy())
-        self.values.append(value)
 
 
 class CountWindowsStep(Step):
@@ -163,7 +146,7 @@ class CountWindowsStep(Step):
         batch, raws = without_nulls(self, batch, self._node.key, self._collector)
         self._last.note(batch, raws)
         batch = self.node_time.of(batch)
-        results, origin = _Results(), batch.origin
+        results, origin = ResultColumns(), batch.origin
         for at, raw in enumerate(raws):
             if self._timeout_ms is not None:
                 self._clock.move_before(origin, batch.rows[at])
@@ -191,8 +174,7 @@ class CountWindowsStep(Step):
             # A window that times out later was opened later than this.
             time_ms = self._clock.now_ms - self._timeout_ms
             self.feed.time_ms = max(self.feed.time_ms, time_ms)
-        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        self.feed.at_end = all(feed.at_end for feed in self._feeds)
+        self.feed.update_end(self._feeds)
         return False
 
     def flush(self) -> None:
@@ -231,20 +213,12 @@ class CountWindowsStep(Step):
         self._sequence = int(data["sequence"])
         self._look_ahead()
 
-    def _take(self, batch: Batch, at: int, raw: bytes, results: _Results) -> None:
+    def _take(self, batch: Batch, at: int, raw: bytes, results: ResultColumns) -> None:
         work = partial(self._counted, raw, batch.values[at], batch.timestamps[at])
-        if self.failures is not None:
-            found = self.failures.attempt_record(batch, at, work)
-        else:
-            try:
-                found = work()
-            except Exception as error:
-                raise batch.failure(self.name, at, error) from error
-            except SystemExit as stop:
-                raise batch.failure(self.name, at, exit_failure(stop)) from stop
+        found = self.attempt_record(batch, at, work)
         if not isinstance(found, SkippedRecord):
             for window, value in found:
-                results.add(at, raw, window, value)
+                results.add(at, raw, window.copy(), value, window.end_ms)
 
     def _counted(
         self, raw: bytes, value: object, timestamp_ms: int
@@ -264,8 +238,8 @@ class CountWindowsStep(Step):
         for window, state in zip(windows, states, strict=True):
             window.state = state
             window.records += 1
-            window.first_ms = min(window.first_ms, timestamp_ms)
-            window.last_ms = max(window.last_ms, timestamp_ms)
+            window.start_ms = min(window.start_ms, timestamp_ms)
+            window.end_ms = max(window.end_ms, timestamp_ms)
             if on_update or window.records == spec.records:
                 found.append((window, aggregation.result(state)))
         for window in begun:
@@ -303,7 +277,7 @@ class CountWindowsStep(Step):
         now_ms = self._clock.now_ms
         if self._timeout_ms is None or self._next_due_ms > now_ms:
             return
-        results = _Results()
+        results = ResultColumns()
         times: list[int] = []
         low, high = time_bytes(self._next_due_ms), time_bytes(now_ms + 1)
         for place, _ in list(self._due.range(low, high)):
@@ -312,7 +286,8 @@ class CountWindowsStep(Step):
             number = int.from_bytes(place[8 + end :], "big")
             (window,) = [each for each in key.open if each.number == number]
             if self._node.emit == Emit.CLOSE:
-                results.add(len(times), raw, window, self._aggregation.result(window.state))
+                value = self._aggregation.result(window.state)
+                results.add(len(times), raw, window, value, window.end_ms)
                 times.append(max(time_at(place) - self._timeout_ms, self.feed.time_ms))
             key.open.remove(window)
             key.seen = key.seen if key.open else 0
@@ -323,20 +298,19 @@ class CountWindowsStep(Step):
         first, self._sequence = self._sequence, self._sequence + len(times)
         numbers = range(first, self._sequence)
         origin = BatchOrigin.of_rows(self.feed, numbers, times)
-        self._forward(origin, results.places, results)
+        self._forward(origin, range(len(times)), results)
 
     def _look_ahead(self, low: bytes = b"") -> None:
         found = next(self._due.range(low), None)
         self._next_due_ms = FAR_MS if found is None else time_at(found[0])
 
-    def _forward_full(self, batch: Batch, results: _Results) -> _Results:
-        self._forward(batch.origin, [batch.rows[at] for at in results.places], results)
-        return _Results()
+    def _forward_full(self, batch: Batch, results: ResultColumns) -> ResultColumns:
+        self._forward(batch.origin, results.rows_of(batch.rows), results)
+        return ResultColumns()
 
-    def _forward(self, origin: BatchOrigin, rows: list[int], results: _Results) -> None:
+    def _forward(self, origin: BatchOrigin, rows: Sequence[int], results: ResultColumns) -> None:
         keys = WindowedKeys(self._node.key, results.raws, results.windows)
-        times = [window.last_ms for window in results.windows]
-        batch = Batch(origin, rows, keys, results.values, times)
+        batch = Batch(origin, rows, keys, results.values, results.timestamps)
         batch.keys_are_raw = batch.values_are_raw = False
         self.forward(batch)
 
@@ -353,7 +327,7 @@ class CountWindowsStep(Step):
         for each in stored:
             window = OpenCountWindow(each.number, each.opened_ms, loads(each.state))
             window.records = each.records
-            window.first_ms, window.last_ms = each.first_ms, each.last_ms
+            window.start_ms, window.end_ms = each.first_ms, each.last_ms
             key.open.append(window)
         return key
 
@@ -365,8 +339,8 @@ class CountWindowsStep(Step):
         return StoredCountWindow(
             window.number,
             window.records,
-            window.first_ms,
-            window.last_ms,
+            window.start_ms,
+            window.end_ms,
             window.opened_ms,
             state,
         )

@@ -15,55 +15,43 @@ Rules of the module:
 3. A function that fails on a record has changed nothing, if the policy skips the record.
 4. All open sessions of a key are in memory, or none.
 
-Not done here: which sessions a record joins (`streamlog/windows`), open rows and early results
-(`windowed_step`).
+Not done here: which sessions a record joins (`streamlog/windows`), open rows (`open_rows`), and
+early results (`early_results`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from streamlog.durations import TIMESTAMP_MS_MAX, moment
+from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import UsageError
 from streamlog.nodes.window_nodes import RecordWindowsAggregate, SessionAggregate, SlidingAggregate
 from streamlog.processing.column_batch import (
     Batch,
-    BatchOrigin,
     TimeSource,
-    WindowedKeys,
-    exit_failure,
 )
 from streamlog.processing.error_handling import SkippedRecord
-from streamlog.processing.node_clock import NodeTime
-from streamlog.processing.step import Step, StepContext
+from streamlog.processing.step import StepContext
 from streamlog.processing.tables.aggregate import (
     IMMUTABLE_TYPES,
     ROWS_BYTES_MAX,
-    RowFormat,
-    guard_state,
-    without_nulls,
 )
-from streamlog.processing.windows.windowed_step import (
-    EarlyChanges,
-    LateRecords,
-    OpenRows,
-    OpenWindow,
-    WindowChange,
-    WindowTime,
-)
-from streamlog.record import Windowed
+from streamlog.processing.windows.early_results import EarlyChanges
+from streamlog.processing.windows.open_rows import OpenRows, OpenWindow, WindowChange
+from streamlog.processing.windows.window_fold import ResultColumns
+from streamlog.processing.windows.windowed_step import WindowedStep
 from streamlog.tables.folds.folding import Row
 from streamlog.tables.stores.store import NamedStore, split_window_key
 from streamlog.tables.stores.timed_stores import SessionStore, WindowStore
 from streamlog.windows.definitions import merge_spans, window_after, window_up_to
-from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit
+from streamlog.windows.emit import Emit
 
 T = TypeVar("T")
 """The result of an operation on a record."""
@@ -80,67 +68,21 @@ class WindowArrival(NamedTuple):
     """Windows that end before this are closed to the record."""
 
 
-class _Results:
-    """Rows to forward, as columns that are being filled."""
-
-    __slots__ = ("ats", "before", "timestamps", "values", "windows")
-
-    def __init__(self) -> None:
-        self.ats: list[int] = []
-        self.windows: list[OpenWindow] = []
-        self.values: list[Any] = []
-        self.before: list[Any] = []
-        self.timestamps: list[int] = []
-
-    def add(self, at: int, window: OpenWindow, value: object, before: object = None) -> None:
-        """Add one result; `at` is the index of its record."""
-        self.ats.append(at)
-        self.windows.append(window)
-        self.values.append(value)
-        self.before.append(before)
-        self.timestamps.append(window.row.timestamp_ms)
-
-
-class RecordWindowsStep(Step):
+class RecordWindowsStep(WindowedStep):
     """One result per key and window that records have made."""
 
-    section: ClassVar[str] = "windows"
+    _node: RecordWindowsAggregate
+    _early: EarlyChanges | None
 
     def __init__(self, node: RecordWindowsAggregate, context: StepContext) -> None:
-        super().__init__(node.name)
-        self._sends_old_values = context.sends_old_values
-        self.feed = TimeSource((node.name, context.partition))
-        """The time source of the results, unless they belong to the records that caused them."""
-        windows = node.windows
-        self._node = node
-        self.node_time = NodeTime(context.feeds)
-        self._feeds = self.node_time.feeds
-        self._collector = context.collector
-        self._late = LateRecords(node.name, node.late, context.collector)
-        self._aggregation = guard_state(node)
-        self._format = RowFormat(node.name, node.aggregation)
-        kept_ms = windows.retention_ms - windows.size_ms - windows.grace_ms
-        self._rows = OpenRows(context.store, node.store.prefix, self._format, kept_ms=kept_ms)
-        self._time = WindowTime(
-            self._feeds,
-            own=self.feed.source,
-            united=node.united,
-            idle_after_ms=node.idle_after_ms,
-        )
-        self._stream = self._time.stream
-        self._early = self._early_changes(node, context)
-        self._tells_changes = self._early is not None or node.emit == Emit.UPDATE
+        # By more than `closes_after_ms`: a record at exactly that distance still joins the window.
+        super().__init__(node, context, close_delay_ms=node.closes_after_ms + 1)
+        self._rows = OpenRows(context.store, self._prefix, self._format, kept_ms=self._kept_ms)
+        if node.early is not None:
+            feed = TimeSource((node.early_feed, context.partition))
+            self._early = EarlyChanges(node.emit, feed, NamedStore(context.store, node.early))
+        self._needs_changes = self._early is not None or node.emit == Emit.UPDATE
         """Whether the changes of each record are needed."""
-        self._closed_ms = UNKNOWN_MS
-        self._sequence = 0
-
-    def _early_changes(
-        self, node: RecordWindowsAggregate, context: StepContext
-    ) -> EarlyChanges | None:
-        if node.early is None:
-            return None
-        feed = TimeSource((node.early_feed, context.partition))
-        return EarlyChanges(node.emit, feed, NamedStore(context.store, node.early))
 
     @abstractmethod
     def add(self, arrival: WindowArrival) -> list[WindowChange] | None:
@@ -158,62 +100,14 @@ class RecordWindowsStep(Step):
     def last_end_ms(self, timestamp_ms: int) -> int:
         """Return the end of the last window to close of those that a record makes alone."""
 
-    @abstractmethod
-    def first_time_ms(self, end_ms: int) -> int:
-        """Return the smallest time of a result whose window ends at `end_ms` or later."""
+    def next_due_ms(self) -> int:
+        """Return the end of a window before which none closes or expires; FAR_MS: there is none."""
+        return self._rows.due_ms
 
-    @property
-    def own_time_sources(self) -> Sequence[TimeSource]:
-        """The time sources of rows that belong to no record; early ones have one of their own."""
-        return (self.feed,) if self._early is None else (self._early.feed, self.feed)
-
-    @property
-    def next_wall_ms(self) -> int:
-        """When early rows are due, if that is by the wall clock."""
-        return FAR_MS if self._early is None else self._early.next_wall_ms
-
-    def process(self, batch: Batch) -> None:
-        """Add the records to windows, close windows, and forward the results."""
-        batch, raws = without_nulls(self, batch, self._node.key, self._collector)
-        batch = self.node_time.of(batch)
-        updates = _Results()
-        self._format.note(batch, raws)
-        self._take(batch, raws, updates)
+    def end_intervals(self, wall_ms: int | None) -> bool:
+        """Close windows and end intervals; returns whether an interval has ended."""
         self._close()
-        if updates.ats:
-            rows = [batch.rows[at] for at in updates.ats]
-            self._forward(batch.origin, rows, updates)
-
-    def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """Return when the next window closes, or early rows are due, if rows are forwarded then."""
-        due_ms = self._rows.due_ms
-        if not self._node.emit.is_final or due_ms == FAR_MS:
-            return ()
-        due_ms += self._node.closes_after_ms + 1
-        if self._early is not None:
-            due_ms = min(due_ms, self._early.due_ms)
-        return [(feed, due_ms) for feed in self._feeds]
-
-    def ends_at(self, due_ms: int) -> int:
-        """Return the end of the window that closes at this stream time: gap and grace earlier."""
-        return due_ms - self._node.closes_after_ms - 1
-
-    def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """Return when every window that begins before `time_ms` is closed."""
-        closed_ms = time_ms + self._node.windows.size_ms + self._node.closes_after_ms + 1
-        return [(feed, closed_ms) for feed in self._feeds]
-
-    def settle(self, now_ms: int | None) -> bool:
-        """Let time, idle sources and intervals take effect after all available records were taken.
-
-        Returns whether the end of an interval has forwarded rows.
-        """
-        self._time.settle()
-        for own in self.own_time_sources:
-            own.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-            own.at_end = all(feed.at_end for feed in self._feeds)
-        self._close()
-        return self._show(now_ms)
+        return self._forward_early(wall_ms)
 
     def flush(self) -> None:
         """Write changed rows into the store."""
@@ -222,31 +116,14 @@ class RecordWindowsStep(Step):
         if self._early is not None:
             self._early.flush()
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
-        """Iterate over the rows that are kept, by (end, start, key)."""
-        self.flush()
-        for key, data in self._rows.stored():
-            end_ms, start_ms, raw = split_window_key(key)
-            windowed = Windowed(self._node.key.loads(raw), moment(start_ms), moment(end_ms))
-            yield windowed, self._aggregation.result(self._format.loads(data).state)
-
-    def to_data(self) -> dict[str, object]:
-        """Return what a restart needs besides the rows."""
-        data = {"stream": self._stream.to_data(), "sequence": self._sequence}
-        return data if self._early is None else {**data, "early": self._early.to_data()}
-
     def load(self, data: Mapping[str, Any]) -> None:
         """Restore what `to_data` returned; the rows are in the store."""
-        self._stream.load(data["stream"])
-        self._sequence = int(data["sequence"])
-        self._closed_ms = self._limit_ms()
+        super().load(data)
         self._rows.start_at(self._closed_ms)
         self.index({}, self._stream.now_ms)
-        if self._early is not None and "early" in data:
-            self._early.load(data["early"])
-        self._set_time()
 
-    def _take(self, batch: Batch, raws: Sequence[bytes], updates: _Results) -> None:
+    def fold_records(self, batch: Batch, raws: Sequence[bytes], results: ResultColumns) -> None:
+        """Add the records to windows one by one, and close windows after the last one."""
         stream = self._stream
         own, times = self._time.of(batch)
         source = self._time.common(batch)
@@ -256,14 +133,14 @@ class RecordWindowsStep(Step):
             stream.advance(source, times[at])
             open_ms = stream.time_of(source) - self._node.late_after_ms
             arrival = WindowArrival(raw, batch.values[at], batch.timestamps[at], open_ms)
-            changes = self._tried(batch, at, partial(self._added, arrival))
+            changes = self.attempt_record(batch, at, partial(self._added, arrival))
             if changes is None:
-                self._tried(batch, at, partial(self._drop_late, batch, at, open_ms))
+                self.attempt_record(batch, at, partial(self._drop_late, batch, at, open_ms))
             elif not isinstance(changes, SkippedRecord):
-                self._note(at, changes, updates)
+                self._note(at, changes, results)
             if self._early is not None and stream.now_ms >= self._early.next_event_ms:
-                self._close()
-                self._show(None)
+                self.end_intervals(None)
+        self._close()
 
     def _added(self, arrival: WindowArrival) -> list[WindowChange] | None:
         # A window may begin right after the record, and end a whole window's size later.
@@ -274,101 +151,67 @@ class RecordWindowsStep(Step):
             )
         return self.add(arrival)
 
-    def _note(self, at: int, changes: Sequence[WindowChange], updates: _Results) -> None:
+    def _note(self, at: int, changes: Sequence[WindowChange], results: ResultColumns) -> None:
         if self._early is not None:
             self._early.note(changes)
         if self._node.emit != Emit.UPDATE:
             return
         for window, is_gone, before in changes:
             value = None if is_gone else self._aggregation.result(window.row.state)
-            updates.add(at, window, value, before)
+            results.add(at, window.row.raw, window, value, window.row.timestamp_ms)
+            results.old_values.append(before)
 
     def _result_before(self, window: OpenWindow) -> object:
         """Return the result of a window that is about to change, if a step downstream needs it."""
         return self._aggregation.result(window.row.state) if self._sends_old_values else None
 
-    def _tried(self, batch: Batch, at: int, work: Callable[[], T]) -> T | SkippedRecord:
-        """Do something for a record; without a policy, an error is the task's."""
-        if self.failures is not None:
-            return self.failures.attempt_record(batch, at, work)
-        try:
-            return work()
-        except Exception as error:  # noqa: BLE001 - the user's code
-            caught = error
-        except SystemExit as stop:
-            caught = exit_failure(stop)
-        raise batch.failure(self.name, at, caught) from caught
-
     def _drop_late(self, batch: Batch, at: int, open_ms: int) -> None:
         end_ms = self.last_end_ms(batch.timestamps[at])
         self._late.leave_out(batch, at, end_ms=end_ms, late_by_ms=open_ms - end_ms)
 
-    def _limit_ms(self) -> int:
-        """Return the time up to which windows that end by it are closed for good."""
-        return self._stream.now_ms - self._node.closes_after_ms - 1
-
     def _close(self) -> None:
         """Emit and remove the windows that stream time has passed."""
-        limit_ms = self._limit_ms()
+        limit_ms = self._limit_ms(self._now_ms)
         if limit_ms <= self._closed_ms:
             return
-        final = _Results()
+        final = ResultColumns()
         if limit_ms >= self._rows.due_ms:
             for window in self._rows.close(limit_ms):
                 self.forget(window)
                 if self._early is not None:
                     self._early.forget(window.key)
                 if self._node.emit.is_final:
-                    final.add(0, window, self._aggregation.result(window.row.state))
+                    self._add_result(final, window)
         self._closed_ms = limit_ms
         self._set_time()
-        if final.ats:
-            first, self._sequence = self._sequence, self._sequence + len(final.ats)
-            times = [self.first_time_ms(each.end_ms) for each in final.windows]
-            self._forward_own(self.feed, range(first, self._sequence), times, final)
+        if final.count:
+            self._forward_final(final, [self.first_time_ms(each.end_ms) for each in final.windows])
 
-    def _show(self, wall_ms: int | None) -> bool:
+    def _forward_early(self, wall_ms: int | None) -> bool:
         """Forward early rows if an interval has ended; returns whether it has."""
         early = self._early
-        if early is None or not early.is_due(self._stream.now_ms, wall_ms):
+        if early is None or not early.is_due(self._now_ms, wall_ms):
             return False
-        shown, numbers = _Results(), []
+        results, numbers = ResultColumns(), []
         for key, (number, is_gone) in early.take():
             end_ms, start_ms, raw = split_window_key(key)
             window = None if is_gone else self._rows.load(start_ms, end_ms, raw)
             if window is not None:
-                shown.add(0, window, self._aggregation.result(window.row.state))
+                self._add_result(results, window)
             else:
-                shown.add(0, OpenWindow(start_ms, end_ms, Row(None, end_ms, raw)), None)
+                gone = OpenWindow(start_ms, end_ms, Row(None, end_ms, raw))
+                results.add(results.count, raw, gone, None, end_ms)
             numbers.append(number)
         if numbers:
             # A window's early rows come before its final one.
-            self._forward_own(
-                early.feed, numbers, [max(self.feed.time_ms, 0)] * len(numbers), shown
-            )
+            times = [max(self.feed.time_ms, 0)] * len(numbers)
+            self._forward_own(early.feed, numbers, times, results)
         return True
 
-    def _set_time(self) -> None:
-        """Set the time that no later result precedes: later results belong to open windows."""
-        if self._closed_ms >= 0:
-            for feed in self.own_time_sources:
-                feed.time_ms = self.first_time_ms(self._closed_ms + 1)
-
-    def _forward(self, origin: BatchOrigin, rows: Sequence[int], results: _Results) -> None:
-        windows = results.windows
-        keys = WindowedKeys(self._node.key, [each.row.raw for each in windows], windows)
-        batch = Batch(origin, rows, keys, results.values, results.timestamps)
-        batch.keys_are_raw = batch.values_are_raw = False
-        if self._sends_old_values:
-            batch.old_values = results.before
-        self.forward(batch)
-
-    def _forward_own(
-        self, feed: TimeSource, numbers: Sequence[int], times: Sequence[int], results: _Results
-    ) -> None:
-        """Forward rows that have a time source of their own, with numbers for offsets."""
-        origin = BatchOrigin.of_rows(feed, numbers, times)
-        self._forward(origin, range(len(numbers)), results)
+    def _add_result(self, results: ResultColumns, window: OpenWindow) -> None:
+        row = window.row
+        value = self._aggregation.result(row.state)
+        results.add(results.count, row.raw, window, value, row.timestamp_ms)
 
 
 class SessionStep(RecordWindowsStep):
@@ -590,7 +433,7 @@ class SlidingStep(RecordWindowsStep):
         key.keep(kept, self._stream.now_ms - self._needed_ms)
         self._fresh.add((raw, time_ms))
         windows = self._set(key, raw, entered)
-        if not self._tells_changes:
+        if not self._needs_changes:
             return []
         pairs = zip(windows, entered, strict=True)
         return [WindowChange(window, before=each.before) for window, each in pairs]

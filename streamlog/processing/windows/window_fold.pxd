@@ -27,7 +27,7 @@ cdef class Arrived:
     cdef Py_ssize_t cold
 
 @cython.final
-cdef class Updates:
+cdef class ResultColumns:
     cdef public Py_ssize_t count
     cdef public list ats
     cdef public list raws
@@ -35,6 +35,10 @@ cdef class Updates:
     cdef public list values
     cdef public list timestamps
     cdef public list old_values
+
+    cpdef int add(
+        self, Py_ssize_t at, object raw, object window, object value, object timestamp_ms
+    ) except -1
 
 @cython.final
 cdef class WindowFold:
@@ -63,7 +67,7 @@ cdef class WindowFold:
     cdef public dict raws
     cdef public long long gate_ms
     cdef public Py_ssize_t at
-    cdef public Py_ssize_t told
+    cdef public Py_ssize_t dropped_at
     cdef public long long number
     cdef public list touched
     cdef public list touched_windows
@@ -76,7 +80,7 @@ cdef class WindowFold:
         timestamps=list, times=list, values=list, window=Window,
     )
     cpdef int run(
-        self, Py_ssize_t start, Arrived arrived, tuple outlook, Updates updates
+        self, Py_ssize_t start, Arrived arrived, tuple outlook, ResultColumns results
     ) except -1
 
     @cython.locals(
@@ -93,7 +97,7 @@ cdef class WindowFold:
         times=list, windows=list,
     )
     cpdef int run_overlapping(
-        self, Py_ssize_t start, Arrived arrived, tuple outlook, Updates updates
+        self, Py_ssize_t start, Arrived arrived, tuple outlook, ResultColumns results
     ) except -1
 
     @cython.locals(start_ms=cython.longlong, found=list)
@@ -107,10 +111,10 @@ cdef class WindowFold:
         window=Window,
     )
     cdef int _fold_all(
-        self, list windows, Arrived arrived, Updates updates, long long stream_ms
+        self, list windows, Arrived arrived, ResultColumns results, long long stream_ms
     ) except -1
 
-    cdef int _note_old(self, Row row, object old_value, Updates updates) except -1
+    cdef int _note_old(self, Row row, object old_value, ResultColumns results) except -1
 
     cdef int _changed(self, Window window, Row row, long long timestamp_ms) except -1
 
@@ -135,7 +139,7 @@ cdef class WindowFold:
     cdef Window _window(self, long long start_ms, long long end_ms)
 
     cdef int _fold(
-        self, Window window, Row row, object value, long long timestamp_ms, Updates updates
+        self, Window window, Row row, object value, long long timestamp_ms, ResultColumns results
     ) except -1
 
     cdef object _result_of(self, Row row)
@@ -147,5 +151,5 @@ cdef class WindowFold:
 
     cdef int _touch(self, Window window, Row row, long long time_ms) except -1
 
-    @cython.locals(at=cython.Py_ssize_t)
-    cdef int _note(self, Updates updates, Window window, Row row, Arrived arrived) except -1
+    @cython.locals(at=cython.Py_ssize_t, timestamp_ms=object)
+    cdef int _note(self, ResultColumns results, Window window, Row row, Arrived arrived) except -1

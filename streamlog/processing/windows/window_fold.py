@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-__all__ = ["DONE", "GATE", "LATE", "SOURCE", "Arrived", "Updates", "Window", "WindowFold"]
+    from streamlog.processing.column_batch import ResultWindow
+
+__all__ = ["DONE", "GATE", "LATE", "SOURCE", "Arrived", "ResultColumns", "Window", "WindowFold"]
 
 DONE, LATE, GATE, SOURCE = range(4)
 """Why a run stopped: all records are taken; a late record, not taken; windows may close now, the
@@ -95,8 +97,8 @@ def _listed(column: Sequence[Any]) -> list[Any]:
     return column if type(column) is list else list(column)
 
 
-class Updates:
-    """The results to forward on update, as columns."""
+class ResultColumns:
+    """Results of windows, as columns that are being filled."""
 
     __slots__ = ("ats", "count", "old_values", "raws", "timestamps", "values", "windows")
 
@@ -107,11 +109,48 @@ class Updates:
         """The index of each result's record; None: the results belong to the first records, in
         order."""
         self.raws: list[bytes] = []
-        self.windows: list[Window] = []
+        self.windows: list[ResultWindow] = []
         self.values: list[Any] = []
         self.timestamps: list[int] = []
         self.old_values: list[Any] = []
-        """The value that each result replaces, if a step downstream needs it."""
+        """The value that each result replaces, if a step downstream needs it; empty: the results
+        replace nothing."""
+
+    def add(
+        self,
+        at: int,
+        raw: bytes,
+        window: ResultWindow,
+        value: Any,  # noqa: ANN401 - a result
+        timestamp_ms: int,
+    ) -> None:
+        """Add one result.
+
+        Args:
+            at: the index of the record that it belongs to.
+            raw: the key.
+            window: the window, which ends up in the key.
+            value: the result; None deletes the earlier one.
+            timestamp_ms: its timestamp.
+        """
+        if self.ats is None and at != self.count:
+            self.ats = list(range(self.count))
+        if self.ats is not None:
+            self.ats.append(at)
+        self.count += 1
+        self.raws.append(raw)
+        self.windows.append(window)
+        self.values.append(value)
+        self.timestamps.append(timestamp_ms)
+
+    def rows_of(self, rows: Sequence[int]) -> Sequence[int]:
+        """Return the entry of `rows` for each result; `rows` has one entry per record."""
+        if self.ats is not None:
+            return [rows[at] for at in self.ats]
+        if self.count == len(rows):
+            return rows
+        # Not a part of a range: a range says that the results stand for all records of the batch.
+        return [rows[at] for at in range(self.count)]
 
 
 class WindowFold:
@@ -140,10 +179,10 @@ class WindowFold:
         "_start_ms",
         "_step_ms",
         "at",
+        "dropped_at",
         "gate_ms",
         "number",
         "raws",
-        "told",
         "touched",
         "touched_old_values",
         "touched_windows",
@@ -207,7 +246,7 @@ class WindowFold:
         """The stream time, less grace, before which nothing closes."""
         self.at = 0
         """The index of the current record: where a run stopped, or failed."""
-        self.told = -1
+        self.dropped_at = -1
         """The index of a record that the caller has dropped from its closed windows already."""
         self.number = 0
         """The number of records folded, if rows are forwarded at commits."""
@@ -218,7 +257,7 @@ class WindowFold:
         """The result that each of them has forwarded last, if a step downstream needs it."""
 
     def run(
-        self, start: int, arrived: Arrived, outlook: tuple[int, int, int], updates: Updates
+        self, start: int, arrived: Arrived, outlook: tuple[int, int, int], results: ResultColumns
     ) -> int:
         """Fold records from index `start` on, as long as they have the source of the first one.
 
@@ -226,7 +265,7 @@ class WindowFold:
             start: the index of the first record.
             arrived: all records.
             outlook: of the source, see `StreamTime.outlook`.
-            updates: receives results, on update.
+            results: receives results, on update.
 
         Returns:
             Why it stopped, at the record `at`.
@@ -266,9 +305,9 @@ class WindowFold:
             if window is None:
                 window = self._window(start_ms, end_ms)
             row = self._row_near(window, arrived)
-            self._fold(window, row, values[at], timestamp_ms, updates)
+            self._fold(window, row, values[at], timestamp_ms, results)
             if self._on_update:
-                self._note(updates, window, row, arrived)
+                self._note(results, window, row, arrived)
             stream_ms = max(now_ms, min(own_ms, others_ms))
             if self._on_commit:
                 self._touch(window, row, stream_ms)
@@ -289,12 +328,12 @@ class WindowFold:
             self._start_ms = max(start_ms, 0)
 
     def run_overlapping(
-        self, start: int, arrived: Arrived, outlook: tuple[int, int, int], updates: Updates
+        self, start: int, arrived: Arrived, outlook: tuple[int, int, int], results: ResultColumns
     ) -> int:
         """As `run`, for windows of which one begins every `step_ms`.
 
-        Stops before a record that is late for some of its windows. If `told` is the index of that
-        record, folds it into the others.
+        Stops before a record that is late for some of its windows. If `dropped_at` is the index of
+        that record, folds it into the others.
         """
         own_ms, now_ms, others_ms = outlook
         raws, timestamps, times = arrived.raws, arrived.timestamps, arrived.times
@@ -316,7 +355,7 @@ class WindowFold:
             first_ms = max(first_ms, 0)
             closed_ms = max(own_ms, now_ms) - grace_ms
             if first_ms + size_ms <= closed_ms:
-                if self.told != at:
+                if self.dropped_at != at:
                     return _LATE
                 first_ms = ((closed_ms - size_ms) // step_ms + 1) * step_ms
             if first_ms != have_first_ms or last_ms != have_last_ms:
@@ -325,7 +364,7 @@ class WindowFold:
             if at >= arrived.cold:
                 self._warm(windows, arrived)
             stream_ms = max(now_ms, min(own_ms, others_ms))
-            self._fold_all(windows, arrived, updates, stream_ms)
+            self._fold_all(windows, arrived, results, stream_ms)
             if stream_ms - grace_ms >= self.gate_ms:
                 return _GATE
         return _DONE
@@ -345,7 +384,7 @@ class WindowFold:
         arrived.cold = self.at + _AHEAD
 
     def _fold_all(
-        self, windows: list[Window], arrived: Arrived, updates: Updates, stream_ms: int
+        self, windows: list[Window], arrived: Arrived, results: ResultColumns, stream_ms: int
     ) -> None:
         """Fold the current record into each of the windows."""
         at = self.at
@@ -356,15 +395,15 @@ class WindowFold:
         for place, window in enumerate(windows):
             row = self._row(window, raw)
             if states is None:
-                self._fold(window, row, value, timestamp_ms, updates)
+                self._fold(window, row, value, timestamp_ms, results)
             else:
                 old_value = self._result_of(row) if self._sends_old_values else None
                 row.state = states[place]
                 self._changed(window, row, timestamp_ms)
                 if self._sends_old_values:
-                    self._note_old(row, old_value, updates)
+                    self._note_old(row, old_value, results)
             if self._on_update:
-                self._note(updates, window, row, arrived)
+                self._note(results, window, row, arrived)
             if self._on_commit:
                 self._touch(window, row, stream_ms)
 
@@ -378,7 +417,7 @@ class WindowFold:
         row: Row,
         value: Any,  # noqa: ANN401 - the stream's
         timestamp_ms: int,
-        updates: Updates,
+        results: ResultColumns,
     ) -> None:
         old_value = self._result_of(row) if self._sends_old_values else None
         if self._columns is not None:
@@ -387,7 +426,7 @@ class WindowFold:
             row.kept = self._add(row.kept, value)  # Only columns keep numbers.
         self._changed(window, row, timestamp_ms)
         if self._sends_old_values:
-            self._note_old(row, old_value, updates)
+            self._note_old(row, old_value, results)
 
     def _changed(self, window: Window, row: Row, timestamp_ms: int) -> None:
         row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
@@ -396,8 +435,8 @@ class WindowFold:
             if window.dirty is not None:
                 window.dirty.append(row)
 
-    def _note_old(self, row: Row, old_value: Any, updates: Updates) -> None:  # noqa: ANN401 - a result
-        old_values = updates.old_values if self._on_update else self.touched_old_values
+    def _note_old(self, row: Row, old_value: Any, results: ResultColumns) -> None:  # noqa: ANN401 - a result
+        old_values = results.old_values if self._on_update else self.touched_old_values
         if self._on_update or not row.touched:
             old_values.append(old_value)
 
@@ -488,20 +527,11 @@ class WindowFold:
             self.touched.append(row)
             self.touched_windows.append(window)
 
-    def _note(self, updates: Updates, window: Window, row: Row, arrived: Arrived) -> None:
-        """Add the row's result after the current record to the updates."""
+    def _note(self, results: ResultColumns, window: Window, row: Row, arrived: Arrived) -> None:
+        """Add the row's result after the current record to the results."""
         at = self.at
-        result = self.result(row)
-        if updates.ats is None and at != updates.count:
-            updates.ats = list(range(updates.count))
-        if updates.ats is not None:
-            updates.ats.append(at)
-        updates.count += 1
-        updates.raws.append(arrived.raws[at])
-        updates.windows.append(window)
-        updates.values.append(result)
-        if row.timestamp_ms == arrived.timestamps[at]:
-            # The existing int object, not an equal new one.
-            updates.timestamps.append(arrived.timestamps[at])
-        else:
-            updates.timestamps.append(row.timestamp_ms)
+        # The existing int object, not an equal new one.
+        timestamp_ms: Any = arrived.timestamps[at]
+        if row.timestamp_ms != timestamp_ms:
+            timestamp_ms = row.timestamp_ms
+        results.add(at, arrived.raws[at], window, self.result(row), timestamp_ms)

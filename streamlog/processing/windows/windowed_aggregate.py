@@ -1,18 +1,14 @@
-"""WindowedAggregateStep: one result per key and window, when it closes, or earlier and more often.
+"""WindowedAggregateStep: tumbling, hopping and calendar windows, one result per key and window.
 
-Windows lie next to each other (tumbling, calendar) or overlap (hopping). Time is kept per source
-(`StreamTime`): a record is late if its own source has passed its window's closing; a window closes
-when all live sources have passed its end and grace. Rows of open windows are objects in a cache per
-window; `flush` writes the changed ones under (end, start, key), so closing and expiring are ranges.
-`Emit` decides what is forwarded before that: every update, the newest result at commits, or at
-intervals (`EarlyRows`). Rules of the file:
+Windows lie next to each other (tumbling, calendar) or overlap (hopping). Rows of open windows are
+objects in a cache per window; `flush` writes the changed ones under (end, start, key), so closing
+and expiring are ranges. `Emit` decides what is forwarded: the final rows, every update, the newest
+result at commits, or early rows at intervals (`EarlyRows`). Rules of the file:
 
 1. A record is folded before the windows that it closes are closed; results come in (end, start,
    key) order.
 2. What is closed follows from stream time alone, which is part of the progress. So a window is
    emitted once, also across restarts, and a late record never opens it again.
-3. Rows emitted on close are numbered. Their order and content do not depend on how the inputs were
-   interleaved, so the number identifies a row for downstream tasks (`provenance`).
 
 The rules are those of Kafka Streams (KIP-825 for emission on close), with stream time per source.
 The loop over the records is `WindowFold.run`.
@@ -21,43 +17,29 @@ The loop over the records is `WindowFold.run`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from streamlog.durations import moment
 from streamlog.nodes.window_nodes import WindowedAggregate
-from streamlog.processing.column_batch import (
-    Batch,
-    BatchOrigin,
-    TimeSource,
-    WindowedKeys,
-    exit_failure,
-)
+from streamlog.processing.column_batch import Batch, TimeSource, exit_failure
 from streamlog.processing.error_handling import SkippedRecord
-from streamlog.processing.node_clock import NodeTime
 from streamlog.processing.node_time import InputClock
-from streamlog.processing.step import Step, StepContext
-from streamlog.processing.tables.aggregate import (
-    ROWS_BYTES_MAX,
-    RowFormat,
-    RowSizes,
-    guard_state,
-    without_nulls,
-)
+from streamlog.processing.step import StepContext
+from streamlog.processing.tables.aggregate import ROWS_BYTES_MAX, RowSizes
+from streamlog.processing.windows.early_results import EarlyRows
 from streamlog.processing.windows.window_fold import (
     GATE,
     LATE,
     SOURCE,
     Arrived,
-    Updates,
+    ResultColumns,
     Window,
     WindowFold,
 )
-from streamlog.processing.windows.windowed_step import EarlyRows, LateRecords, WindowTime
-from streamlog.record import Windowed
+from streamlog.processing.windows.windowed_step import WindowedStep
 from streamlog.tables.folds.folding import Row
 from streamlog.tables.stores.store import (
     Changes,
@@ -69,17 +51,8 @@ from streamlog.tables.stores.store import (
 )
 from streamlog.windows.calendar import Calendar
 from streamlog.windows.definitions import Hopping, Tumbling
-from streamlog.windows.emit import (
-    FAR_MS,
-    UNKNOWN_MS,
-    Emit,
-    closed_until,
-    is_late,
-)
+from streamlog.windows.emit import FAR_MS, Emit, closed_until, is_late
 from streamlog.windows.window_assigner import Assigner
-
-T = TypeVar("T")
-"""The result of an operation on a record."""
 
 
 class FoldedWindow(NamedTuple):
@@ -93,67 +66,17 @@ class FoldedWindow(NamedTuple):
     states: Sequence[Any]
 
 
-class FinalRows:
-    """Final rows, as columns that are being filled for the next batch."""
+class WindowedAggregateStep(WindowedStep):
+    """One result per key and tumbling, hopping or calendar window."""
 
-    __slots__ = ("raws", "timestamps", "values", "windows")
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Remove all rows: they have been forwarded."""
-        self.raws: list[bytes] = []
-        self.windows: list[Window] = []
-        self.values: list[Any] = []
-        self.timestamps: list[int] = []
-
-    def add(self, raw: bytes, window: Window, value: object, timestamp_ms: int) -> None:
-        """Add one result."""
-        self.raws.append(raw)
-        self.windows.append(window)
-        self.values.append(value)
-        self.timestamps.append(timestamp_ms)
-
-    def add_all(self, folded: FoldedWindow, values: list[Any]) -> None:
-        """Add the results of a whole window, or of a part of it."""
-        window = Window(folded.start_ms, folded.end_ms, is_whole=False)
-        self.raws += folded.raws
-        self.windows += [window] * len(values)
-        self.values += values
-        self.timestamps += folded.timestamps
-
-
-class WindowedAggregateStep(Step):
-    """One result per key and window."""
-
-    section = "windows"
+    _node: WindowedAggregate
+    _early: EarlyRows | None
 
     def __init__(self, node: WindowedAggregate, context: StepContext) -> None:
-        super().__init__(node.name)
-        self._sends_old_values = context.sends_old_values
-        self.feed = TimeSource((node.name, context.partition))
-        """The time source of the results, if the step emits on close."""
-        self.node_time = NodeTime(context.feeds)
-        self._feeds = self.node_time.feeds
-        self._node = node
+        super().__init__(node, context, close_delay_ms=node.windows.grace_ms)
         self._grace_ms = node.windows.grace_ms
-        # For how long rows stay after their window has closed.
-        self._kept_ms = node.windows.retention_ms - node.windows.size_ms - self._grace_ms
         self._result = node.aggregation.result
-        self._format = RowFormat(node.name, node.aggregation)
         self._sizes = RowSizes()
-        self._store = context.store
-        self._collector = context.collector
-        self._prefix = node.store.prefix
-        self._late = LateRecords(node.name, node.late, context.collector)
-        self._time = WindowTime(
-            self._feeds,
-            own=self.feed.source,
-            united=node.united,
-            idle_after_ms=node.idle_after_ms,
-        )
-        self._stream = self._time.stream
         self._assigner = Assigner(node.windows)
         self._fold = self._folding(node)
         self._overlaps = isinstance(node.windows, Hopping)
@@ -161,15 +84,16 @@ class WindowedAggregateStep(Step):
         self._early = self._early_rows(node, context.partition)
         self._windows = self._fold.windows
         self._ends: list[int] = []
+        """The ends of all windows that have rows, ascending; closed ones stay until they expire."""
         self._gone: list[bytes] = []
         """Keys of rows that have expired, and are in the store until the next flush."""
-        self._closed_ms = UNKNOWN_MS
-        self._sequence = 0
+        self._final = ResultColumns()
+        """The rows of closed windows that are not forwarded yet."""
 
     def _folding(self, node: WindowedAggregate) -> WindowFold:
         windows = node.windows
         return WindowFold(
-            guard_state(node).add,
+            self._aggregation.add,
             node.aggregation.result,
             node.aggregation.initial,
             open_window=self._open,
@@ -192,39 +116,25 @@ class WindowedAggregateStep(Step):
         return EarlyRows(
             node.emit,
             TimeSource((node.early_feed, partition)),
-            self._fold,
             NamedStore(self._store, node.early),
+            self._fold,
             clock=None if by_wall else InputClock(self._feeds, node.idle_after_ms),
             row_of=self._row_of,
         )
 
-    @property
-    def own_time_sources(self) -> Sequence[TimeSource]:
-        """The time sources of rows that belong to no record; early ones have one of their own."""
-        return (self.feed,) if self._early is None else (self._early.feed, self.feed)
-
-    @property
-    def next_wall_ms(self) -> int:
-        """When early rows are due, if that is by the wall clock."""
-        return FAR_MS if self._early is None else self._early.next_wall_ms
-
-    def process(self, batch: Batch) -> None:
-        """Fold the records, close windows, and forward the results."""
-        batch, raws = without_nulls(self, batch, self._node.key, self._collector)
-        batch = self.node_time.of(batch)
-        closed, updates = FinalRows(), Updates()
-        self._format.note(batch, raws)
-        self._take(batch, raws, closed, updates)
-        self._forward_final(closed)
-        if updates.count:
-            rows = batch.rows
-            if updates.ats is not None:
-                rows = [rows[at] for at in updates.ats]
-            elif updates.count < len(rows):
-                rows = [rows[at] for at in range(updates.count)]
-            keys = WindowedKeys(self._node.key, updates.raws, updates.windows)
-            results = Batch(batch.origin, rows, keys, updates.values, updates.timestamps)
-            self._forward(results, updates.old_values)
+    def fold_records(self, batch: Batch, raws: Sequence[bytes], results: ResultColumns) -> None:
+        """Fold all records, and close the windows that they close."""
+        fold = self._fold
+        own, times = self._time.of(batch)
+        arrived = Arrived(raws, batch.values, batch.timestamps, times, own)
+        start = fold.at = 0
+        fold.dropped_at = -1
+        while start < len(raws):
+            stop = self._emit_early(batch, start)
+            part = arrived if stop == len(raws) else arrived.until(stop)
+            self._fold_from(start, batch, part, results)
+            start = stop
+        self._forward_closed()
 
     def adopt(self, folded: FoldedWindow) -> None:
         """Take over rows that were folded elsewhere from all records; windows come by (end, start).
@@ -234,15 +144,15 @@ class WindowedAggregateStep(Step):
         effect (`settle`).
         """
         self._time.settle()
-        closed, end_ms = FinalRows(), folded.end_ms
+        end_ms = folded.end_ms
         limit_ms = closed_until(self._now_ms, self._grace_ms)
         window = self._windows.get(end_ms)
         if window is None:
-            self._close(closed, min(self._now_ms, end_ms - 1 + self._grace_ms))
+            self._close(min(self._now_ms, end_ms - 1 + self._grace_ms))
             if self._node.emit.is_final and end_ms <= limit_ms - self._kept_ms:
                 # Closed and not kept: its rows are never looked up, and never written.
-                closed.add_all(folded, list(map(self._result, folded.states)))
-                self._forward_final(closed)
+                self._add_final(folded)
+                self._forward_closed()
                 return
             window = self._open(folded.start_ms, end_ms)
         rows = list(map(Row, folded.states, folded.timestamps, folded.raws))
@@ -251,51 +161,37 @@ class WindowedAggregateStep(Step):
         window.rows.update(zip(folded.raws, rows, strict=True))
         if window.dirty is not None:
             window.dirty += rows
-        self._forward_final(closed)
+        self._forward_closed()
 
-    def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
-        """Return when the next window closes, or early rows are due, if rows are forwarded then."""
+    def _add_final(self, folded: FoldedWindow) -> None:
+        """Add the results of a whole window, or of a part of it, to the final rows."""
+        final, window = self._final, Window(folded.start_ms, folded.end_ms, is_whole=False)
+        final.count += len(folded.raws)
+        final.raws += folded.raws
+        final.windows += [window] * len(folded.raws)
+        final.values += map(self._result, folded.states)
+        final.timestamps += folded.timestamps
+
+    def next_due_ms(self) -> int:
+        """Return the end of the window that closes next."""
         next_close = bisect_right(self._ends, self._closed_ms)
-        if not self._node.emit.is_final or next_close == len(self._ends):
-            return ()
-        due_ms = self._ends[next_close] + self._grace_ms
-        if self._early is not None:
-            due_ms = min(due_ms, self._early.due_ms)
-        return [(feed, due_ms) for feed in self._feeds]
+        return FAR_MS if next_close == len(self._ends) else self._ends[next_close]
 
-    def ends_at(self, due_ms: int) -> int:
-        """Return the end of the window that closes at this stream time: the grace earlier."""
-        return due_ms - self._grace_ms
+    def first_time_ms(self, end_ms: int) -> int:
+        """Return the start of the earliest window that ends at `end_ms` or later."""
+        return self._assigner.first_open(end_ms - 1)
 
-    def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
-        """Return when every window that begins before `time_ms` is closed."""
-        closed_ms = time_ms + self._node.windows.size_ms + self._grace_ms
-        return [(feed, closed_ms) for feed in self._feeds]
+    def end_intervals(self, wall_ms: int | None) -> bool:
+        """Close windows and end intervals; returns whether an interval has ended."""
+        has_ended = self._pass(wall_ms)
+        self._forward_closed()
+        return has_ended
 
-    def settle(self, now_ms: int | None) -> bool:
-        """Let time, idle sources and intervals take effect after all available records were taken.
-
-        Returns whether the end of an interval has forwarded rows.
-        """
-        self._time.settle()
-        if self._early is not None and self._early.clock is not None:
-            self._early.clock.settle()
-        self._rest()
-        closed = FinalRows()
-        fired = self._pass(closed, now_ms)
-        self._forward_final(closed)
-        return fired
-
-    def _rest(self) -> None:
+    def _update_own_sources(self) -> None:
         """Update the time sources of its rows; the time stays while rows wait for a commit."""
-        waits = self.has_waiting
-        if self._node.emit == Emit.COMMIT and not waits:
+        if self._node.emit == Emit.COMMIT and not self.has_waiting:
             self.feed.time_ms = max(self.feed.time_ms, self._stream.now_ms)
-        quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        at_end = all(feed.at_end for feed in self._feeds)
-        for own in self.own_time_sources:
-            own.quiet_ms = 0 if waits else quiet_ms
-            own.at_end = at_end and not waits
+        super()._update_own_sources()
 
     @property
     def has_waiting(self) -> bool:
@@ -312,25 +208,30 @@ class WindowedAggregateStep(Step):
         fold = self._fold
         touched, windows, replaced = fold.touched, fold.touched_windows, fold.touched_old_values
         fold.touched, fold.touched_windows, fold.touched_old_values = [], [], []
-        places = sorted(range(len(touched)), key=lambda at: touched[at].number)
-        rows = [(touched[at], windows[at]) for at in places]
+        order = sorted(range(len(touched)), key=lambda at: touched[at].number)
+        rows = [(touched[at], windows[at]) for at in order]
         for row in touched:
             row.touched = False
-        results = self._newest(self.feed, rows, [row.time_ms for row, _ in rows])
-        self._forward(results, [replaced[at] for at in places] if replaced else [])
-        self._rest()
+        old_values = [replaced[at] for at in order] if replaced else []
+        self._forward_newest(self.feed, rows, [row.time_ms for row, _ in rows], old_values)
+        self._update_own_sources()
 
-    def _newest(
-        self, feed: TimeSource, rows: Sequence[tuple[Row, Window]], times: Sequence[int]
-    ) -> Batch:
-        """Return the current results of rows, each numbered by the record that changed it last."""
-        return Batch(
-            BatchOrigin.of_rows(feed, [row.number for row, _ in rows], times),
-            range(len(rows)),
-            WindowedKeys(self._node.key, [r.raw for r, _ in rows], [window for _, window in rows]),
-            [self._fold.result(row) for row, _ in rows],
-            [row.timestamp_ms for row, _ in rows],
-        )
+    def _forward_newest(
+        self,
+        feed: TimeSource,
+        rows: Sequence[tuple[Row, Window]],
+        times: Sequence[int],
+        old_values: list[object],
+    ) -> None:
+        """Forward the current results of rows, each numbered by the record that changed it last."""
+        results = ResultColumns()
+        results.count = len(rows)
+        results.raws = [row.raw for row, _ in rows]
+        results.windows = [window for _, window in rows]
+        results.values = [self._fold.result(row) for row, _ in rows]
+        results.timestamps = [row.timestamp_ms for row, _ in rows]
+        results.old_values = old_values
+        self._forward_own(feed, [row.number for row, _ in rows], times, results)
 
     def flush(self) -> None:
         """Write changed rows into the store."""
@@ -363,48 +264,20 @@ class WindowedAggregateStep(Step):
         are_most = (len(keys) - before) * 2 > len(window.rows)
         window.dirty = None if are_most and self._early is None else []
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
-        """Iterate over the rows that are kept, by (end, start, key)."""
-        self.flush()
-        for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
-            end_ms, start_ms, raw = split_window_key(key[len(self._prefix) :])
-            windowed = Windowed(self._node.key.loads(raw), moment(start_ms), moment(end_ms))
-            yield windowed, self._result(self._format.loads(data).state)
-
     def to_data(self) -> dict[str, object]:
         """Return what a restart needs besides the rows."""
-        sequence = self._fold.number if self._node.emit == Emit.COMMIT else self._sequence
-        data: dict[str, object] = {"stream": self._stream.to_data(), "sequence": sequence}
-        return data if self._early is None else {**data, "early": self._early.to_data()}
+        data = super().to_data()
+        return {**data, "sequence": self._fold.number} if self._node.emit == Emit.COMMIT else data
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Restore what `to_data` returned; the rows are in the store."""
-        self._stream.load(data["stream"])
-        self._sequence = self._fold.number = int(data["sequence"])
-        if self._early is not None and "early" in data:
-            self._early.load(data["early"])
-        self._closed_ms = closed_until(self._now_ms, self._grace_ms)
+        self._fold.number = int(data["sequence"])
+        super().load(data)
         self._ends = list(self._stored_ends())
         self._set_gate()
-        self._set_time()
 
-    def _take(
-        self, batch: Batch, raws: Sequence[bytes], closed: FinalRows, updates: Updates
-    ) -> None:
-        """Fold all records, and close the windows that they close."""
-        fold = self._fold
-        own, times = self._time.of(batch)
-        arrived = Arrived(raws, batch.values, batch.timestamps, times, own)
-        start = fold.at = 0
-        fold.told = -1
-        while start < len(raws):
-            stop = self._emit_early(batch, start, closed)
-            part = arrived if stop == len(raws) else arrived.until(stop)
-            self._take_from(start, batch, part, closed, updates)
-            start = stop
-
-    def _take_from(
-        self, start: int, batch: Batch, arrived: Arrived, closed: FinalRows, updates: Updates
+    def _fold_from(
+        self, start: int, batch: Batch, arrived: Arrived, results: ResultColumns
     ) -> None:
         """Fold the records from index `start` on."""
         fold, stream = self._fold, self._stream
@@ -413,24 +286,24 @@ class WindowedAggregateStep(Step):
             source = common if own is None else own[start]
             stream.advance(source, times[start])
             try:
-                why = self._run(start, arrived, stream.outlook(source), updates)
+                why = self._run(start, arrived, stream.outlook(source), results)
             except Exception as error:  # noqa: BLE001 - the user's functions
                 if fold.at > start:
                     stream.advance(source, times[fold.at - 1])
-                why = self._again(batch, arrived, updates, error)
+                why = self._again(batch, arrived, results, error)
             except SystemExit as stop:
                 if fold.at > start:
                     stream.advance(source, times[fold.at - 1])
-                why = self._again(batch, arrived, updates, exit_failure(stop))
+                why = self._again(batch, arrived, results, exit_failure(stop))
             start = fold.at if why == SOURCE else fold.at + 1
             if start:
                 stream.advance(source, times[start - 1])
             if why == LATE:
                 start = self._drop_late(batch, stream.time_of(source))
             elif why == GATE:
-                self._close(closed)
+                self._close()
 
-    def _emit_early(self, batch: Batch, at: int, closed: FinalRows) -> int:
+    def _emit_early(self, batch: Batch, at: int) -> int:
         """Emit early rows if an interval ends before this record; returns the next index to check.
 
         Stream time is that of all inputs as of this record in the order of the task, even if
@@ -441,7 +314,7 @@ class WindowedAggregateStep(Step):
         if early is None or early.clock is None:
             return len(rows)
         early.clock.move_before(origin, rows[at])
-        self._pass(closed)
+        self._pass()
         next_ms = max(early.next_event_ms, 0)
         return at + 1 + early.clock.next_row(origin, rows[at + 1 :], next_ms)
 
@@ -451,14 +324,17 @@ class WindowedAggregateStep(Step):
         exact = None if self._early is None else self._early.clock
         return self._stream.now_ms if exact is None else exact.now_ms
 
-    def _again(self, batch: Batch, arrived: Arrived, updates: Updates, error: Exception) -> int:
+    def _again(
+        self, batch: Batch, arrived: Arrived, results: ResultColumns, error: Exception
+    ) -> int:
         """Retry the failed record alone, by the policy; returns why the run stopped."""
         fold, at = self._fold, self._fold.at
         alone = arrived.until(at + 1)
         own = batch.origin.sources if arrived.sources is not None else None
         source = self._time.common(batch) if own is None else own[batch.rows[at]]
         outlook = self._stream.outlook(source)
-        found = self._tried(batch, partial(self._run, at, alone, outlook, updates), error)
+        work = partial(self._run, at, alone, outlook, results)
+        found = self.attempt_record(batch, at, work, first=error)
         fold.at = at
         if not isinstance(found, SkippedRecord):
             return found
@@ -471,22 +347,6 @@ class WindowedAggregateStep(Step):
             window = self._windows.get(end_ms)
             if window is not None and raw in window.rows and window.rows[raw].timestamp_ms < 0:
                 del window.rows[raw]
-
-    def _tried(
-        self, batch: Batch, work: Callable[[], T], error: Exception | None = None
-    ) -> T | SkippedRecord:
-        """Do something for the current record; without a policy, an error is the task's."""
-        at = self._fold.at
-        if self.failures is not None:
-            return self.failures.attempt_record(batch, at, work, first=error)
-        try:
-            if error is None:
-                return work()
-        except Exception as caught:  # noqa: BLE001 - the user's code
-            error = caught
-        except SystemExit as stop:
-            error = exit_failure(stop)
-        raise batch.failure(self.name, at, error) from error
 
     def _drop_late(self, batch: Batch, source_ms: int) -> int:
         """Drop the current record from its closed windows; returns the next index to fold."""
@@ -502,10 +362,12 @@ class WindowedAggregateStep(Step):
         # Hopping windows of 10 min, each 5 min; the record at 10:03 is in 9:55 and in 10:00.
         # 1. Both are closed: it is dropped twice, once for each window.
         # 2. Only 9:55 to 10:05 is closed: the record is dropped for that one, then `run` starts
-        #    at this record again. `told` makes it skip the closed window and fold into the other.
-        if isinstance(self._tried(batch, drop_windows), SkippedRecord) or not self._overlaps:
+        #    at this record again. `dropped_at` makes it skip the closed window and fold into the
+        #    other.
+        found = self.attempt_record(batch, at, drop_windows)
+        if isinstance(found, SkippedRecord) or not self._overlaps:
             return at + 1
-        fold.told = at
+        fold.dropped_at = at
         return at
 
     def _open(self, start_ms: int, end_ms: int) -> Window:
@@ -530,24 +392,24 @@ class WindowedAggregateStep(Step):
         row = window.rows[raw] = self._format.loads(data, raw)
         return row
 
-    def _pass(self, closed: FinalRows, wall_ms: int | None = None) -> bool:
+    def _pass(self, wall_ms: int | None = None) -> bool:
         """Close windows and end intervals that stream time, or the wall clock, has passed.
 
         Returns whether an interval has ended.
         """
         early = self._early
-        is_due = early is not None and early.is_due(wall_ms)
+        is_due = early is not None and early.is_due(self._now_ms, wall_ms)
         if early is not None and is_due:
-            self._close(closed, early.over_ms)
-            self._forward_final(closed)
+            self._close(early.ended_ms)
+            self._forward_closed()
             rows = early.take(self._closed_ms)
             # A window's early rows come before its final ones, whose time is the window's start.
             times = [max(self.feed.time_ms, 0)] * len(rows)
-            self._forward(self._newest(early.feed, rows, times), [])
-        self._close(closed)
+            self._forward_newest(early.feed, rows, times, [])
+        self._close()
         return is_due
 
-    def _close(self, closed: FinalRows, now_ms: int | None = None) -> None:
+    def _close(self, now_ms: int | None = None) -> None:
         """Emit and expire the windows that stream time, or `now_ms`, has passed."""
         limit_ms = closed_until(self._now_ms if now_ms is None else now_ms, self._grace_ms)
         if limit_ms <= self._closed_ms:
@@ -556,15 +418,15 @@ class WindowedAggregateStep(Step):
             if self._node.emit.is_final:
                 first = bisect_right(self._ends, self._closed_ms)
                 for end_ms in self._ends[first : bisect_right(self._ends, limit_ms)]:
-                    self._emit(end_ms, closed)
+                    self._add_closed(end_ms)
             self._expire(limit_ms - self._kept_ms)
         self._closed_ms = limit_ms
         self._set_gate()
         self._set_time()
 
-    def _emit(self, end_ms: int, closed: FinalRows) -> None:
+    def _add_closed(self, end_ms: int) -> None:
         """Add the final rows of one window, by key."""
-        window = self._windows.get(end_ms)
+        final, window = self._final, self._windows.get(end_ms)
         rows = {} if window is None else dict(window.rows)
         if window is None or not window.is_whole:
             low, high = window_bound(end_ms), window_bound(end_ms + 1)
@@ -576,7 +438,7 @@ class WindowedAggregateStep(Step):
         if window is None:
             return
         for raw, row in sorted(rows.items(), key=itemgetter(0)):
-            closed.add(raw, window, self._fold.result(row), row.timestamp_ms)
+            final.add(final.count, raw, window, self._fold.result(row), row.timestamp_ms)
 
     def _expire(self, end_ms: int) -> None:
         """Remove the rows of windows that end at `end_ms` or before."""
@@ -595,24 +457,12 @@ class WindowedAggregateStep(Step):
         low, high = window_bound(expired[0]), window_bound(end_ms + 1)
         self._store.delete_range(self._prefix + low, self._prefix + high)
 
-    def _forward_final(self, closed: FinalRows) -> None:
-        if not closed.raws:
-            return
-        # The windows of later rows begin no earlier than this row's window.
-        times = [window.start_ms for window in closed.windows]
-        first, self._sequence = self._sequence, self._sequence + len(times)
-        origin = BatchOrigin.of_rows(self.feed, range(first, self._sequence), times)
-        keys = WindowedKeys(self._node.key, closed.raws, closed.windows)
-        batch = Batch(origin, range(len(times)), keys, closed.values, closed.timestamps)
-        closed.clear()
-        # Each row is forwarded once, so it replaces nothing.
-        self._forward(batch, [None] * len(times))
-
-    def _forward(self, batch: Batch, old_values: Sequence[Any]) -> None:
-        batch.keys_are_raw = batch.values_are_raw = False
-        if self._sends_old_values:
-            batch.old_values = old_values
-        self.forward(batch)
+    def _forward_closed(self) -> None:
+        final = self._final
+        if final.count:
+            self._final = ResultColumns()
+            # The windows of later rows begin no earlier than this row's window.
+            self._forward_final(final, [window.start_ms for window in final.windows])
 
     def _stored_ends(self) -> Iterator[int]:
         """Iterate over the ends of all windows in the store: one seek for each."""
@@ -637,7 +487,6 @@ class WindowedAggregateStep(Step):
             self._fold.gate_ms = min(self._fold.gate_ms, gate_ms)
 
     def _set_time(self) -> None:
-        """Set the time before which no window of a later result begins."""
-        if self._closed_ms >= 0 and self._node.emit != Emit.COMMIT:
-            for own in self.own_time_sources:
-                own.time_ms = self._assigner.first_open(self._closed_ms)
+        """Set the time that no later row precedes; at commits, `_update_own_sources` does that."""
+        if self._node.emit != Emit.COMMIT:
+            super()._set_time()

@@ -1,505 +1,43 @@
-"""What all steps over windows share: their time, open rows, early results, late records.
+"""What all windowed aggregations share: their time, closing, late and early records, progress.
 
 `WindowTime` judges records by the stream time of their own source (`StreamTime`), so that a source
 that is read faster makes no records of others late; if several streams feed one aggregate, one time
-counts for all (`JoinTime`). `OpenRows` keeps the rows of open windows by (end, start, key), the
-order in which windows close, and writes a row once per commit. At the end of an interval
-`EarlyRows` (windows of time) and `EarlyChanges` (windows that records make) return what has changed
-since the last interval; these results have a time source of their own. `LateRecords` counts records
-whose window has closed, or writes them to the topic for late records. Rules of the module:
+counts for all (`JoinTime`). `LateRecords` counts records whose window has closed, or writes them to
+the topic for late records. `WindowedStep` is the base of the steps: it owns the time sources of the
+rows, when windows close, what a restart needs, and forwarding results. Rules of the module:
 
-1. Finding what is due never looks at what is not.
-2. Which rows wait for an interval, and which were forwarded early, is state: a mark per row under
-   (end, start, key), so a restart within an interval changes no result.
+1. A window is closed when stream time has passed its end by a delay that never changes: the grace,
+   and for sessions the gap. So what is closed follows from stream time, which is state.
+2. Rows that belong to no record are numbered. Their order and content do not depend on how the
+   inputs were interleaved, so the number identifies a row for downstream tasks (`provenance`).
 
-Not done here: which windows hold a record, and closing them (the steps).
+Not done here: which windows hold a record (`windowed_aggregate`, `session_sliding_windows`), and
+when early rows are due (`early_results`).
 """
 
 from __future__ import annotations
 
-import struct
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from datetime import timedelta
+from typing import Any, ClassVar
 
 from streamlog.durations import moment
 from streamlog.nodes.topic_spec import TopicSpec
-from streamlog.processing.column_batch import Batch, TimeSource
+from streamlog.nodes.window_nodes import RecordWindowsAggregate, WindowedAggregate
+from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource, WindowedKeys
 from streamlog.processing.joins.stream_join import JoinTime
-from streamlog.processing.node_time import InputClock, source_names
+from streamlog.processing.node_clock import NodeTime
+from streamlog.processing.node_time import source_names
 from streamlog.processing.outbox import Collector, SinkBatch
-from streamlog.processing.tables.aggregate import RowFormat, RowSizes
-from streamlog.processing.windows.window_fold import Window, WindowFold
-from streamlog.record import Late
-from streamlog.serdes import window_bytes, windowed_bytes
-from streamlog.tables.folds.folding import Row
-from streamlog.tables.stores.store import (
-    Changes,
-    KeyValueStore,
-    NamedStore,
-    prefix_end,
-    split_window_key,
-    window_bound,
-    window_key,
-)
-from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Cadence, Emit, Source, StreamTime
-
-_NUMBER = struct.Struct(">q")
-
-
-class EarlyRows:
-    """The rows of time windows that wait for the end of an interval."""
-
-    def __init__(
-        self,
-        emit: Emit,
-        feed: TimeSource,
-        fold: WindowFold,
-        store: NamedStore,
-        *,
-        clock: InputClock | None,
-        row_of: Callable[[int, int, bytes], tuple[Window, Row]],
-    ) -> None:
-        """`row_of` returns the row at this end, start and key; `store` is for the marks."""
-        self.feed = feed
-        """The time source of the early rows."""
-        self.clock = clock
-        """The clock of stream time; None: intervals are of wall-clock time."""
-        self._cadence = Cadence(emit)
-        self._fold = fold
-        self._store = store
-        self._row_of = row_of
-        self._marked: set[bytes] = set()
-        self._is_spilled = False
-        """Whether there are marks of rows that are not in memory."""
-
-    @property
-    def next_event_ms(self) -> int:
-        """The stream time before which nothing is due."""
-        return FAR_MS if self.clock is None else self._cadence.next_ms
-
-    @property
-    def next_wall_ms(self) -> int:
-        """The wall-clock time before which nothing is due."""
-        waits = self._fold.touched or self._is_spilled
-        return self._cadence.next_ms if waits and self.clock is None else FAR_MS
-
-    @property
-    def due_ms(self) -> int:
-        """The stream time at which waiting rows are forwarded; FAR_MS: none by stream time."""
-        waits = self._fold.touched or self._is_spilled
-        next_ms = self.next_event_ms
-        return next_ms if waits and next_ms > UNKNOWN_MS else FAR_MS
-
-    @property
-    def over_ms(self) -> int | None:
-        """The stream time at which the due interval ended; None: it is of the wall clock."""
-        return None if self.clock is None else self._cadence.over_ms
-
-    def is_due(self, wall_ms: int | None) -> bool:
-        """Return whether an interval has ended; of stream time if `wall_ms` is None."""
-        if self.clock is not None:
-            return self._cadence.is_due(self.clock.now_ms)
-        return wall_ms is not None and self._cadence.is_due(wall_ms)
-
-    def take(self, closed_ms: int) -> list[tuple[Row, Window]]:
-        """Return the waiting rows of windows that end after `closed_ms`, in order of changes."""
-        if self._is_spilled:
-            self._gather(closed_ms)
-        fold = self._fold
-        waiting = list(zip(fold.touched, fold.touched_windows, strict=True))
-        fold.touched, fold.touched_windows = [], []
-        for row, _ in waiting:
-            row.touched = False
-        if self._is_spilled:
-            self._store.delete_range()
-        for key in () if self._is_spilled else sorted(self._marked):
-            self._store.delete(key)
-        self._marked.clear()
-        self._is_spilled = False
-        found = [(row, window) for row, window in waiting if window.end_ms > closed_ms]
-        return sorted(found, key=lambda each: each[0].number)
-
-    def mark(self, window: Window, rows: Iterable[Row]) -> None:
-        """Write marks for those of these rows that wait; the rows are being written as well."""
-        for row in rows:
-            if row.touched:
-                key = window_key(window.end_ms, window.start_ms, row.raw)
-                self._marked.add(key)
-                self._store.put(key, _NUMBER.pack(row.number))
-
-    def spill(self) -> None:
-        """Release the rows, all of which are marked; `take` finds waiting ones by their marks."""
-        self._fold.touched, self._fold.touched_windows = [], []
-        self._marked.clear()
-        self._is_spilled = True
-
-    def to_data(self) -> dict[str, object]:
-        """Return what a restart needs besides the marks."""
-        data: dict[str, object] = {"next_ms": self._cadence.next_ms, "number": self._fold.number}
-        return data if self.clock is None else {**data, "clock": self.clock.to_data()}
-
-    def load(self, data: Mapping[str, Any]) -> None:
-        """Restore what `to_data` returned; intervals of the wall clock start anew."""
-        if self.clock is not None:
-            self._cadence.next_ms = int(data["next_ms"])
-            self.clock.load(data["clock"])
-        self._fold.number = int(data["number"])
-        self._is_spilled = True
-
-    def _gather(self, closed_ms: int) -> None:
-        """Read the marked rows into memory."""
-        fold = self._fold
-        for key, data in self._store.range(window_bound(closed_ms + 1)):
-            window, row = self._row_of(*split_window_key(key))
-            if not row.touched:
-                row.touched = True
-                (row.number,) = _NUMBER.unpack(data)
-                fold.touched.append(row)
-                fold.touched_windows.append(window)
-
-
-class LateRecords:
-    """A node's late records: written to a topic as `Late`, given to a function, or counted."""
-
-    def __init__(
-        self, node: str, to: TopicSpec | Callable[[Any], object] | None, collector: Collector
-    ) -> None:
-        self._node = node
-        self._to = to
-        self._collector = collector
-
-    def leave_out(self, batch: Batch, at: int, *, end_ms: int, late_by_ms: int) -> None:
-        """Drop the record at this index of the batch.
-
-        Args:
-            batch: the batch of the record.
-            at: its index.
-            end_ms: the end of its window.
-            late_by_ms: how far the time of its source had passed the window's closing.
-        """
-        to = self._to
-        if to is None:
-            self._collector.drop(self._node, "late", late_by_ms=late_by_ms)
-        elif isinstance(to, TopicSpec):
-            record = batch.record(at)
-            value = Late(record.value, timedelta(milliseconds=late_by_ms), moment(end_ms))
-            self._collector.send(
-                SinkBatch(
-                    to.name,
-                    None,
-                    [batch.timestamps[at]],
-                    [to.key.dumps(record.key)],
-                    [to.value.dumps(value)],
-                    [record.headers],
-                    window_bytes(to.key),
-                    partitioner=to.partitioner,
-                )
-            )
-        else:
-            to(batch.record(at))
-
-
-STALE_MAX = 1_000
-"""How many keys of replaced rows may be in the heap, on top of twice the rows."""
-
-
-class OpenWindow:
-    """A window of one key and its row."""
-
-    __slots__ = ("end_ms", "is_stored", "key", "row", "start_ms")
-
-    def __init__(self, start_ms: int, end_ms: int, row: Row, *, is_stored: bool = False) -> None:
-        self.start_ms = start_ms
-        self.end_ms = end_ms
-        self.row = row
-        self.key = window_key(end_ms, start_ms, row.raw)
-        """The key of its row in the store."""
-        self.is_stored = is_stored
-        """Whether the store has a row under this key."""
-
-    @property
-    def start(self) -> datetime:
-        """Start, inclusive, as users see it."""
-        return moment(self.start_ms)
-
-    @property
-    def end(self) -> datetime:
-        """End, as users see it."""
-        return moment(self.end_ms)
-
-    @property
-    def suffix(self) -> bytes:
-        """Start and end as `windowed_bytes` appends them to a key."""
-        return windowed_bytes(b"", self.start_ms, self.end_ms)
-
-
-class WindowChange(NamedTuple):
-    """What a record has done to a window; `is_gone` if other windows have replaced it."""
-
-    window: OpenWindow
-    is_gone: bool = False
-    before: Any = None
-    """The result that it replaces, if a step downstream needs it; None: there was none."""
-
-
-class OpenRows:
-    """The rows of one table."""
-
-    def __init__(
-        self, store: KeyValueStore, prefix: bytes, row_format: RowFormat, *, kept_ms: int
-    ) -> None:
-        """`kept_ms`: for how long rows stay after their window has closed."""
-        self._store = store
-        self._prefix = prefix
-        self._format = row_format
-        self._kept_ms = kept_ms
-        self._changed: dict[bytes, OpenWindow | None] = {}
-        """By key; None: to be removed from the store."""
-        self._order: list[bytes] = []
-        """A heap of the keys in `_changed` whose value is not None, and of some that are outdated.
-        """
-        self._closed_ms = self._expired_ms = UNKNOWN_MS
-        self._sizes = RowSizes()
-        self.due_ms = FAR_MS
-        """The time before which there is nothing to `close`."""
-
-    def start_at(self, closed_ms: int) -> None:
-        """Count the windows that end at this time or before as closed, after a restart."""
-        self._closed_ms = closed_ms
-        self._expired_ms = closed_ms - self._kept_ms
-        self._set_due()
-
-    def load(self, start_ms: int, end_ms: int, raw: bytes) -> OpenWindow | None:
-        """Return the window of a key, if it has a row."""
-        key = window_key(end_ms, start_ms, raw)
-        if key in self._changed:
-            return self._changed[key]
-        data = self._store.get(self._prefix + key)
-        if data is None:
-            return None
-        return OpenWindow(start_ms, end_ms, self._format.loads(data, raw), is_stored=True)
-
-    def put(self, window: OpenWindow) -> None:
-        """Store a row that is new or has changed."""
-        self.put_all((window,))
-
-    def put_all(self, windows: Iterable[OpenWindow]) -> None:
-        """Store rows that are new or have changed."""
-        changed = self._changed
-        for window in windows:
-            key = window.key
-            there = changed.get(key)
-            if there is window:
-                continue
-            if there is None:
-                window.is_stored = window.is_stored or key in changed
-                heappush(self._order, key)
-                self.due_ms = min(self.due_ms, window.end_ms)
-            else:
-                window.is_stored = there.is_stored
-            changed[key] = window
-
-    def remove(self, window: OpenWindow) -> None:
-        """Remove a row."""
-        if window.is_stored:
-            self._changed[window.key] = None
-        else:
-            self._changed.pop(window.key, None)
-        if len(self._order) > 2 * len(self._changed) + STALE_MAX:
-            self._order = [key for key, there in self._changed.items() if there is not None]
-            heapify(self._order)
-
-    def close(self, limit_ms: int) -> list[OpenWindow]:
-        """Close the open windows that end at this time or before; returns them in key order."""
-        closed: list[OpenWindow] = []
-        if limit_ms > self._closed_ms:
-            closed = self._ended(limit_ms)
-            self._closed_ms = limit_ms
-        self._expire(limit_ms - self._kept_ms)
-        self._set_due()
-        return closed
-
-    def flush(self) -> dict[bytes, OpenWindow | None]:
-        """Write the changes into the store; returns them."""
-        written, self._changed, self._order = self._changed, {}, []
-        self._write([window for window in written.values() if window is not None])
-        gone = [key for key, window in written.items() if window is None]
-        self._store.write([(self._prefix + key, None) for key in gone])
-        return written
-
-    def bytes_of(self, count: int) -> int:
-        """Return the memory that `count` rows take, by estimate."""
-        return self._sizes.bytes_of(count)
-
-    def stored(self) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over keys and rows in the store, of all windows that are kept."""
-        cut = len(self._prefix)
-        for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
-            yield key[cut:], data
-
-    def _ended(self, limit_ms: int) -> list[OpenWindow]:
-        found: dict[bytes, OpenWindow] = {}
-        cut, end = len(self._prefix), window_bound(limit_ms + 1)
-        for stored, data in self._store.range(self._bound(self._closed_ms), self._bound(limit_ms)):
-            key = stored[cut:]
-            if key not in self._changed:
-                end_ms, start_ms, raw = split_window_key(key)
-                row = self._format.loads(data, raw)
-                found[key] = OpenWindow(start_ms, end_ms, row, is_stored=True)
-        changed = []
-        while self._order and self._order[0] < end:
-            key = heappop(self._order)
-            window = self._changed.get(key)
-            if window is not None:
-                changed.append(window)
-                found[key] = window
-                del self._changed[key]
-        if self._kept_ms:
-            self._write(changed)
-        return [window for _, window in sorted(found.items())]
-
-    def _expire(self, limit_ms: int) -> None:
-        """Remove the rows of windows that end at this time or before."""
-        if limit_ms <= self._expired_ms:
-            return
-        # Not from the beginning: there, a scan steps over the tombstones of removed rows.
-        self._store.delete_range(self._bound(self._expired_ms), self._bound(limit_ms))
-        self._expired_ms = limit_ms
-
-    def _write(self, windows: list[OpenWindow]) -> None:
-        values = self._format.dumps_all([window.row for window in windows])
-        keys = [self._prefix + window.key for window in windows]
-        self._store.write(Changes(keys, [*values]))
-        self._sizes.add(keys, values)
-        for window in windows:
-            window.is_stored = True
-
-    def _set_due(self) -> None:
-        while self._order and self._changed.get(self._order[0]) is None:
-            heappop(self._order)
-        ends = [self._first_end_ms(self._closed_ms)]
-        if self._order:
-            ends.append(split_window_key(self._order[0])[0])
-        if self._kept_ms:
-            ends.append(self._first_end_ms(self._expired_ms) + self._kept_ms)
-        self.due_ms = min(ends)
-
-    def _first_end_ms(self, after_ms: int) -> int:
-        """Return the first end, after this time, of a window in the store."""
-        high = prefix_end(self._prefix)
-        found = next(self._store.range(self._bound(after_ms), high), None)
-        return FAR_MS if found is None else split_window_key(found[0][len(self._prefix) :])[0]
-
-    def _bound(self, end_ms: int) -> bytes:
-        """Return a key before the rows of all windows that end after this time."""
-        return self._prefix + window_bound(end_ms + 1)
-
-
-_MARK = struct.Struct(">Bq")
-_WAITS, _GONE, _SEEN = 1, 2, 4
-
-
-class WaitingChanges(NamedTuple):
-    """A row to forward at the end of the interval."""
-
-    number: int
-    """The number of the record that changed it last."""
-    is_gone: bool
-    """Whether other windows have replaced it."""
-
-
-class EarlyChanges:
-    """The rows of record-made windows that wait for the end of an interval."""
-
-    def __init__(self, emit: Emit, feed: TimeSource, store: NamedStore) -> None:
-        self.feed = feed
-        """The time source of the early rows."""
-        self._is_event = emit.clock == "event"
-        self._cadence = Cadence(emit)
-        self._store = store
-        self._waiting: dict[bytes, WaitingChanges] = {}
-        self._fresh: set[bytes] = set()
-        """Keys whose marks are not written yet."""
-        self._number = 0
-
-    @property
-    def next_event_ms(self) -> int:
-        """The stream time before which nothing is due."""
-        return self._cadence.next_ms if self._is_event else FAR_MS
-
-    @property
-    def due_ms(self) -> int:
-        """The stream time at which waiting rows are forwarded; FAR_MS: none by stream time."""
-        next_ms = self.next_event_ms
-        return next_ms if self._waiting and next_ms > UNKNOWN_MS else FAR_MS
-
-    @property
-    def next_wall_ms(self) -> int:
-        """The wall-clock time before which nothing is due."""
-        return self._cadence.next_ms if self._waiting and not self._is_event else FAR_MS
-
-    def is_due(self, stream_ms: int, wall_ms: int | None) -> bool:
-        """Return whether an interval has ended; of stream time if `wall_ms` is None."""
-        if self._is_event:
-            return self._cadence.is_due(stream_ms)
-        return wall_ms is not None and self._cadence.is_due(wall_ms)
-
-    def note(self, changes: Iterable[WindowChange]) -> None:
-        """Add the changes that one record has made."""
-        self._number += 1
-        for window, is_gone, _ in changes:
-            if is_gone and not self._seen(window.key):
-                self.forget(window.key)
-            else:
-                self._waiting[window.key] = WaitingChanges(self._number, is_gone)
-                self._fresh.add(window.key)
-
-    def forget(self, key: bytes) -> None:
-        """Remove a row that is final, or that no longer exists."""
-        self._waiting.pop(key, None)
-        self._fresh.discard(key)
-        if self._store.get(key) is not None:
-            self._store.delete(key)
-
-    def take(self) -> list[tuple[bytes, WaitingChanges]]:
-        """Remove and return the waiting rows, in the order in which they were changed."""
-        found = sorted(self._waiting.items(), key=lambda each: (each[1].number, each[0]))
-        for key, waiting in found:
-            if waiting.is_gone:
-                self._store.delete(key)
-            else:
-                self._store.put(key, _MARK.pack(_SEEN, 0))
-        self._waiting.clear()
-        self._fresh.clear()
-        return found
-
-    def flush(self) -> None:
-        """Write the marks of rows that wait."""
-        for key in sorted(self._fresh):
-            number, is_gone = self._waiting[key]
-            seen = _SEEN if self._seen(key) else 0
-            self._store.put(key, _MARK.pack(_WAITS | (_GONE if is_gone else 0) | seen, number))
-        self._fresh.clear()
-
-    def to_data(self) -> dict[str, object]:
-        """Return what a restart needs besides the marks."""
-        return {"next_ms": self._cadence.next_ms, "number": self._number}
-
-    def load(self, data: Mapping[str, Any]) -> None:
-        """Restore what `to_data` returned; intervals of the wall clock start anew."""
-        if self._is_event:
-            self._cadence.next_ms = int(data["next_ms"])
-        self._number = int(data["number"])
-        for key, mark in self._store.range():
-            flags, number = _MARK.unpack(mark)
-            if flags & _WAITS:
-                self._waiting[key] = WaitingChanges(number, bool(flags & _GONE))
-
-    def _seen(self, key: bytes) -> bool:
-        mark = self._store.get(key)
-        return mark is not None and bool(mark[0] & _SEEN)
+from streamlog.processing.step import Step, StepContext
+from streamlog.processing.tables.aggregate import RowFormat, guard_state, without_nulls
+from streamlog.processing.windows.early_results import EarlyResults
+from streamlog.processing.windows.window_fold import ResultColumns
+from streamlog.record import Late, Windowed
+from streamlog.serdes import window_bytes
+from streamlog.tables.stores.store import prefix_end, split_window_key
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source, StreamTime
 
 
 class WindowTime:
@@ -554,3 +92,225 @@ class WindowTime:
                     stream.advance(source, time_ms)
                 if idle:
                     stream.set_idle(source)
+
+
+class LateRecords:
+    """A node's late records: written to a topic as `Late`, given to a function, or counted."""
+
+    def __init__(
+        self, node: str, to: TopicSpec | Callable[[Any], object] | None, collector: Collector
+    ) -> None:
+        self._node = node
+        self._to = to
+        self._collector = collector
+
+    def leave_out(self, batch: Batch, at: int, *, end_ms: int, late_by_ms: int) -> None:
+        """Drop the record at this index of the batch.
+
+        Args:
+            batch: the batch of the record.
+            at: its index.
+            end_ms: the end of its window.
+            late_by_ms: how far the time of its source had passed the window's closing.
+        """
+        to = self._to
+        if to is None:
+            self._collector.drop(self._node, "late", late_by_ms=late_by_ms)
+        elif isinstance(to, TopicSpec):
+            record = batch.record(at)
+            value = Late(record.value, timedelta(milliseconds=late_by_ms), moment(end_ms))
+            self._collector.send(
+                SinkBatch(
+                    to.name,
+                    None,
+                    [batch.timestamps[at]],
+                    [to.key.dumps(record.key)],
+                    [to.value.dumps(value)],
+                    [record.headers],
+                    window_bytes(to.key),
+                    partitioner=to.partitioner,
+                )
+            )
+        else:
+            to(batch.record(at))
+
+
+class WindowedStep(Step):
+    """One result per key and window."""
+
+    section: ClassVar[str] = "windows"
+
+    def __init__(
+        self,
+        node: WindowedAggregate | RecordWindowsAggregate,
+        context: StepContext,
+        *,
+        close_delay_ms: int,
+    ) -> None:
+        """A window closes when stream time has passed its end by `close_delay_ms`."""
+        super().__init__(node.name)
+        self._node = node
+        self._close_delay_ms = close_delay_ms
+        self._sends_old_values = context.sends_old_values
+        self.feed = TimeSource((node.name, context.partition))
+        """The time source of rows that belong to no record: on close, and at commits."""
+        self.node_time = NodeTime(context.feeds)
+        self._feeds = self.node_time.feeds
+        self._store = context.store
+        self._prefix = node.store.prefix
+        self._collector = context.collector
+        self._aggregation = guard_state(node)
+        self._format = RowFormat(node.name, node.aggregation)
+        # For how long rows stay after their window has closed.
+        windows = node.windows
+        self._kept_ms = windows.retention_ms - windows.size_ms - windows.grace_ms
+        self._late = LateRecords(node.name, node.late, context.collector)
+        self._time = WindowTime(
+            self._feeds,
+            own=self.feed.source,
+            united=node.united,
+            idle_after_ms=node.idle_after_ms,
+        )
+        self._stream = self._time.stream
+        self._early: EarlyResults | None = None
+        self._closed_ms = UNKNOWN_MS
+        """Windows that end at this time or before are closed."""
+        self._sequence = 0
+        """The number of the next row on close."""
+
+    @abstractmethod
+    def fold_records(self, batch: Batch, raws: Sequence[bytes], results: ResultColumns) -> None:
+        """Add records, with these keys, to windows, and close the windows that they close.
+
+        `results` receives what is forwarded on update.
+        """
+
+    @abstractmethod
+    def next_due_ms(self) -> int:
+        """Return the end of a window before which none closes or expires; FAR_MS: there is none."""
+
+    @abstractmethod
+    def first_time_ms(self, end_ms: int) -> int:
+        """Return the smallest time of a result whose window ends at `end_ms` or later."""
+
+    @abstractmethod
+    def end_intervals(self, wall_ms: int | None) -> bool:
+        """Close windows and end intervals that stream time, or the wall clock, has passed.
+
+        Returns whether an interval has ended.
+        """
+
+    @property
+    def own_time_sources(self) -> Sequence[TimeSource]:
+        """The time sources of rows that belong to no record; early ones have one of their own."""
+        return (self.feed,) if self._early is None else (self._early.feed, self.feed)
+
+    @property
+    def next_wall_ms(self) -> int:
+        """When early rows are due, if that is by the wall clock."""
+        return FAR_MS if self._early is None else self._early.next_wall_ms
+
+    def process(self, batch: Batch) -> None:
+        """Fold the records, close windows, and forward the results."""
+        batch, raws = without_nulls(self, batch, self._node.key, self._collector)
+        batch = self.node_time.of(batch)
+        results = ResultColumns()
+        self._format.note(batch, raws)
+        self.fold_records(batch, raws, results)
+        if results.count:
+            self._forward(batch.origin, results.rows_of(batch.rows), results)
+
+    def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
+        """Return when the next window closes, or early rows are due, if rows are forwarded then."""
+        due_ms = self.next_due_ms()
+        if not self._node.emit.is_final or due_ms == FAR_MS:
+            return ()
+        due_ms += self._close_delay_ms
+        if self._early is not None:
+            due_ms = min(due_ms, self._early.due_ms)
+        return [(feed, due_ms) for feed in self._feeds]
+
+    def ends_at(self, due_ms: int) -> int:
+        """Return the end of the window that closes at this stream time: the delay earlier."""
+        return due_ms - self._close_delay_ms
+
+    def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
+        """Return when every window that begins before `time_ms` is closed."""
+        closed_ms = time_ms + self._node.windows.size_ms + self._close_delay_ms
+        return [(feed, closed_ms) for feed in self._feeds]
+
+    def settle(self, now_ms: int | None) -> bool:
+        """Let time, idle sources and intervals take effect after all available records were taken.
+
+        Returns whether the end of an interval has forwarded rows.
+        """
+        self._time.settle()
+        if self._early is not None:
+            self._early.settle()
+        self._update_own_sources()
+        return self.end_intervals(now_ms)
+
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """Iterate over the rows that are kept, by (end, start, key)."""
+        self.flush()
+        for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
+            end_ms, start_ms, raw = split_window_key(key[len(self._prefix) :])
+            windowed = Windowed(self._node.key.loads(raw), moment(start_ms), moment(end_ms))
+            yield windowed, self._aggregation.result(self._format.loads(data).state)
+
+    def to_data(self) -> dict[str, object]:
+        """Return what a restart needs besides the rows."""
+        data: dict[str, object] = {"stream": self._stream.to_data(), "sequence": self._sequence}
+        return data if self._early is None else {**data, "early": self._early.to_data()}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Restore what `to_data` returned; the rows are in the store."""
+        self._stream.load(data["stream"])
+        self._sequence = int(data["sequence"])
+        if self._early is not None and "early" in data:
+            self._early.load(data["early"])
+        self._closed_ms = self._limit_ms(self._now_ms)
+        self._set_time()
+
+    @property
+    def _now_ms(self) -> int:
+        """The time by which windows close."""
+        return self._stream.now_ms
+
+    def _limit_ms(self, now_ms: int) -> int:
+        """Return the time up to which windows that end by it are closed for good."""
+        return now_ms - self._close_delay_ms
+
+    def _set_time(self) -> None:
+        """Set the time that no later row precedes: later rows belong to windows that are open."""
+        if self._closed_ms >= 0:
+            for own in self.own_time_sources:
+                own.time_ms = self.first_time_ms(self._closed_ms + 1)
+
+    def _update_own_sources(self) -> None:
+        for own in self.own_time_sources:
+            own.update_end(self._feeds, is_holding=self.has_waiting)
+
+    def _forward_final(self, results: ResultColumns, times: Sequence[int]) -> None:
+        """Forward the rows of windows that have closed; `times` are those of their source."""
+        first, self._sequence = self._sequence, self._sequence + results.count
+        self._forward_own(self.feed, range(first, self._sequence), times, results)
+
+    def _forward_own(
+        self,
+        feed: TimeSource,
+        numbers: Sequence[int],
+        times: Sequence[int],
+        results: ResultColumns,
+    ) -> None:
+        """Forward rows that belong to no record, with numbers for offsets."""
+        origin = BatchOrigin.of_rows(feed, numbers, times)
+        self._forward(origin, range(results.count), results)
+
+    def _forward(self, origin: BatchOrigin, rows: Sequence[int], results: ResultColumns) -> None:
+        keys = WindowedKeys(self._node.key, results.raws, results.windows)
+        batch = Batch(origin, rows, keys, results.values, results.timestamps)
+        batch.keys_are_raw = batch.values_are_raw = False
+        if self._sends_old_values:
+            batch.old_values = results.old_values or [None] * results.count
+        self.forward(batch)

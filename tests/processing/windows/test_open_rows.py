@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from streamlog.nodes.stream_nodes import Aggregation
 from streamlog.processing.tables.aggregate import RowFormat
-from streamlog.processing.windows.windowed_step import OpenRows, OpenWindow
+from streamlog.processing.windows.open_rows import OpenRows, OpenWindow
 from streamlog.serdes import serde_for
 from streamlog.tables.folds.folding import Row
 from streamlog.tables.stores.memory_store import MemoryStore
-from streamlog.tables.stores.store import split_window_key
+from streamlog.tables.stores.store import prefix_end, split_window_key
 
 SUMS = Aggregation(int, lambda a, b: a + b, lambda a: a, serde_for(int))
 PREFIX = b"\x04rows"
@@ -75,7 +75,10 @@ class Checked:
     def flush(self) -> None:
         self.rows.flush()
         row_format = RowFormat("rows", SUMS)
-        stored = {split_window_key(k): row_format.loads(v).state for k, v in self.rows.stored()}
+        stored = {
+            split_window_key(key[len(PREFIX) :]): row_format.loads(data).state
+            for key, data in self.store.range(PREFIX, prefix_end(PREFIX))
+        }
         assert {k: v for k, v in stored.items() if k in self.there} == self.there
         # What is over and not in the way is removed when something is due.
         assert all(k[0] <= self.closed_ms for k in stored.keys() - self.there.keys())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.processing.windows.window_fold import Arrived, Updates, Window, WindowFold
+from streamlog.processing.windows.window_fold import Arrived, ResultColumns, Window, WindowFold
 from streamlog.tables.folds.folding import (
     Column,
     Columns,
@@ -193,7 +193,7 @@ def folded(columns: Columns, initial: Callable[[], list[object]], values: list[o
         grace_ms=0,
     )
     raws, times = [b"k"] * len(values), [1] * len(values)
-    fold.run(0, Arrived(raws, values, times, times, None), (1, 1, 1), Updates())
+    fold.run(0, Arrived(raws, values, times, times, None), (1, 1, 1), ResultColumns())
     return fold.windows[1_000].rows[b"k"]
 
 
