@@ -23,7 +23,7 @@ from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -35,7 +35,7 @@ from streamlog.processing.node_clock import NodeTime
 from streamlog.processing.outbox import CallResult, Collector, TaskCall
 from streamlog.processing.step import Step
 from streamlog.record import Headers
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnySerde, JsonValue, UserValue
 from streamlog.tables.stores.store import Change, KeyValueStore, prefix_end
 from streamlog.windows.emit import UNKNOWN_MS, Source
 
@@ -90,7 +90,7 @@ class AsyncTimeSource(TimeSource):
     """The results: each source upstream, with the time before its oldest open record."""
 
     def __init__(
-        self, name: str, partition: int, feeds: Sequence[TimeSource], key: Serde[Any]
+        self, name: str, partition: int, feeds: Sequence[TimeSource], key: AnySerde
     ) -> None:
         super().__init__((name, partition), key)
         self._name = name
@@ -258,7 +258,7 @@ class AsyncMapValuesStep(Step):
         """Return what a restart needs besides the open calls."""
         return {"next": self._next, "position": self._position, "owner": self._owner}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned, and make the calls of the stored records again.
 
         Raises:
@@ -327,7 +327,7 @@ class AsyncMapValuesStep(Step):
         self.failures.give_up(letter)
         return False
 
-    def _forward_run(self, run: Sequence[tuple[AsyncRecord, Any]]) -> None:
+    def _forward_run(self, run: Sequence[tuple[AsyncRecord, UserValue]]) -> None:
         """Forward results of records of one partition."""
         items = [item for item, _ in run]
         rows = [item.row for item in items]
@@ -390,7 +390,7 @@ class _Entry(Generic[T]):
         self.lane = lane
         self.item = item
         self.is_done = False
-        self.value: Any = None
+        self.value: UserValue = None
 
 
 class OpenCalls(Generic[T]):
@@ -458,7 +458,7 @@ class OpenCalls(Generic[T]):
         if not queue:
             del self._lanes[lane]
 
-    def ready(self) -> list[tuple[T, Any]]:
+    def ready(self) -> list[tuple[T, UserValue]]:
         """Remove and return the records that may be forwarded now, with results, by number."""
         ready, self._ready = self._ready, []
         ready.sort(key=lambda entry: entry.number)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from streamlog.nodes.stream_nodes import Branch, Dedupe, Split
 from streamlog.processing.column_batch import Batch
 from streamlog.processing.step import Step
+from streamlog.serdes.erased_types import JsonValue
 from streamlog.tables.stores.store import KeyValueStore, NamedStore
 from streamlog.tables.stores.ttl_queue import ExpiringStore
 from streamlog.windows.emit import UNKNOWN_MS
@@ -83,7 +83,7 @@ class DedupeStep(Step):
         """Return the time."""
         return {"time_ms": self._time_ms}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         self._time_ms = int(data["time_ms"])
 

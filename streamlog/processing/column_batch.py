@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import compress
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from streamlog.durations import moment
 from streamlog.errors import ProcessingError, StreamlogError
@@ -26,11 +26,11 @@ from streamlog.serdes import (
     IntSerde,
     JsonSerde,
     PackedSerde,
-    Serde,
     StrSerde,
     WindowedSerde,
     span_of,
 )
+from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserKey, UserValue
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
 
 
@@ -59,7 +59,7 @@ _FAST_READERS = (StrSerde, JsonSerde, PackedSerde)
 _FAST_WRITERS = (StrSerde, IntSerde, JsonSerde, PackedSerde)
 
 
-def deserialize_column(serde: Serde[Any], column: Sequence[bytes | None]) -> list[Any]:
+def deserialize_column(serde: AnySerde, column: Sequence[bytes | None]) -> list[UserValue]:
     """Return `loads` of each entry.
 
     Raises:
@@ -68,11 +68,12 @@ def deserialize_column(serde: Serde[Any], column: Sequence[bytes | None]) -> lis
     if type(serde) is BytesSerde:
         return list(column)
     # By the exact class: a derived class may decode differently.
-    decode: Callable[[Any], Any] = serde.decode if type(serde) in _FAST_READERS else serde.loads  # type: ignore[attr-defined]
-    return called(decode, column)
+    if type(serde) in _FAST_READERS:
+        return called(serde.decode, column)  # type: ignore[attr-defined]
+    return called(serde.loads, column)
 
 
-def serialize_column(serde: Serde[Any], column: Sequence[Any]) -> list[bytes | None]:
+def serialize_column(serde: AnySerde, column: Sequence[UserValue]) -> list[bytes | None]:
     """Return `dumps` of each entry.
 
     Raises:
@@ -99,7 +100,7 @@ class TimeSource:
     """
 
     def __init__(
-        self, source: Source, key: Serde[Any] | None = None, value: Serde[Any] | None = None
+        self, source: Source, key: AnySerde | None = None, value: AnySerde | None = None
     ) -> None:
         """`key` and `value` are the serdes that decoded its raw bytes, if it has any."""
         self.source = source
@@ -268,7 +269,7 @@ class WindowedKeys:
 
     __slots__ = ("_key", "_raws", "_windows")
 
-    def __init__(self, key: Serde[Any], raws: list[bytes], windows: Sequence[ResultWindow]) -> None:
+    def __init__(self, key: AnySerde, raws: list[bytes], windows: Sequence[ResultWindow]) -> None:
         """`key` is the serde of the raw keys; `windows` has the window of each."""
         self._key = key
         self._raws = raws
@@ -279,13 +280,13 @@ class WindowedKeys:
         raws, windows = compress(self._raws, selected), compress(self._windows, selected)
         return WindowedKeys(self._key, list(raws), list(windows))
 
-    def objects(self) -> list[Windowed[Any]]:
+    def objects(self) -> list[Windowed[UserKey]]:
         """Return the keys as the user sees them."""
         keys = deserialize_column(self._key, self._raws)
         pairs = zip(keys, self._windows, strict=True)
         return [Windowed(key, window.start, window.end) for key, window in pairs]
 
-    def written_by(self, serde: Serde[Any]) -> list[bytes] | None:
+    def written_by(self, serde: AnySerde) -> list[bytes] | None:
         """Return the keys as this serde writes them; None if that requires the objects."""
         if type(serde) is not WindowedSerde or serde.layout is None:
             return None
@@ -306,7 +307,7 @@ class RawKeys:
 
     __slots__ = ("_key", "_raws")
 
-    def __init__(self, key: Serde[Any], raws: Sequence[bytes | None]) -> None:
+    def __init__(self, key: AnySerde, raws: Sequence[bytes | None]) -> None:
         self._key = key
         self._raws = raws
 
@@ -318,11 +319,11 @@ class RawKeys:
         """Return the keys for which `selected` is true."""
         return RawKeys(self._key, list(compress(self._raws, selected)))
 
-    def objects(self) -> list[Any]:
+    def objects(self) -> list[UserValue]:
         """Return the keys as the user sees them."""
         return deserialize_column(self._key, self._raws)
 
-    def written_by(self, serde: Serde[Any]) -> Sequence[bytes | None] | None:
+    def written_by(self, serde: AnySerde) -> Sequence[bytes | None] | None:
         """Return the keys as this serde writes them; None if that requires the objects."""
         return self._raws if serde is self._key else None
 
@@ -373,14 +374,14 @@ class Batch:
         self,
         origin: BatchOrigin,
         rows: Sequence[int],
-        keys: Sequence[Any] | WindowedKeys | RawKeys,
-        values: Sequence[Any],
+        keys: Sequence[UserKey] | WindowedKeys | RawKeys,
+        values: Sequence[UserValue],
         timestamps: Sequence[int],
     ) -> None:
         self.origin = origin
         self.rows = rows
         self._unmade: WindowedKeys | RawKeys | None = None
-        self._keys: Sequence[Any] | None = None
+        self._keys: Sequence[UserKey] | None = None
         if isinstance(keys, WindowedKeys | RawKeys):
             self._unmade = keys
         else:
@@ -390,7 +391,7 @@ class Batch:
         self.keys_are_raw = True
         """The keys are those that came in, so the origin has their bytes."""
         self.values_are_raw = True
-        self.old_values: Sequence[Any] | None = None
+        self.old_values: Sequence[UserValue] | None = None
         """In changes of a table, the value that each change replaces; None if there was none.
 
         Only where a step downstream needs them (`Subtopology.sends_old_values`). Along one edge
@@ -402,7 +403,7 @@ class Batch:
         return len(self.rows)
 
     @property
-    def keys(self) -> Sequence[Any]:
+    def keys(self) -> Sequence[UserKey]:
         """The keys, decoded."""
         if self._keys is None:
             self._keys = () if self._unmade is None else self._unmade.objects()
@@ -413,7 +414,7 @@ class Batch:
         """Whether a record has no key."""
         return not isinstance(self._unmade, WindowedKeys) and has_none(self.keys)
 
-    def with_values(self, values: Sequence[Any]) -> Batch:
+    def with_values(self, values: Sequence[UserValue]) -> Batch:
         """Return the records with other values."""
         batch = Batch(self.origin, self.rows, self._unmade or self.keys, values, self.timestamps)
         batch._keys = self._keys
@@ -421,7 +422,7 @@ class Batch:
         batch.values_are_raw = False
         return batch
 
-    def with_keys(self, keys: Sequence[Any]) -> Batch:
+    def with_keys(self, keys: Sequence[UserKey]) -> Batch:
         """Return the records with other keys."""
         batch = Batch(self.origin, self.rows, keys, self.values, self.timestamps)
         batch.keys_are_raw = False
@@ -434,7 +435,7 @@ class Batch:
         batch.origin = origin
         return batch
 
-    def with_old_values(self, old_values: Sequence[Any] | None) -> Batch:
+    def with_old_values(self, old_values: Sequence[UserValue] | None) -> Batch:
         """Return the changes of a table with the values that they replace."""
         keys = self._unmade or self.keys
         batch = Batch(self.origin, self.rows, keys, self.values, self.timestamps)
@@ -469,7 +470,7 @@ class Batch:
             return column
         return [column[row] for row in self.rows]
 
-    def raw_keys(self, serde: Serde[Any], node: str) -> Sequence[bytes | None]:
+    def raw_keys(self, serde: AnySerde, node: str) -> Sequence[bytes | None]:
         """Return the keys as bytes: those that came in, if the keys and the serde are unchanged."""
         raw = self.origin.raw_keys
         if self.keys_are_raw and raw is not None and self.origin.feed.key is serde:
@@ -477,7 +478,7 @@ class Batch:
         written = None if self._unmade is None else self._unmade.written_by(serde)
         return self.encoded(self.keys, serde, node) if written is None else written
 
-    def raw_values(self, serde: Serde[Any], node: str) -> Sequence[bytes | None]:
+    def raw_values(self, serde: AnySerde, node: str) -> Sequence[bytes | None]:
         """Return the values as bytes: those that came in, if values and serde are unchanged."""
         raw = self.origin.raw_values
         if self.values_are_raw and raw is not None and self.origin.feed.value is serde:
@@ -485,7 +486,7 @@ class Batch:
         return self.encoded(self.values, serde, node)
 
     def encoded(
-        self, column: Sequence[Any], serde: Serde[Any], node: str
+        self, column: Sequence[UserValue], serde: AnySerde, node: str
     ) -> Sequence[bytes | None]:
         """Return the column as bytes; None stays None.
 
@@ -499,7 +500,7 @@ class Batch:
             dumps = serde.dumps
             return self.applied(node, lambda item: None if item is None else dumps(item), column)
 
-    def applied(self, node: str, fn: Callable[..., T], *columns: Sequence[Any]) -> list[T]:
+    def applied(self, node: str, fn: Callable[..., T], *columns: Sequence[UserValue]) -> list[T]:
         """Return the result of the user's function for each record.
 
         Raises:
@@ -517,11 +518,11 @@ class Batch:
             node, origin.topic, origin.partition, origin.offsets[self.rows[at]], error
         )
 
-    def records(self) -> list[Record[Any, Any]]:
+    def records(self) -> list[AnyRecord]:
         """Return the records as the user sees them."""
         return [self.record(at) for at in range(len(self.rows))]
 
-    def record(self, at: int) -> Record[Any, Any]:
+    def record(self, at: int) -> AnyRecord:
         """Return one record as the user sees it."""
         origin, row = self.origin, self.rows[at]
         return Record(
@@ -536,7 +537,7 @@ class Batch:
 
 
 def map_until_error(
-    fn: Callable[..., T], *columns: Sequence[Any]
+    fn: Callable[..., T], *columns: Sequence[UserValue]
 ) -> tuple[list[T], Exception | None]:
     """Return the function's results for the entries before the first error, and that error."""
     results: list[T] = []

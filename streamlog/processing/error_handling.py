@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -37,6 +37,7 @@ from streamlog.processing.column_batch import Batch, exit_failure, processing_er
 from streamlog.processing.outbox import Drop, Outbox, Reason, SinkBatch
 from streamlog.record import Headers
 from streamlog.serdes import display_json
+from streamlog.serdes.erased_types import UserValue
 from streamlog.topology import Topology
 
 TOPIC = "__streams.errors.topic"
@@ -239,7 +240,7 @@ class NodeFailures:
         results: list[T],
         error: Exception,
         fn: Callable[..., T],
-        columns: Sequence[Sequence[Any]],
+        columns: Sequence[Sequence[UserValue]],
     ) -> tuple[Batch, list[T]]:
         """Process the rest of a batch on which `fn` raised; returns kept records and their results.
 

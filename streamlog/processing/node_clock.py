@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from streamlog.processing.column_batch import Batch, TimeSource
 from streamlog.processing.inputs.record_queue import Input
 from streamlog.processing.node_time import JoinTimeSource, NodeTimeSource, input_of
+from streamlog.serdes.erased_types import JsonValue
 
 
 class NodeTime:
@@ -45,7 +45,7 @@ class NodeTime:
         """Return what a restart needs, by topic."""
         return {feed.entry.topic.name: feed.to_data() for feed in self.reached.values()}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; topics that it lacks start from their input's time."""
         for feed in self.reached.values():
             if feed.entry.topic.name in data:

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import gt
-from typing import Any
 
 from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource
 from streamlog.processing.inputs.record_queue import Input
 from streamlog.records.record_columns import running_max
+from streamlog.serdes.erased_types import JsonValue
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source, StreamTime
 
 
@@ -77,7 +77,7 @@ class InputClock:
         """Return what a restart needs."""
         return self._stream.to_data()
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         self._stream.load(data)
 

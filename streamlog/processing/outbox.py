@@ -21,12 +21,13 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from streamlog.processing.provenance import Stamps
 from streamlog.record import Headers
 from streamlog.records.partitioners import DEFAULT, Partitioner, partitions_by
 from streamlog.records.record_columns import FieldColumns, has_none
+from streamlog.serdes.erased_types import UserValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class TaskCall:
 
     node: str
     number: int
-    run: Callable[[], Awaitable[Any]]
+    run: Callable[[], Awaitable[UserValue]]
     timeout_ms: int | None = None
     """The runner cancels the call after this; None: never."""
     delay_ms: int = 0
@@ -48,7 +49,7 @@ class CallResult:
 
     node: str
     number: int
-    value: Any = None
+    value: UserValue = None
     error: Exception | None = None
     """What the call raised, or the time-out."""
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from streamlog.durations import EPOCH, When, moment, when_ms
 from streamlog.errors import ProcessingError, UsageError
@@ -41,7 +40,7 @@ from streamlog.processing.step import Step
 from streamlog.processing.table_rows import TaskRows
 from streamlog.processing.timers import DueTimer, DueTimers, KeyTimers
 from streamlog.random_source import UUID, Chance, Random
-from streamlog.record import Record
+from streamlog.serdes.erased_types import AnyRecord, JsonValue, UserKey, UserValue
 from streamlog.tables.local_rows import use_local_tables
 from streamlog.tables.stores.memory_store import CachedStore, MemoryStore
 from streamlog.tables.stores.store import Change, KeyValueStore, NamedStore
@@ -60,8 +59,8 @@ class Forwarded:
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        self.keys: list[Any] = []
-        self.values: list[Any] = []
+        self.keys: list[UserKey] = []
+        self.values: list[UserValue] = []
         self.timestamps: list[int] = []
 
     def cut(self, length: int) -> None:
@@ -149,7 +148,7 @@ class TaskContext:
 
     def __init__(self, app_id: str, node: str, timers: TaskTimers) -> None:
         self._chance = Chance(f"{app_id}/{node}".encode())
-        self._record: Record[Any, Any] | None = None
+        self._record: AnyRecord | None = None
         self._origin: BatchOrigin | None = None
         self._feed: TimeSource | None = None
         self._row = self._number = self._timestamp_ms = 0
@@ -159,7 +158,7 @@ class TaskContext:
         self.time_ms = UNKNOWN_MS
         self.wall_ms = UNKNOWN_MS
 
-    def take(self, batch: Batch, at: int, *, index: int) -> Record[Any, Any]:
+    def take(self, batch: Batch, at: int, *, index: int) -> AnyRecord:
         """Make this the current record; `index` counts the records at one position."""
         record = self._record = batch.record(at)
         self._origin, self._row, self._number = batch.origin, batch.rows[at], index
@@ -185,7 +184,7 @@ class TaskContext:
         return max(self.time_ms, 0) if self._feed is None else self._timestamp_ms
 
     @property
-    def record(self) -> Record[Any, Any]:
+    def record(self) -> AnyRecord:
         """The current record."""
         if self._record is None:
             raise UsageError("ctx.record is set in process() only: there is no record here")
@@ -256,7 +255,7 @@ class BoundStore:
         self._ordered = declared.is_ordered
         self._is_closed = False
 
-    def get(self, key: object) -> Any:  # noqa: ANN401 - the type that the user declared
+    def get(self, key: object) -> UserValue:
         """Return the value, or None if there is none."""
         data = self._store.get(self._raw(key))
         return None if data is None else self._value.loads(data)
@@ -275,7 +274,7 @@ class BoundStore:
 
     def range(
         self, lo: object = None, hi: object = None, *, reverse: bool = False
-    ) -> Iterator[tuple[Any, Any]]:
+    ) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over the keys from `lo` up to but not including `hi`, in order."""
         if not self._ordered and not (lo is None and hi is None):
             raise UsageError(
@@ -630,7 +629,7 @@ class ProcessorStep(Step):
         clocks = {name: firings.alarms.to_data() for name, firings in self._firings.items()}
         return {"stream": self._stream.to_data(), "clocks": clocks}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; the rows are in the stores."""
         self._stream.load(data["stream"])
         self._move(self._stream.now_ms)

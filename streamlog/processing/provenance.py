@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from streamlog.errors import CorruptData
 from streamlog.record import Headers
+from streamlog.serdes.erased_types import JsonValue
 from streamlog.windows.emit import Source
 
 PROVENANCE = "streamlog.from"
@@ -212,7 +213,7 @@ class Incarnations(Generic[S]):
             for own, tags in self._tags.items()
         ]
 
-    def load(self, data: Iterable[Iterable[Any]]) -> None:
+    def load(self, data: Iterable[Iterable[JsonValue]]) -> None:
         """Restore what `to_data` returned, for the sources that still exist."""
         for name, partition, tags in data:
             own = identity((name, partition))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from streamlog.durations import When, when_ms
 from streamlog.errors import UsageError
@@ -21,6 +20,7 @@ from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource
 from streamlog.processing.inputs.record_queue import seconds_hint
 from streamlog.processing.node_time import input_of, source_names
 from streamlog.processing.step import Step
+from streamlog.serdes.erased_types import JsonValue
 from streamlog.windows.emit import UNKNOWN_MS, Source, StreamTime
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class SetTimestampStep(Step):
         """Return what a restart needs."""
         return {"stream": self.feed.stream.to_data(), "sequence": self._sequence}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         self.feed.stream.load(data["stream"])
         self._sequence = int(data["sequence"])

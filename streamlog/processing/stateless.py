@@ -10,7 +10,6 @@ records with their provenance and sends time marks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from streamlog.errors import TopologyError
 from streamlog.nodes.stream_nodes import (
@@ -42,6 +41,7 @@ from streamlog.processing.provenance import (
 from streamlog.processing.step import Step, view_changes
 from streamlog.record import Headers
 from streamlog.serdes import window_bytes
+from streamlog.serdes.erased_types import AnyRecord, UserFunction, UserKey, UserValue
 from streamlog.windows.emit import UNKNOWN_MS
 
 
@@ -62,7 +62,9 @@ class PortStep(Step):
 class MapStep(Step):
     """A step that sets a new key and value."""
 
-    def __init__(self, name: str, fn: Callable[[Any, Any], tuple[Any, Any]]) -> None:
+    def __init__(
+        self, name: str, fn: Callable[[UserKey, UserValue], tuple[UserKey, UserValue]]
+    ) -> None:
         super().__init__(name)
         self._fn = fn
 
@@ -72,7 +74,7 @@ class MapStep(Step):
         values = [value for _, value in pairs]
         self.forward(batch.with_keys([key for key, _ in pairs]).with_values(values))
 
-    def _pair(self, key: object, value: object) -> tuple[Any, Any]:
+    def _pair(self, key: object, value: object) -> tuple[UserKey, UserValue]:
         pair = self._fn(key, value)
         if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004 - a pair
             raise TypeError(f"map must return (key, value), not {pair!r}")
@@ -82,7 +84,7 @@ class MapStep(Step):
 class MapValuesStep(Step):
     """A step that sets a new value."""
 
-    def __init__(self, name: str, fn: Callable[[Any], Any]) -> None:
+    def __init__(self, name: str, fn: Callable[[UserValue], UserValue]) -> None:
         super().__init__(name)
         self._fn = fn
 
@@ -95,7 +97,9 @@ class MapValuesStep(Step):
 class FlatMapStep(Step):
     """A step that makes any number of keys and values of a record."""
 
-    def __init__(self, name: str, fn: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> None:
+    def __init__(
+        self, name: str, fn: Callable[[UserKey, UserValue], Iterable[tuple[UserKey, UserValue]]]
+    ) -> None:
         super().__init__(name)
         self._fn = fn
 
@@ -105,7 +109,7 @@ class FlatMapStep(Step):
         flat = _repeated(batch, lists).with_values([value for each in lists for _, value in each])
         self.forward(flat.with_keys([key for each in lists for key, _ in each]))
 
-    def _all(self, key: object, value: object) -> list[tuple[Any, Any]]:
+    def _all(self, key: object, value: object) -> list[tuple[UserKey, UserValue]]:
         pairs = list(self._fn(key, value))
         for pair in pairs:
             if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004 - a pair
@@ -116,7 +120,7 @@ class FlatMapStep(Step):
 class FlatMapValuesStep(Step):
     """A step that makes any number of values of a record."""
 
-    def __init__(self, name: str, fn: Callable[[Any], Iterable[Any]]) -> None:
+    def __init__(self, name: str, fn: Callable[[UserValue], Iterable[UserValue]]) -> None:
         super().__init__(name)
         self._fn = fn
 
@@ -126,7 +130,7 @@ class FlatMapValuesStep(Step):
         flat = _repeated(batch, lists)
         self.forward(flat.with_values([value for values in lists for value in values]))
 
-    def _all(self, value: object) -> list[Any]:
+    def _all(self, value: object) -> list[UserValue]:
         return list(self._fn(value))
 
 
@@ -147,7 +151,7 @@ def _repeated(batch: Batch, lists: Sequence[Sequence[object]]) -> Batch:
 class FilterStep(Step):
     """A step that keeps records for which the function is true."""
 
-    def __init__(self, name: str, fn: Callable[[Any, Any], bool]) -> None:
+    def __init__(self, name: str, fn: Callable[[UserKey, UserValue], bool]) -> None:
         super().__init__(name)
         self._fn = fn
 
@@ -160,7 +164,7 @@ class FilterStep(Step):
 class FilterNotStep(Step):
     """A step that keeps records for which the function is not true."""
 
-    def __init__(self, name: str, fn: Callable[[Any, Any], bool]) -> None:
+    def __init__(self, name: str, fn: Callable[[UserKey, UserValue], bool]) -> None:
         super().__init__(name)
         self._fn = fn
 
@@ -173,7 +177,7 @@ class FilterNotStep(Step):
 class PeekStep(Step):
     """A step that passes each record to a function."""
 
-    def __init__(self, name: str, fn: Callable[[Any], object]) -> None:
+    def __init__(self, name: str, fn: Callable[[AnyRecord], object]) -> None:
         super().__init__(name)
         self._fn = fn
 
@@ -186,7 +190,7 @@ class PeekStep(Step):
 class RekeyStep(Step):
     """A step that sets a new key."""
 
-    def __init__(self, name: str, fn: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, name: str, fn: Callable[[UserKey, UserValue], UserValue]) -> None:
         super().__init__(name)
         self._fn = fn
 
@@ -202,7 +206,7 @@ class ViewStep(Step):
     sends_old_values = True
     """Whether a step downstream needs the values that changes replace."""
 
-    def __init__(self, name: str, fn: Callable[..., Any]) -> None:
+    def __init__(self, name: str, fn: UserFunction) -> None:
         super().__init__(name)
         self.fn = fn
 
@@ -246,7 +250,7 @@ class TableFilterStep(ViewStep):
         self.forward(batch.with_values(values))
 
 
-_STEPS: dict[type[Node], Callable[[str, Callable[..., Any]], Step]] = {
+_STEPS: dict[type[Node], Callable[[str, UserFunction], Step]] = {
     Map: MapStep,
     MapValues: MapValuesStep,
     FlatMap: FlatMapStep,

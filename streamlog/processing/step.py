@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 from streamlog.errors import ProcessingError, TopologyError
 from streamlog.nodes.topic_spec import TopicSpec
@@ -33,7 +33,7 @@ from streamlog.processing.error_handling import (
 from streamlog.processing.node_clock import NO_TIME
 from streamlog.processing.outbox import Collector
 from streamlog.records.record_columns import has_none
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnySerde, JsonValue, UserFunction, UserKey, UserValue
 from streamlog.tables.stores.store import KeyValueStore
 from streamlog.windows.emit import FAR_MS
 
@@ -147,10 +147,10 @@ class Step:
         """Return what a restart needs besides the stores, as plain data; see `section`."""
         return {}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
+    def table(self) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over the rows of the table that the step keeps: keys and values.
 
         Raises:
@@ -159,7 +159,7 @@ class Step:
         raise TopologyError(f"{self.name!r} keeps no table")
 
     def applied(
-        self, batch: Batch, fn: Callable[..., T], *columns: Sequence[Any]
+        self, batch: Batch, fn: Callable[..., T], *columns: Sequence[UserValue]
     ) -> tuple[Batch, list[T]]:
         """Return the user's function's results, and the batch without records that were skipped.
 
@@ -198,7 +198,7 @@ class Step:
                 first = exit_failure(stop)
         raise batch.failure(self.name, at, first) from first
 
-    def serialize_keys(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
+    def serialize_keys(self, batch: Batch, serde: AnySerde) -> tuple[Batch, RawColumn]:
         """Return the keys as bytes; see `serialize_with`."""
         try:
             return batch, batch.raw_keys(serde, self.name)
@@ -208,7 +208,7 @@ class Step:
         batch, _ = self.applied(batch, partial(_serialize, serde), batch.keys)
         return batch, batch.raw_keys(serde, self.name)
 
-    def serialize_values(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
+    def serialize_values(self, batch: Batch, serde: AnySerde) -> tuple[Batch, RawColumn]:
         """Return the values as bytes; see `serialize_with`."""
         try:
             return batch, batch.raw_values(serde, self.name)
@@ -223,7 +223,7 @@ class Step:
         return self.serialize_with(batch, topic.key, topic.value)
 
     def serialize_with(
-        self, batch: Batch, key: Serde[Any], value: Serde[Any]
+        self, batch: Batch, key: AnySerde, value: AnySerde
     ) -> tuple[Batch, RawColumn, RawColumn]:
         """Return keys and values as bytes, and the batch without records that were skipped.
 
@@ -248,12 +248,16 @@ class Step:
                 child.process(batch)
 
 
-def _serialize(serde: Serde[Any], item: object) -> bytes | None:
+def _serialize(serde: AnySerde, item: object) -> bytes | None:
     return None if item is None else serde.dumps(item)
 
 
 def view_changes(
-    step: Step, batch: Batch, view: Callable[[Any, Any], Any], *, sends_old_values: bool = True
+    step: Step,
+    batch: Batch,
+    view: Callable[[UserKey, UserValue], UserValue],
+    *,
+    sends_old_values: bool = True,
 ) -> Batch:
     """Return the changes as a view of the table shows them, with what they replace in the view.
 
@@ -302,8 +306,8 @@ def without_void_deletions(batch: Batch) -> Batch:
 
 
 def apply_to_new(
-    step: Step, batch: Batch, at: int, fn: Callable[..., Any], *arguments: object
-) -> Any:  # noqa: ANN401 - the user's
+    step: Step, batch: Batch, at: int, fn: UserFunction, *arguments: object
+) -> UserValue:
     """Return the function's result for a row; None if it fails and the policy skips the row.
 
     Raises:
@@ -322,8 +326,8 @@ def apply_to_new(
 
 
 def apply_to_old(
-    step: Step, batch: Batch, at: int, fn: Callable[..., Any], *arguments: object
-) -> Any:  # noqa: ANN401 - the user's
+    step: Step, batch: Batch, at: int, fn: UserFunction, *arguments: object
+) -> UserValue:
     """Return the function's earlier result for a row; None if the row was skipped then.
 
     Raises:

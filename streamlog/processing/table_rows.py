@@ -48,7 +48,8 @@ from streamlog.processing.tables.writable_table import (
 from streamlog.processing.windows.count_windows import read_open_windows
 from streamlog.record import Windowed
 from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
-from streamlog.serdes import BytesSerde, Serde, StrSerde
+from streamlog.serdes import BytesSerde, StrSerde
+from streamlog.serdes.erased_types import AnySerde, UserKey, UserValue
 from streamlog.tables.stores.store import (
     KeyValueStore,
     prefix_end,
@@ -137,7 +138,7 @@ class TableRows:
         return self.owner.rows_kept_ms is not None
 
     @property
-    def key_serde(self) -> Serde[Any]:
+    def key_serde(self) -> AnySerde:
         """The serde of the keys, or of the keys inside `Windowed`."""
         return table_key(self.owner)
 
@@ -190,7 +191,7 @@ class TableRows:
             )
         return window_key(when_ms(key.end), when_ms(key.start), self._dumped(key.key))
 
-    def row(self, row_key: bytes, data: bytes) -> tuple[Any, Any] | None:
+    def row(self, row_key: bytes, data: bytes) -> tuple[UserKey, UserValue] | None:
         """Return key and value of a row; None if there is none, or a view hides it.
 
         Raises:
@@ -198,7 +199,7 @@ class TableRows:
         """
         return self._viewed(self._key(row_key), self._value(data))
 
-    def found(self, key: object, row_key: bytes, data: bytes) -> tuple[Any, Any] | None:
+    def found(self, key: object, row_key: bytes, data: bytes) -> tuple[UserKey, UserValue] | None:
         """Return the row of a key from the bytes at its row key; see `row`."""
         if not isinstance(self.owner, CountedAggregate):
             return self.row(row_key, data)
@@ -207,7 +208,7 @@ class TableRows:
 
     def _open(
         self, owner: CountedAggregate, row_key: bytes, data: bytes
-    ) -> Iterator[tuple[Any, Any]]:
+    ) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over the open count windows of a key."""
         key = self.key_serde.loads(row_key)
         for first_ms, last_ms, result in read_open_windows(owner, data):
@@ -215,7 +216,7 @@ class TableRows:
             if (pair := self._viewed(window, result)) is not None:
                 yield pair
 
-    def _viewed(self, key: object, value: object) -> tuple[Any, Any] | None:
+    def _viewed(self, key: object, value: object) -> tuple[UserKey, UserValue] | None:
         """Return the row as the views show it."""
         for view in self.views:
             if value is None:
@@ -230,7 +231,7 @@ class TableRows:
 
     def seen(
         self, rows: Iterable[tuple[bytes, bytes]], *, at_ms: int | None = None
-    ) -> Iterator[tuple[Any, Any]]:
+    ) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over keys and values of the rows that no view hides; see `row`.
 
         `at_ms` is the time passed to `span`: windows that begin later are left out.
@@ -341,7 +342,7 @@ _READERS: dict[type[Node], Callable[[Any, bytes], object]] = {
 """How to read the bytes of a row: one line per kind of node that keeps a table."""
 
 
-def table_key(node: Node) -> Serde[Any]:
+def table_key(node: Node) -> AnySerde:
     """Return the key serde of the table that this node keeps.
 
     Raises:
@@ -490,7 +491,7 @@ class TaskRows:
         """Write rows with this function's time, through this view of the task's store."""
         self._written_ms, self._store = written_ms, store
 
-    def get(self, table: str, key: object) -> Any:  # noqa: ANN401 - of the user's type
+    def get(self, table: str, key: object) -> UserValue:
         """See `LocalTables`."""
         rows, raw = self._of(table, key)
         found = self._steps[rows.owner.name].lookup(raw)
@@ -509,7 +510,7 @@ class TaskRows:
             raise UsageError(f"{self._who!r} can't set rows before its task has started")
         step.set(RowWrite(raw, data, self._written_ms()), self._store)
 
-    def range(self, table: str) -> Iterator[tuple[Any, Any]]:
+    def range(self, table: str) -> Iterator[tuple[UserKey, UserValue]]:
         """See `LocalTables`."""
         rows = self._named(table)
         for key, value in self._steps[rows.owner.name].table():

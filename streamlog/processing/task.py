@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamlog.blueprints.clock_names import clock_name
 from streamlog.errors import CorruptData, TopologyError, UsageError
@@ -61,6 +61,7 @@ from streamlog.processing.task_progress import (
 )
 from streamlog.processing.windows.windowed_aggregate import FoldedWindow, WindowedAggregateStep
 from streamlog.records.control_batches import TimeMark
+from streamlog.serdes.erased_types import JsonValue, UserKey, UserValue
 from streamlog.tables.state.changelog import (
     PROGRESS_KEY,
     Offsets,
@@ -189,7 +190,7 @@ class TaskPart(Protocol):
     def to_data(self) -> dict[str, object]:
         """Return it as plain data."""
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
 
 
@@ -629,7 +630,7 @@ class Task:
         if records:
             self._store.commit(records, next_offset=next_offset)
 
-    def table(self, node: str) -> Iterator[tuple[Any, Any]]:
+    def table(self, node: str) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over the rows of a stateful node: keys and values.
 
         Raises:
@@ -821,7 +822,7 @@ class Task:
         progress = inheritance.progress
         self.start_at(progress.offsets)
         self.belong_to(progress.logs)
-        sections: Any = progress.sections
+        sections: JsonValue = progress.sections
         try:
             for section, parts in self._parts().items():
                 stored = sections.get(section, {})

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from streamlog.errors import CorruptData, TopologyError
 from streamlog.processing.provenance import (
@@ -31,6 +31,7 @@ from streamlog.processing.provenance import (
     unpack_record,
 )
 from streamlog.record import Headers
+from streamlog.serdes.erased_types import JsonValue
 from streamlog.tables.state.changelog import SourceLog, TaskProgress
 from streamlog.tables.stores.store import KeyValueStore, StoreSpec, prefix_end
 from streamlog.topology import Subtopology
@@ -128,7 +129,7 @@ def restart_inputs(
     progress: TaskProgress, restarts: Mapping[tuple[str, int], InputRestart]
 ) -> TaskProgress:
     """Return the progress of a task whose inputs continue in other logs."""
-    sections: dict[str, Any] = dict(progress.sections)
+    sections: dict[str, JsonValue] = dict(progress.sections)
     inputs = dict(sections.get(INPUTS_SECTION, {}))
     for (topic, _), restart in restarts.items():
         data = inputs.get(topic)
@@ -230,7 +231,7 @@ def skip_time_marks(progress: TaskProgress, place: tuple[str, int], end: int) ->
     start.
     """
     topic, _ = place
-    inputs: dict[str, Any] = dict(_parts(progress.sections.get(INPUTS_SECTION)))
+    inputs: dict[str, JsonValue] = dict(_parts(progress.sections.get(INPUTS_SECTION)))
     if topic in inputs:
         rows = [_skip_row(row, end) for row in inputs[topic]["sources"]]
         inputs[topic] = {**inputs[topic], "sources": rows}
@@ -246,7 +247,7 @@ def skip_time_marks(progress: TaskProgress, place: tuple[str, int], end: int) ->
     )
 
 
-def _skip_row(row: list[Any], end: int) -> list[Any]:
+def _skip_row(row: list[JsonValue], end: int) -> list[JsonValue]:
     """Return the row of a repartition topic's source that continues at an offset."""
     known, merge = row[:5], row[6:8]
     if not merge:
@@ -255,12 +256,12 @@ def _skip_row(row: list[Any], end: int) -> list[Any]:
     return [*known, BUSY_MS, max(resume, end), turn_ms]
 
 
-def _parts(parts: object) -> list[tuple[str, Any]]:
+def _parts(parts: object) -> list[tuple[str, JsonValue]]:
     """Return the nodes or inputs of a section; the era, which is a number, has none."""
     return [*parts.items()] if isinstance(parts, Mapping) else []
 
 
-def _walk(section: str, data: Any, change: TimeChange) -> Any:  # noqa: ANN401 - JSON
+def _walk(section: str, data: JsonValue, change: TimeChange) -> JsonValue:
     """Return the data of a node or an input with its times changed."""
     if section != NODE_TIMES_SECTION:
         return {name: _field(name, value, change) for name, value in data.items()}
@@ -271,7 +272,7 @@ def _walk(section: str, data: Any, change: TimeChange) -> Any:  # noqa: ANN401 -
     }
 
 
-def _field(name: str, value: Any, change: TimeChange) -> Any:  # noqa: ANN401 - JSON
+def _field(name: str, value: JsonValue, change: TimeChange) -> JsonValue:
     if name in TIME_FIELDS:
         return change("", value)
     if name in CLOCK_FIELDS:
@@ -283,7 +284,7 @@ def _field(name: str, value: Any, change: TimeChange) -> Any:  # noqa: ANN401 - 
     return value
 
 
-def _row(row: list[Any], change: TimeChange) -> list[Any]:
+def _row(row: list[JsonValue], change: TimeChange) -> list[JsonValue]:
     """Return the row of a source with its times changed."""
     topic, number, *_ = row
     places = (2,) if len(row) == STREAM_ROW_FIELDS else ROW_TIMES
@@ -293,7 +294,7 @@ def _row(row: list[Any], change: TimeChange) -> list[Any]:
     ]
 
 
-def _reschedule(data: Any, to_ms: int) -> Any:  # noqa: ANN401 - JSON
+def _reschedule(data: JsonValue, to_ms: int) -> JsonValue:
     """Return the data of a node with its next stream-time events moved to `to_ms` or soon after."""
     if not isinstance(data, Mapping):
         return data

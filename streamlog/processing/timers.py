@@ -21,10 +21,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamlog.nodes.process_nodes import Punctuation
 from streamlog.processing.column_batch import TimeSource
+from streamlog.serdes.erased_types import JsonValue
 from streamlog.tables.stores.store import NamedStore, prefix_end
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
@@ -203,7 +204,7 @@ class DueTimers:
         """Return what a restart needs besides the timers, which are in the store."""
         return {"last": self.last, "nexts": self._nexts}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; the intervals may have changed since."""
         self.last = int(data["last"])
         for method, every_ms in self._every_ms.items():

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat, starmap
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from streamlog.durations import TIMESTAMP_MS_MAX, looks_like_seconds, moment, when_ms
 from streamlog.errors import CorruptData, ProcessingError, SerdeError
@@ -54,6 +54,7 @@ from streamlog.records.batch import LogRecord
 from streamlog.records.control_batches import TimeMark
 from streamlog.records.record_columns import RecordColumns, all_ascii, first_outside, running_max
 from streamlog.serdes import StrSerde
+from streamlog.serdes.erased_types import JsonValue, UserKey, UserValue
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
 
 _REMEDY = (
@@ -166,8 +167,8 @@ class Chunk:
         self.raw_keys: Sequence[bytes | None] = records.keys
         self.raw_values: Sequence[bytes | None] = records.values
         self.headers: Sequence[Headers] | None = records.headers
-        self._keys: list[Any] | RawKeys = []
-        self.values: Sequence[Any] = ()
+        self._keys: list[UserKey] | RawKeys = []
+        self.values: Sequence[UserValue] = ()
         self.timestamps: Sequence[int] = ()
         self.bad: dict[int, DeadLetterRecord] = {}
         """Unreadable records by offset. The columns hold None for them."""
@@ -201,7 +202,7 @@ class Chunk:
         self, topic: TopicSpec, partition: int, timestamps: Sequence[int], failures: NodeFailures
     ) -> None:
         """Decode records one by one. The queue handles unreadable ones when it reaches them."""
-        rows: list[tuple[Any, Any, int]] = []
+        rows: list[tuple[UserKey, UserValue, int]] = []
         headers = repeat(()) if self.headers is None else self.headers
         raws = (self.raw_keys, self.raw_values, headers)
         for record in starmap(LogRecord, zip(self.offsets, timestamps, *raws, strict=False)):
@@ -219,14 +220,14 @@ class Chunk:
         return self.times[-1]
 
     @property
-    def keys(self) -> list[Any]:
+    def keys(self) -> list[UserKey]:
         """The decoded keys."""
         if isinstance(self._keys, RawKeys):
             self._keys = self._keys.objects()
         return self._keys
 
     @property
-    def lazy_keys(self) -> list[Any] | RawKeys:
+    def lazy_keys(self) -> list[UserKey] | RawKeys:
         """The keys; as raw bytes if decoding them can wait."""
         return self._keys
 
@@ -256,7 +257,7 @@ def _decode_column(
     what: str,
     partition: int,
     offsets: Sequence[int],
-) -> list[Any]:
+) -> list[UserValue]:
     serde = topic.key if what == "key" else topic.value
     try:
         return deserialize_column(serde, raw)
@@ -273,7 +274,7 @@ def _decode_column(
 
 
 def _extract_timestamps(
-    values: Sequence[Any],
+    values: Sequence[UserValue],
     timestamps: Sequence[int],
     topic: TopicSpec,
     partition: int,
@@ -292,7 +293,9 @@ def _extract_timestamps(
     return found
 
 
-def _read_one(record: LogRecord, topic: TopicSpec, accepted: EventTimes) -> tuple[Any, Any, int]:
+def _read_one(
+    record: LogRecord, topic: TopicSpec, accepted: EventTimes
+) -> tuple[UserKey, UserValue, int]:
     """Return the key, value and event time of one record."""
     key = None if record.key is None else topic.key.loads(record.key)
     value = None if record.value is None else topic.value.loads(record.value)
@@ -638,7 +641,7 @@ class Input(TimeSource):
         times = {"time_ms": self.time_ms, "marked_ms": self.marked_ms}
         return {**times, "elapsed_ms": self.elapsed_ms, "told_ms": self.told_ms}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         self.time_ms = int(data["time_ms"])
         self.marked_ms = int(data.get("marked_ms", UNKNOWN_MS))

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from streamlog.durations import moment
 from streamlog.errors import CorruptData, ProcessingError
@@ -57,6 +57,7 @@ from streamlog.processing.provenance import (
 )
 from streamlog.record import Headers
 from streamlog.records.control_batches import TimeMark
+from streamlog.serdes.erased_types import JsonValue
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source, StreamTime
 
 MUCH_OF_BUFFER = 0.5
@@ -287,7 +288,7 @@ class RepartitionInput(Input):
         own["tags"] = self._incarnations.to_data()
         return {**own, "stream": self._stream.to_data()}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         if "stream" in data:  # `MergedInput` keeps none.
             self._stream.load(data["stream"])
@@ -674,7 +675,7 @@ class MergedInput(Input):
         own = {"sources": rows, "marked": marked, "tags": self._incarnations.to_data()}
         return {**times, **own, "sequence": self._sequence}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` of this class, or of `RepartitionInput`, returned."""
         self.time_ms = int(data["time_ms"])
         merged = "sequence" in data

@@ -15,13 +15,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from streamlog.processing.tables.aggregate import ROW_BYTES, ROWS_BYTES_MAX, STATE_TIMES
 from streamlog.record import Headers
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnySerde, UserValue
 from streamlog.tables.stores.store import NamedStore, escape_key, time_at, time_bytes, unescape_key
 from streamlog.windows.emit import FAR_MS
 
@@ -176,7 +176,7 @@ def _read(place: bytes, data: bytes) -> DueRow:
     return DueRow(time_at(place), place[_TIME_BYTES], key, number, row.value, tuple(row.headers))
 
 
-JoinEntry: TypeAlias = tuple[int, int, Any]
+JoinEntry: TypeAlias = tuple[int, int, UserValue]
 """Timestamp, number and value of a record; the number is unique in a join."""
 
 _FAR = 1 << 63
@@ -204,7 +204,7 @@ class JoinBuffer:
     def __init__(
         self,
         store: NamedStore,
-        value: Serde[Any],
+        value: AnySerde,
         *,
         keep_ms: int,
         bytes_max: int = ROWS_BYTES_MAX,
@@ -222,7 +222,9 @@ class JoinBuffer:
         self.over_ms = FAR_MS
         """The stream time up to which no record expires."""
 
-    def add(self, key: bytes, timestamp_ms: int, number: int, value: Any, data: bytes) -> None:  # noqa: ANN401 - the stream's values
+    def add(
+        self, key: bytes, timestamp_ms: int, number: int, value: UserValue, data: bytes
+    ) -> None:
         """Keep a record; `data` is its value as bytes."""
         at = timestamp_ms // self.bucket_ms
         bucket = self._buckets.get(at)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import cast
 
 from streamlog.nodes.stream_nodes import JoinSide, StreamJoin
 from streamlog.processing.async_map import AsyncTimeSource
@@ -37,6 +37,7 @@ from streamlog.processing.set_timestamp import SetTimestampSource
 from streamlog.processing.step import Step
 from streamlog.record import Headers
 from streamlog.records.record_columns import has_none
+from streamlog.serdes.erased_types import JsonValue, UserValue
 from streamlog.tables.stores.store import KeyValueStore, NamedStore
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 from streamlog.windows.join_windows import JoinWindow
@@ -112,13 +113,13 @@ class JoinedPairs:
     def __init__(self, *, is_left: bool) -> None:
         """`is_left`: the current records are those of the left side."""
         self.ats: list[int] = []
-        self.lefts: list[Any] = []
-        self.rights: list[Any] = []
+        self.lefts: list[UserValue] = []
+        self.rights: list[UserValue] = []
         self.timestamps: list[int] = []
         self._own = self.lefts if is_left else self.rights
         self._partners = self.rights if is_left else self.lefts
 
-    def add(self, at: int, value: Any, partner: Any, timestamp_ms: int) -> None:  # noqa: ANN401 - the streams' values
+    def add(self, at: int, value: UserValue, partner: UserValue, timestamp_ms: int) -> None:
         """Add the result of the record at this index of its batch."""
         self.ats.append(at)
         self._own.append(value)
@@ -230,7 +231,7 @@ class StreamJoinStep(Step):
             "bucket_ms": self._left.buffer.bucket_ms,
         }
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; the records are in the stores."""
         self._time.now_ms = int(data["now_ms"])
         self.feed.time_ms = int(data["time_ms"])

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress, islice
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from streamlog.errors import TopologyError
 from streamlog.nodes.stream_nodes import TableFilter, TableJoin, TableSource, View
@@ -40,6 +40,7 @@ from streamlog.processing.outbox import Collector
 from streamlog.processing.step import Step, without_void_deletions
 from streamlog.processing.tables.aggregate import ROW_BYTES, STATE_TIMES
 from streamlog.records.record_columns import has_none
+from streamlog.serdes.erased_types import JsonValue, UserKey, UserValue
 from streamlog.tables.stores.store import TIME_MS_MAX, Change, KeyValueStore, NamedStore, prefix_end
 from streamlog.tables.stores.timed_stores import VersionedStore
 from streamlog.windows.emit import UNKNOWN_MS
@@ -244,7 +245,7 @@ class Lookup(Protocol):
     def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
         """Return the value for each key."""
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
+    def table(self) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over all rows: keys and values."""
 
 
@@ -328,7 +329,7 @@ class TableStep(Step):
                     found[at] = self.lookup(raw)
         return found
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
+    def table(self) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over all rows, by the bytes of the key."""
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
             yield self._key.loads(key[len(self._prefix) :]), self._value.loads(data)
@@ -485,7 +486,7 @@ class VersionedTableStep(TableStep):
         """Return what a restart needs besides the rows."""
         return {"time_ms": self._time_ms}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; the rows are in the store."""
         self._time_ms = int(data["time_ms"])
         if self._time_ms > UNKNOWN_MS:
@@ -603,7 +604,7 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
             "sequence": self._sequence,
         }
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; the records are in the store."""
         self._now_ms = int(data["now_ms"])
         self.feed.time_ms = int(data["time_ms"])

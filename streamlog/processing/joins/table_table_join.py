@@ -26,7 +26,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,7 +38,7 @@ from streamlog.processing.outbox import Collector
 from streamlog.processing.step import Step, apply_to_new, apply_to_old
 from streamlog.processing.tables.aggregate import ROWS_BYTES_MAX, RowSizes
 from streamlog.record import Windowed
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnySerde, JsonValue, UserKey, UserValue
 from streamlog.tables.change_serdes import Reference, ReferenceOutcome
 from streamlog.tables.stores.store import (
     KeyValueStore,
@@ -108,8 +108,8 @@ class _Results:
         self.batch = batch
         self.changed: list[bool] = []
         """For each record of the batch, whether it is a change."""
-        self.new: list[Any] = []
-        self.old: list[Any] = []
+        self.new: list[UserValue] = []
+        self.old: list[UserValue] = []
         self.times: list[int] = []
 
 
@@ -237,7 +237,7 @@ class TableTableJoinStep(Step):
         """Return the row of each key."""
         return [None if raw is None else self.lookup(raw) for raw in raws]
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
+    def table(self) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over all rows, by the bytes of the key."""
         self.flush()
         for stored, data in self._store.range(self._prefix, prefix_end(self._prefix)):
@@ -257,7 +257,7 @@ class TableTableJoinStep(Step):
             raws = batch.applied(self.name, self._row_key, batch.keys)
         return batch, [raw or b"" for raw in raws]
 
-    def _row_key(self, key: Windowed[Any]) -> bytes:
+    def _row_key(self, key: Windowed[UserKey]) -> bytes:
         return window_key(when_ms(key.end), when_ms(key.start), self._node.key.dumps(key.key))
 
     def _key(self, raw: bytes) -> object:
@@ -276,7 +276,7 @@ class TableTableJoinStep(Step):
     def _keep(
         self,
         batch: Batch,
-        columns: Iterable[tuple[bytes, Any, bytes | None, int]],
+        columns: Iterable[tuple[bytes, UserValue, bytes | None, int]],
         *,
         is_left: bool,
     ) -> None:
@@ -405,7 +405,7 @@ class _Message(NamedTuple):
     """A message to send: its record, its key, its content and its timestamp."""
 
     at: int
-    key: Any
+    key: UserKey
     message: Reference | ReferenceOutcome
     timestamp_ms: int
 
@@ -466,14 +466,14 @@ class ReferStep(Step):
             result = apply_to_new(self, batch, at, self._node.fn, value, None) if alone else None
             yield _Message(at, key, ReferenceOutcome(version, result), time_ms)
 
-    def _on(self, value: object) -> tuple[Any]:
+    def _on(self, value: object) -> tuple[UserKey]:
         return (self._node.on(value),)
 
     def to_data(self) -> dict[str, object]:
         """Return the last version."""
         return {"version": self._version}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore the last version."""
         self._version = int(data["version"])
 
@@ -551,7 +551,7 @@ class ForeignKeyJoinStep(Step):
             outcome = ReferenceOutcome(reference.version, result)
             yield _Message(at, key, outcome, max(time_ms, reference.timestamp_ms))
 
-    def _joined(self, batch: Batch, at: int, left: object, right: object) -> Any:  # noqa: ANN401 - the user's
+    def _joined(self, batch: Batch, at: int, left: object, right: object) -> UserValue:
         if right is None and not self._node.is_left:
             return None
         return apply_to_new(self, batch, at, self._node.fn, left, right)
@@ -569,8 +569,8 @@ class ForeignKeyRowsStep(Step):
         sends_old_values: bool,
     ) -> None:
         super().__init__(node.name)
-        self._key: Serde[Any] = node.key
-        self._value: Serde[Any] = node.value
+        self._key: AnySerde = node.key
+        self._value: AnySerde = node.value
         self._rows = NamedStore(store, node.store)
         self._gone = NamedStore(store, node.gone)
         self._feeds = feeds
@@ -581,8 +581,8 @@ class ForeignKeyRowsStep(Step):
     def process(self, batch: Batch) -> None:
         """Keep the outcomes that are new, and forward the changes."""
         raws = batch.raw_keys(self._key, self.name)
-        new: list[Any] = []
-        old: list[Any] = []
+        new: list[UserValue] = []
+        old: list[UserValue] = []
         kept: list[bool] = []
         for at, raw in enumerate(raws):
             outcome = batch.values[at]
@@ -645,7 +645,7 @@ class ForeignKeyRowsStep(Step):
         """Return the row of each key."""
         return [None if raw is None else self.lookup(raw) for raw in raws]
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
+    def table(self) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over all rows, by the bytes of the key."""
         for raw, data in self._rows.range():
             row = _row_of(self.name, data)

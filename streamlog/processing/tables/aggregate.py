@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from streamlog.errors import ProcessingError, SerdeError
 from streamlog.nodes.stream_nodes import Aggregate, Aggregation, WholeNumbers
@@ -25,7 +25,7 @@ from streamlog.processing.column_batch import Batch, processing_error
 from streamlog.processing.outbox import Collector
 from streamlog.processing.step import Step
 from streamlog.records.record_columns import has_none, total_bytes
-from streamlog.serdes import Serde
+from streamlog.serdes.erased_types import AnySerde, UserKey, UserState, UserValue
 from streamlog.tables.folds.folding import Row, write_down, write_down_dirty, written
 from streamlog.tables.stores.store import Changes, KeyValueStore, prefix_end
 
@@ -97,7 +97,7 @@ IMMUTABLE_TYPES = frozenset({int, float, str, bytes, bool})
 """States of these types can't be changed in place."""
 
 _TIMESTAMP = struct.Struct(">q")
-_ABSENT: Any = object()
+_ABSENT: UserValue = object()
 """In place of a result: there is no row, and was none."""
 
 
@@ -112,7 +112,7 @@ class RowFormat:
         pack = getattr(self._state, "pack", None)
         self._packs = pack is not None
         """Whether states are written as MessagePack."""
-        self._dumps: Callable[[Any], bytes] = pack or self._state.dumps
+        self._dumps: Callable[[UserState], bytes] = pack or self._state.dumps
 
     def dumps(self, row: Row) -> bytes:
         """Return the row as bytes.
@@ -218,7 +218,7 @@ class RowSizes:
 
 
 def without_nulls(
-    step: Step, batch: Batch, key: Serde[Any], collector: Collector
+    step: Step, batch: Batch, key: AnySerde, collector: Collector
 ) -> tuple[Batch, Sequence[bytes]]:
     """Return the records that have a key and a value, with keys as bytes; counts the others."""
     batch, raw_keys = step.serialize_keys(batch, key)
@@ -249,18 +249,18 @@ def guard_state(
     if node.on_error is None or node.on_error.action == "fail":
         return aggregation
 
-    def copied(state: Any) -> Any:  # noqa: ANN401 - a state
+    def copied(state: UserState) -> UserState:
         if state is None or type(state) in IMMUTABLE_TYPES:
             return state
         return serde.loads(serde.dumps(state))
 
-    def add(state: Any, value: Any) -> Any:  # noqa: ANN401 - the stream's values
+    def add(state: UserState, value: UserValue) -> UserState:
         state = aggregation.add(copied(state), value)
         serde.dumps(state)
         aggregation.result(state)
         return state
 
-    def merge(state: Any, later: Any) -> Any:  # noqa: ANN401 - states
+    def merge(state: UserState, later: UserState) -> UserState:
         merges = aggregation.merge
         return state if merges is None else merges(copied(state), copied(later))
 
@@ -282,7 +282,7 @@ class AggregateStep(Step):
         self._sends_old_values = sends_old_values
         self._aggregation = guard_state(node)
         self._format = RowFormat(node.name, node.aggregation)
-        self._key: Serde[Any] = node.key
+        self._key: AnySerde = node.key
         self._prefix = node.store.prefix
         self._store = store
         self._collector = collector
@@ -316,14 +316,14 @@ class AggregateStep(Step):
 
     def _fold_noting(
         self, old_values: list[object], raw: bytes, value: object, timestamp_ms: int
-    ) -> tuple[Any, int]:
+    ) -> tuple[UserValue, int]:
         """Fold a record, and append the value that the new result replaces."""
         old_value = self.lookup(raw)
         folded = self._fold(raw, value, timestamp_ms)
         old_values.append(old_value)  # Not before the fold, which may fail.
         return folded
 
-    def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[Any, int]:
+    def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[UserValue, int]:
         row = self._rows.get(raw)
         if row is None:
             data = self._store.get(self._prefix + raw)
@@ -380,7 +380,7 @@ class AggregateStep(Step):
         """Return the result for each key."""
         return [None if raw is None else self.lookup(raw) for raw in raws]
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
+    def table(self) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over all keys with their results, by the bytes of the key."""
         self.flush()
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):

@@ -16,7 +16,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -30,6 +29,7 @@ from streamlog.processing.node_time import NodeTimeSource
 from streamlog.processing.outbox import Collector
 from streamlog.processing.step import Step
 from streamlog.record import Windowed
+from streamlog.serdes.erased_types import JsonValue, UserKey, UserValue
 from streamlog.tables.stores.store import Change, KeyValueStore, prefix_end
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
@@ -59,8 +59,8 @@ class SuppressedRow:
         self.place = place
         """The order in the queue, together with the key."""
         self.timestamp_ms = UNKNOWN_MS
-        self.value: Any = None
-        self.old_value: Any = None
+        self.value: UserValue = None
+        self.old_value: UserValue = None
         """The last forwarded value, if a step downstream needs it."""
         self.is_new = False
         """Whether the row is known to have had no earlier value."""
@@ -90,7 +90,7 @@ class SuppressStep(Step):
         self._time_ms = UNKNOWN_MS
 
     @abstractmethod
-    def _place(self, key: Any, timestamp_ms: int) -> tuple[int, int]:  # noqa: ANN401 - the table's
+    def _place(self, key: UserKey, timestamp_ms: int) -> tuple[int, int]:
         """Return the position in the queue for a row that is not held yet."""
 
     def _hold(self, batch: Batch, at: int, raw: bytes) -> None:
@@ -153,14 +153,14 @@ class SuppressStep(Step):
             raise ProcessingError(f"{self.name!r}: {reason}", node=self.name) from caught
         raise processing_error(self.name, *held.source, reason) from caught
 
-    def _dumped(self, value: Any) -> bytes | None:  # noqa: ANN401 - the table's
+    def _dumped(self, value: UserValue) -> bytes | None:
         return None if value is None else self._value.dumps(value)
 
     def to_data(self) -> dict[str, object]:
         """Return what a restart needs besides the held changes."""
         return {"time_ms": self._time_ms}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned, and the held changes from the store.
 
         Raises:
@@ -207,7 +207,7 @@ class SuppressWithinStep(SuppressStep):
             results = results if all(changes) else results.where(changes)
         self.forward(results)
 
-    def _place(self, key: Any, timestamp_ms: int) -> tuple[int, int]:  # noqa: ANN401, ARG002 - of those with windows
+    def _place(self, key: UserKey, timestamp_ms: int) -> tuple[int, int]:  # noqa: ARG002 - of those with windows
         return timestamp_ms, 0
 
     def _due(self) -> int:
@@ -329,7 +329,7 @@ class SuppressUntilClosedStep(SuppressStep):
         data = {"sequence": self._sequence, "feed_ms": self.feed.time_ms, "marked": marked}
         return {**super().to_data(), **data}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         super().load(data)
         self._sequence = int(data["sequence"])
@@ -354,7 +354,7 @@ class SuppressUntilClosedStep(SuppressStep):
             return UNKNOWN_MS
         return max((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
 
-    def _place(self, key: Windowed[Any], timestamp_ms: int) -> tuple[int, int]:  # noqa: ARG002 - of those without windows
+    def _place(self, key: Windowed[UserKey], timestamp_ms: int) -> tuple[int, int]:  # noqa: ARG002 - of those without windows
         return when_ms(key.end), when_ms(key.start)
 
     def _forget(self, held: SuppressedRow) -> None:

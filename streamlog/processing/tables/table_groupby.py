@@ -9,14 +9,14 @@ deterministic, and a row on which one fails is in no group.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from streamlog.nodes.table_nodes import Regroup
 from streamlog.processing.column_batch import Batch
 from streamlog.processing.step import Step, apply_to_new, apply_to_old
+from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.tables.change_serdes import Revision
 
-KeyValuePair = tuple[Any, Any]
+KeyValuePair = tuple[UserKey, UserValue]
 
 
 class RegroupStep(Step):
@@ -29,7 +29,7 @@ class RegroupStep(Step):
     def process(self, batch: Batch) -> None:
         """Remove the old values from their groups, then add the new ones to theirs."""
         ats: list[int] = []
-        keys: list[Any] = []
+        keys: list[UserKey] = []
         revisions: list[Revision] = []
         for at, (new, old) in enumerate(zip(*self._pairs(batch), strict=True)):
             for key, revision in _revisions(old, new):
@@ -65,7 +65,7 @@ class RegroupStep(Step):
 
 def _revisions(
     old: KeyValuePair | None, new: KeyValuePair | None
-) -> Sequence[tuple[Any, Revision]]:
+) -> Sequence[tuple[UserKey, Revision]]:
     if old is None:
         return () if new is None else ((new[0], Revision(None, new[1])),)
     if new is None:

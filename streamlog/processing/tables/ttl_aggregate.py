@@ -10,7 +10,7 @@ early is moved, so a row costs one write for each time to live.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamlog.nodes.table_nodes import AtCommits, ExpiringAggregate
 from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource
@@ -18,6 +18,7 @@ from streamlog.processing.node_clock import NodeTime
 from streamlog.processing.node_time import InputClock
 from streamlog.processing.step import Step, StepContext, without_void_deletions
 from streamlog.processing.tables.aggregate import AggregateStep, without_nulls
+from streamlog.serdes.erased_types import JsonValue, UserValue
 from streamlog.tables.folds.folding import Row
 from streamlog.tables.stores.store import NamedStore
 from streamlog.tables.stores.ttl_queue import TtlQueue
@@ -88,13 +89,13 @@ class TtlAggregateStep(AggregateStep):
         """Return what a restart needs besides the rows."""
         return {"clock": self._clock.to_data(), "next": self._next}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         self._clock.load(data["clock"])
         self._next = int(data["next"])
         self.feed.time_ms = self._clock.now_ms
 
-    def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[Any, int]:
+    def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[UserValue, int]:
         is_new = raw not in self._rows and self._store.get(self._prefix + raw) is None
         folded = super()._fold(raw, value, timestamp_ms)
         if is_new:
@@ -143,7 +144,7 @@ class TtlAggregateStep(AggregateStep):
             batch.old_values = olds
         self.forward(batch)
 
-    def _row(self, raw: bytes) -> Any:  # noqa: ANN401 - a row of `folding`
+    def _row(self, raw: bytes) -> Row:
         row = self._rows.get(raw)
         if row is None:
             data = self._store.get(self._prefix + raw)
@@ -248,7 +249,7 @@ class AtCommitsStep(Step):
         """Return what a restart needs."""
         return {"clock": self._clock.to_data(), "number": self._number, "time_ms": self._time_ms}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         self._clock.load(data["clock"])
         self._number, self._time_ms = int(data["number"]), int(data["time_ms"])

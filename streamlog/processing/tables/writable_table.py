@@ -12,13 +12,14 @@ write which table (`tables/local_rows`, `agents/rows`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamlog.nodes.table_nodes import WritableTable
 from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource
 from streamlog.processing.outbox import Collector
 from streamlog.processing.step import Step
 from streamlog.records.record_columns import has_none
+from streamlog.serdes.erased_types import JsonValue, UserKey, UserValue
 from streamlog.tables.stores.store import KeyValueStore, NamedStore, prefix_end, time_at, time_bytes
 from streamlog.tables.stores.ttl_queue import TtlQueue
 from streamlog.windows.emit import UNKNOWN_MS
@@ -148,7 +149,7 @@ class WritableTableStep(Step):
         """Return the value for each key."""
         return [None if raw is None else self.lookup(raw) for raw in raws]
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
+    def table(self) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over all rows, by the bytes of the key."""
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
             found = self.row(data) or b""
@@ -165,7 +166,7 @@ class WritableTableStep(Step):
         """Return what a restart needs besides the rows."""
         return {"time_ms": self._time_ms, "next": self._next, "owner": self._owner}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         self._time_ms = self._feed.time_ms = int(data["time_ms"])
         self._feed.at_end = self._time_ms > UNKNOWN_MS

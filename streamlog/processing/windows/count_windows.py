@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -37,6 +36,7 @@ from streamlog.processing.tables.aggregate import (
 from streamlog.processing.windows.window_fold import ResultColumns
 from streamlog.record import Windowed
 from streamlog.serdes import windowed_bytes
+from streamlog.serdes.erased_types import JsonValue, UserKey, UserValue
 from streamlog.tables.stores.store import NamedStore, escape_key, time_at, time_bytes, unescape_key
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit
 from streamlog.windows.window_assigner import window_of
@@ -103,7 +103,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[StoredCountWindow]]).decode
 
 
-def read_open_windows(node: CountedAggregate, data: bytes) -> Iterator[tuple[int, int, Any]]:
+def read_open_windows(node: CountedAggregate, data: bytes) -> Iterator[tuple[int, int, UserValue]]:
     """Iterate over a key's stored open windows: times of first and last record, and the result."""
     _, stored = _decode(data)
     for each in stored:
@@ -195,7 +195,7 @@ class CountWindowsStep(Step):
         if len(self._keys) * mean_bytes > ROWS_BYTES_MAX:
             self._keys.clear()
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
+    def table(self) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over the open windows, by the bytes of the key."""
         self.flush()
         for raw, data in self._store.range():
@@ -207,7 +207,7 @@ class CountWindowsStep(Step):
         """Return what a restart needs besides the open windows."""
         return {"clock": self._clock.to_data(), "sequence": self._sequence}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         self._clock.load(data["clock"])
         self._sequence = int(data["sequence"])
@@ -222,7 +222,7 @@ class CountWindowsStep(Step):
 
     def _counted(
         self, raw: bytes, value: object, timestamp_ms: int
-    ) -> list[tuple[OpenCountWindow, Any]]:
+    ) -> list[tuple[OpenCountWindow, UserValue]]:
         """Count the record; returns the windows to forward, and their results.
 
         Nothing has changed if the user's function raises.
@@ -234,7 +234,7 @@ class CountWindowsStep(Step):
         windows = [*key.open, *begun]
         states = [aggregation.add(window.state, value) for window in windows]
         on_update = self._node.emit == Emit.UPDATE
-        found: list[tuple[OpenCountWindow, Any]] = []
+        found: list[tuple[OpenCountWindow, UserValue]] = []
         for window, state in zip(windows, states, strict=True):
             window.state = state
             window.records += 1

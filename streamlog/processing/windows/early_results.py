@@ -17,12 +17,13 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamlog.processing.column_batch import TimeSource
 from streamlog.processing.node_time import InputClock
 from streamlog.processing.windows.open_rows import WindowChange
 from streamlog.processing.windows.window_fold import Window, WindowFold
+from streamlog.serdes.erased_types import JsonValue
 from streamlog.tables.folds.folding import Row
 from streamlog.tables.stores.store import (
     NamedStore,
@@ -86,7 +87,7 @@ class EarlyResults:
         """Return what a restart needs besides the marks."""
         return {"next_ms": self._cadence.next_ms}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; intervals of the wall clock start anew."""
         if self._is_event:
             self._cadence.next_ms = int(data["next_ms"])
@@ -167,7 +168,7 @@ class EarlyRows(EarlyResults):
         data = {**super().to_data(), "number": self._fold.number}
         return data if self.clock is None else {**data, "clock": self.clock.to_data()}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; intervals of the wall clock start anew."""
         super().load(data)
         if self.clock is not None:
@@ -265,7 +266,7 @@ class EarlyChanges(EarlyResults):
         """Return what a restart needs besides the marks."""
         return {**super().to_data(), "number": self._number}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; intervals of the wall clock start anew."""
         super().load(data)
         self._number = int(data["number"])

@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamlog.durations import moment
 from streamlog.processing.tables.aggregate import RowFormat, RowSizes
 from streamlog.serdes import windowed_bytes
+from streamlog.serdes.erased_types import UserValue
 from streamlog.tables.folds.folding import Row
 from streamlog.tables.stores.store import (
     Changes,
@@ -71,7 +72,7 @@ class WindowChange(NamedTuple):
 
     window: OpenWindow
     is_gone: bool = False
-    before: Any = None
+    before: UserValue = None
     """The result that it replaces, if a step downstream needs it; None: there was none."""
 
 

@@ -26,7 +26,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -47,6 +47,7 @@ from streamlog.processing.windows.early_results import EarlyChanges
 from streamlog.processing.windows.open_rows import OpenRows, OpenWindow, WindowChange
 from streamlog.processing.windows.window_fold import ResultColumns
 from streamlog.processing.windows.windowed_step import WindowedStep
+from streamlog.serdes.erased_types import JsonValue, UserState, UserValue
 from streamlog.tables.folds.folding import Row
 from streamlog.tables.stores.store import NamedStore, split_window_key
 from streamlog.tables.stores.timed_stores import SessionStore, WindowStore
@@ -62,7 +63,7 @@ class WindowArrival(NamedTuple):
 
     raw: bytes
     """The key."""
-    value: Any
+    value: UserValue
     timestamp_ms: int
     open_ms: int
     """Windows that end before this are closed to the record."""
@@ -116,7 +117,7 @@ class RecordWindowsStep(WindowedStep):
         if self._early is not None:
             self._early.flush()
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; the rows are in the store."""
         super().load(data)
         self._rows.start_at(self._closed_ms)
@@ -316,7 +317,7 @@ class KeptRecord(NamedTuple):
     """The order in which the records of a key arrived."""
     open_ms: int
     """Windows that end before this were closed to it."""
-    value: Any
+    value: UserValue
     data: bytes
     """The value as bytes."""
 
@@ -327,9 +328,9 @@ class EnteredWindow(NamedTuple):
     window: OpenWindow | None
     """None: the window is new."""
     start_ms: int
-    state: Any
+    state: UserState
     timestamp_ms: int
-    before: Any = None
+    before: UserValue = None
     """Its current result, if there is one and a step downstream needs it."""
 
 

@@ -12,10 +12,11 @@ them, before any arithmetic. Not done here: stream time, closing and expiring
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamlog.durations import moment
 from streamlog.serdes import windowed_bytes
+from streamlog.serdes.erased_types import UserState, UserValue
 from streamlog.tables.folds import prefetch
 from streamlog.tables.folds.folding import Columns, Row
 from streamlog.windows.emit import FAR_MS
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from streamlog.processing.column_batch import ResultWindow
+    from streamlog.windows.emit import Source
 
 __all__ = ["DONE", "GATE", "LATE", "SOURCE", "Arrived", "ResultColumns", "Window", "WindowFold"]
 
@@ -68,10 +70,10 @@ class Arrived:
     def __init__(
         self,
         raws: Sequence[bytes],
-        values: Sequence[Any],
+        values: Sequence[UserValue],
         timestamps: Sequence[int],
         times: Sequence[int],
-        sources: Sequence[Any] | None,
+        sources: Sequence[Source] | None,
     ) -> None:
         """`times` is the stream time of each record's source at the record.
 
@@ -93,7 +95,11 @@ class Arrived:
         )
 
 
-def _listed(column: Sequence[Any]) -> list[Any]:
+T = TypeVar("T")
+"""An entry of a column."""
+
+
+def _listed(column: Sequence[T]) -> list[T]:
     return column if type(column) is list else list(column)
 
 
@@ -110,9 +116,9 @@ class ResultColumns:
         order."""
         self.raws: list[bytes] = []
         self.windows: list[ResultWindow] = []
-        self.values: list[Any] = []
+        self.values: list[UserValue] = []
         self.timestamps: list[int] = []
-        self.old_values: list[Any] = []
+        self.old_values: list[UserValue] = []
         """The value that each result replaces, if a step downstream needs it; empty: the results
         replace nothing."""
 
@@ -121,7 +127,7 @@ class ResultColumns:
         at: int,
         raw: bytes,
         window: ResultWindow,
-        value: Any,  # noqa: ANN401 - a result
+        value: UserValue,
         timestamp_ms: int,
     ) -> None:
         """Add one result.
@@ -191,9 +197,9 @@ class WindowFold:
 
     def __init__(
         self,
-        add: Callable[[Any, Any], Any],
-        result: Callable[[Any], Any],
-        initial: Callable[[], Any],
+        add: Callable[[UserState, UserValue], UserState],
+        result: Callable[[UserState], UserValue],
+        initial: Callable[[], UserState],
         *,
         open_window: Callable[[int, int], Window],
         load_row: Callable[[Window, bytes], Row],
@@ -253,7 +259,7 @@ class WindowFold:
         self.touched: list[Row] = []
         """Rows that wait for a commit; `touched_windows` has the window of each."""
         self.touched_windows: list[Window] = []
-        self.touched_old_values: list[Any] = []
+        self.touched_old_values: list[UserValue] = []
         """The result that each of them has forwarded last, if a step downstream needs it."""
 
     def run(
@@ -277,7 +283,7 @@ class WindowFold:
         source = None if sources is None else sources[start]
         grace_ms = self._grace_ms
         start_ms = end_ms = -1
-        window: Any = None
+        window: Window | None = None
         self._near = self._known = None
         for at in range(start, len(raws)):
             self.at = at
@@ -389,7 +395,7 @@ class WindowFold:
         """Fold the current record into each of the windows."""
         at = self.at
         raw, value, timestamp_ms = arrived.raws[at], arrived.values[at], arrived.timestamps[at]
-        states: Any = None
+        states: list[UserState] | None = None
         if self._is_atomic:
             states = [self._add(self._row(window, raw).state, value) for window in windows]
         for place, window in enumerate(windows):
@@ -415,7 +421,7 @@ class WindowFold:
         self,
         window: Window,
         row: Row,
-        value: Any,  # noqa: ANN401 - the stream's
+        value: UserValue,
         timestamp_ms: int,
         results: ResultColumns,
     ) -> None:
@@ -435,7 +441,7 @@ class WindowFold:
             if window.dirty is not None:
                 window.dirty.append(row)
 
-    def _note_old(self, row: Row, old_value: Any, results: ResultColumns) -> None:  # noqa: ANN401 - a result
+    def _note_old(self, row: Row, old_value: UserValue, results: ResultColumns) -> None:
         old_values = results.old_values if self._on_update else self.touched_old_values
         if self._on_update or not row.touched:
             old_values.append(old_value)
@@ -473,7 +479,7 @@ class WindowFold:
             self._known = [window] * _KNOWN
         for at in range(self.at, min(self.at + _AHEAD, len(timestamps))):
             timestamp_ms = timestamps[at]
-            other: Any = window
+            other: Window | None = window
             if not window.start_ms <= timestamp_ms < window.end_ms:
                 other = self._known_window(timestamp_ms)
             windows.append(other)
@@ -499,12 +505,12 @@ class WindowFold:
         found = window.rows.get(raw)
         return self._new_row(window, raw) if found is None else found
 
-    def _result_of(self, row: Row) -> Any:  # noqa: ANN401 - the aggregation's
+    def _result_of(self, row: Row) -> UserValue:
         if row.timestamp_ms < 0:
             return None  # The row is new and empty.
         return self.result(row)
 
-    def result(self, row: Row) -> Any:  # noqa: ANN401 - the aggregation's
+    def result(self, row: Row) -> UserValue:
         """Return the result of a row."""
         return self._result(row.kept) if self._columns is None else self._columns.result_of(row)
 
@@ -531,7 +537,7 @@ class WindowFold:
         """Add the row's result after the current record to the results."""
         at = self.at
         # The existing int object, not an equal new one.
-        timestamp_ms: Any = arrived.timestamps[at]
+        timestamp_ms = arrived.timestamps[at]
         if row.timestamp_ms != timestamp_ms:
             timestamp_ms = row.timestamp_ms
         results.add(at, arrived.raws[at], window, self.result(row), timestamp_ms)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamlog.nodes.window_nodes import WindowedAggregate
 from streamlog.processing.column_batch import Batch, TimeSource, exit_failure
@@ -40,6 +40,7 @@ from streamlog.processing.windows.window_fold import (
     WindowFold,
 )
 from streamlog.processing.windows.windowed_step import WindowedStep
+from streamlog.serdes.erased_types import JsonValue, UserState
 from streamlog.tables.folds.folding import Row
 from streamlog.tables.stores.store import (
     Changes,
@@ -63,7 +64,7 @@ class FoldedWindow(NamedTuple):
     raws: list[bytes]
     timestamps: list[int]
     """The largest timestamp of each key."""
-    states: Sequence[Any]
+    states: Sequence[UserState]
 
 
 class WindowedAggregateStep(WindowedStep):
@@ -269,7 +270,7 @@ class WindowedAggregateStep(WindowedStep):
         data = super().to_data()
         return {**data, "sequence": self._fold.number} if self._node.emit == Emit.COMMIT else data
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; the rows are in the store."""
         self._fold.number = int(data["sequence"])
         super().load(data)

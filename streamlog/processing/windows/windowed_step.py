@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from streamlog.durations import moment
 from streamlog.nodes.topic_spec import TopicSpec
@@ -36,6 +36,7 @@ from streamlog.processing.windows.early_results import EarlyResults
 from streamlog.processing.windows.window_fold import ResultColumns
 from streamlog.record import Late, Windowed
 from streamlog.serdes import window_bytes
+from streamlog.serdes.erased_types import AnyRecord, JsonValue, UserKey, UserValue
 from streamlog.tables.stores.store import prefix_end, split_window_key
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source, StreamTime
 
@@ -98,7 +99,7 @@ class LateRecords:
     """A node's late records: written to a topic as `Late`, given to a function, or counted."""
 
     def __init__(
-        self, node: str, to: TopicSpec | Callable[[Any], object] | None, collector: Collector
+        self, node: str, to: TopicSpec | Callable[[AnyRecord], object] | None, collector: Collector
     ) -> None:
         self._node = node
         self._to = to
@@ -250,7 +251,7 @@ class WindowedStep(Step):
         self._update_own_sources()
         return self.end_intervals(now_ms)
 
-    def table(self) -> Iterator[tuple[Any, Any]]:
+    def table(self) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over the rows that are kept, by (end, start, key)."""
         self.flush()
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
@@ -263,7 +264,7 @@ class WindowedStep(Step):
         data: dict[str, object] = {"stream": self._stream.to_data(), "sequence": self._sequence}
         return data if self._early is None else {**data, "early": self._early.to_data()}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned; the rows are in the store."""
         self._stream.load(data["stream"])
         self._sequence = int(data["sequence"])
