@@ -66,9 +66,9 @@ class AgentFailures:
         """Write dead letters, for `NodeFailures`."""
         self._send(batch)
 
-    def drop(self, node: str, reason: Reason, count: int = 1, *, told: str = "") -> None:
+    def drop(self, node: str, reason: Reason, count: int = 1, *, message: str = "") -> None:
         """Count skipped records, for `NodeFailures`."""
-        self._drop(Drop(node, reason, count, told=told))
+        self._drop(Drop(node, reason, count, message=message))
 
     def wait_ms(self, hand: Hand) -> int | None:
         """Return the pause before the next attempt, in milliseconds; None if there is none."""

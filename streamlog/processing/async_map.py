@@ -55,7 +55,7 @@ class _Row(msgspec.Struct, array_like=True):
     source: Source
     time_ms: int
     watermark_ms: int
-    place: tuple[str, int, int]
+    coordinates: tuple[str, int, int]
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
@@ -101,11 +101,11 @@ class AsyncTimeSource(TimeSource):
         """Return the name that a source upstream has here, where its time differs."""
         return f"{self._name}/{source[0]}", source[1]
 
-    def heard_of(self) -> list[tuple[Source, int, int]]:
+    def source_times(self) -> list[tuple[Source, int, int]]:
         """Return the sources with their stream times and quiet times."""
         heard: list[tuple[Source, int, int]] = []
         for feed in self._feeds:
-            for source, time_ms, quiet_ms in feed.heard_of():
+            for source, time_ms, quiet_ms in feed.source_times():
                 oldest = self._oldest(source)
                 if oldest is None:
                     heard.append((self.source_behind(source), time_ms, quiet_ms))
@@ -224,7 +224,7 @@ class AsyncMapValuesStep(Step):
             if item.is_stored:
                 self._gone.append(item.number)
         kept = [pair for pair in ready if pair[1] is not SKIPPED]
-        for _, run in groupby(kept, key=lambda pair: pair[0].row.place[:2]):
+        for _, run in groupby(kept, key=lambda pair: pair[0].row.coordinates[:2]):
             self._forward_run(list(run))
         self._begin()
 
@@ -302,14 +302,14 @@ class AsyncMapValuesStep(Step):
         """Return whether the policy retries the call; otherwise skips the record, or raises."""
         row = item.row
         if self.failures is None:
-            raise processing_error(self.name, *row.place, error) from error
+            raise processing_error(self.name, *row.coordinates, error) from error
         item.failed += 1
         policies = self.failures.policy.chain
         delays_ms = [policy.backoff_ms for policy in policies for _ in range(policy.times)]
         if item.failed <= len(delays_ms):
             self._call(item, delay_ms=delays_ms[item.failed - 1])
             return True
-        topic, partition, offset = row.place
+        topic, partition, offset = row.coordinates
         key, value = (row.key, row.value) if row.letter is None else row.letter
         letter = DeadLetterRecord(
             topic=topic,
@@ -336,9 +336,9 @@ class AsyncMapValuesStep(Step):
         headers: list[Headers] = [tuple(row.headers) for row in rows]
         origin = BatchOrigin(
             self.feed,
-            topic=rows[0].place[0],
-            partition=rows[0].place[1],
-            offsets=[row.place[2] for row in rows],
+            topic=rows[0].coordinates[0],
+            partition=rows[0].coordinates[1],
+            offsets=[row.coordinates[2] for row in rows],
             positions=self._positions(items),
             times=[self.feed.time_of(item) for item in items],
             watermarks=[

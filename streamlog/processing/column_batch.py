@@ -122,7 +122,7 @@ class TimeSource:
         """The time that it has reached, for a node that takes several time sources as one."""
         return max(self.turn_ms, self.time_ms)
 
-    def heard_of(self) -> list[tuple[Source, int, int]]:
+    def source_times(self) -> list[tuple[Source, int, int]]:
         """Return its sources with their stream times and quiet times."""
         return [(self.source, self.time_ms, self.quiet_ms)]
 
@@ -254,7 +254,7 @@ class BatchOrigin:
             stamp=self.stamp,
         )
 
-    def place(self, row: int) -> bytes:
+    def record_id(self, row: int) -> bytes:
         """Return what identifies a record, independent of when and where it is processed."""
         if self.stamp is not None:
             return self.stamp(row)

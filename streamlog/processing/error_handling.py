@@ -78,7 +78,7 @@ class DeadLetterRecord:
     sent_ms: int | None = None
     """Timestamp of the dead letter, if it differs from the record's."""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return the record's coordinates and the error in one line."""
         name, error = type(self.error).__name__, self.error
         return f"offset {self.offset} of {self.topic}-{self.partition}: {name}: {error}"
@@ -158,11 +158,11 @@ class DamagedInputs:
         letters = policy.dlq_topic(self._app_id) if self._writes_letters else None
         letter = _damaged_batch_letter(damaged)
         count = damaged.next_offset - damaged.offset
-        told = f"{letter.told()} (offsets {damaged.offset} to {damaged.next_offset - 1})"
-        logger.error("skipped by on_error: %s", told)
+        message = f"{letter.describe()} (offsets {damaged.offset} to {damaged.next_offset - 1})"
+        logger.error("skipped by on_error: %s", message)
         if letters is None:
-            return Outbox(drops=[Drop(damaged.topic, "error", count, told=told)])
-        drop = Drop(damaged.topic, "dead letter", count, told=f"{told} (to {letters})")
+            return Outbox(drops=[Drop(damaged.topic, "error", count, message=message)])
+        drop = Drop(damaged.topic, "dead letter", count, message=f"{message} (to {letters})")
         return Outbox(writes=[letter.to(letters)], drops=[drop])
 
     def _policy(self, topic: str) -> ErrorPolicy:
@@ -211,7 +211,7 @@ class DeadLetterSink(Protocol):
     def send(self, batch: SinkBatch) -> None:
         """Add a batch to write."""
 
-    def drop(self, node: str, reason: Reason, count: int = 1, *, told: str = "") -> None:
+    def drop(self, node: str, reason: Reason, count: int = 1, *, message: str = "") -> None:
         """Count records that are dropped."""
 
 
@@ -334,12 +334,14 @@ class NodeFailures:
         last = [*self.policy.chain][-1]
         match last.action:
             case "skip":
-                told = letter.told() if last.is_logged else ""
-                self.outlet.drop(self.node, "error", told=told)
+                message = letter.describe() if last.is_logged else ""
+                self.outlet.drop(self.node, "error", message=message)
             case "dlq":
                 topic = last.dlq_topic(self.app_id) or ""
                 self.outlet.send(letter.to(topic))
-                self.outlet.drop(self.node, "dead letter", told=f"{letter.told()} (to {topic})")
+                self.outlet.drop(
+                    self.node, "dead letter", message=f"{letter.describe()} (to {topic})"
+                )
             case _:
                 raise processing_error(
                     self.node, letter.topic, letter.partition, letter.offset, letter.error

@@ -112,7 +112,7 @@ class NodeTimeSource(TimeSource):
         entry = self.entry
         passed_ms, self._elapsed_ms = entry.elapsed_ms - self._elapsed_ms, entry.elapsed_ms
         time_ms = self.time_ms + passed_ms if self.time_ms > UNKNOWN_MS else UNKNOWN_MS
-        time_ms = max(time_ms, entry.told_ms)
+        time_ms = max(time_ms, entry.stated_ms)
         if time_ms > self.time_ms:
             self.time_ms = self.marked_ms = time_ms
         self.turn_ms = entry.time_ms
@@ -189,7 +189,7 @@ def source_names(feeds: Sequence[TimeSource]) -> dict[TimeSource, dict[Source, S
     found: dict[TimeSource, dict[Source, Source]] = {}
     for feed in feeds:
         by, _ = feed.source
-        sources = [source for source, _, _ in feed.heard_of()]
+        sources = [source for source, _, _ in feed.source_times()]
         found[feed] = {
             (name, number): (f"{name} by {by}" if (name, number) in known else name, number)
             for name, number in sources

@@ -138,7 +138,7 @@ class Drop:
     count: int = 0
     late_by_ms_max: int = 0
     """Of late records: the longest time between the window's closing and the record."""
-    told: str = ""
+    message: str = ""
     """Of errors: the last one."""
 
 
@@ -180,9 +180,9 @@ def assign_partitions(
 
 
 def _append_columns(
-    together: dict[tuple[str, int], FieldColumns], place: tuple[str, int], more: FieldColumns
+    together: dict[tuple[str, int], FieldColumns], key: tuple[str, int], more: FieldColumns
 ) -> None:
-    known = together.setdefault(place, more)
+    known = together.setdefault(key, more)
     if known is not more:
         known.extend(more.timestamps, more.keys, more.values, more.headers)
 
@@ -206,7 +206,7 @@ class Collector:
         self.outbox.calls.append(call)
 
     def drop(
-        self, node: str, reason: Reason, count: int = 1, *, late_by_ms: int = 0, told: str = ""
+        self, node: str, reason: Reason, count: int = 1, *, late_by_ms: int = 0, message: str = ""
     ) -> None:
         """Count records that a node drops; `count` may be 0."""
         if not count:
@@ -217,7 +217,7 @@ class Collector:
             self.outbox.drops.append(drop)
         drop.count += count
         drop.late_by_ms_max = max(drop.late_by_ms_max, late_by_ms)
-        drop.told = told or drop.told
+        drop.message = message or drop.message
 
     def take(self) -> Outbox:
         """Return the outbox and start a new one."""

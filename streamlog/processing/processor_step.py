@@ -232,10 +232,10 @@ class TaskContext:
         if not self._is_drawn:
             self._is_drawn = True
             if self._origin is None:
-                place = b"%d " % self._number + self._feed.identity
+                seed = b"%d " % self._number + self._feed.identity
             else:
-                place = self._origin.place(self._row) + self._number.to_bytes(4)
-            self._chance.move(place)
+                seed = self._origin.record_id(self._row) + self._number.to_bytes(4)
+            self._chance.move(seed)
         return self._chance
 
 
@@ -539,9 +539,9 @@ class ProcessorStep(Step):
             #    source may still have records of them.
             if alarms.may_have_due(origin.times[row]):
                 self._fire_key(batch, at)
-            place = (origin.feed, positions[row])
-            self._index = self._index + 1 if place == self._last else 0
-            self._last = place
+            record_id = (origin.feed, positions[row])
+            self._index = self._index + 1 if record_id == self._last else 0
+            self._last = record_id
             if self.failures is None:
                 self._process(batch, at)
             else:
@@ -751,7 +751,7 @@ class ProcessorStep(Step):
     def _forward_collected(self, origin: BatchOrigin) -> None:
         self.clock.time_ms = self._context.time_ms
         if self._rows is not None:
-            self._rows.hand_on()
+            self._rows.forward_changes()
         if self._context.forwarded.rows:
             forwarded, self._context.forwarded = self._context.forwarded, Forwarded()
             self.forward(forwarded.batch(origin))

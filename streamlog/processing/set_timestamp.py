@@ -37,16 +37,16 @@ class SetTimestampSource(TimeSource):
             None if above is None else above.value,
         )
         self.above = feeds
-        ways = [
+        paths = [
             (feed, source, own)
             for feed, o in source_names(feeds).items()
             for source, own in o.items()
         ]
-        self.is_one = len(ways) == 1
+        self.is_one = len(paths) == 1
         """Whether it stands for a single source, which then has this time source's own name."""
         self._behind: dict[tuple[TimeSource, Source], Source] = {
             (input_of(feed), source): self.source if self.is_one else (f"{name}/{own[0]}", own[1])
-            for feed, source, own in ways
+            for feed, source, own in paths
         }
         self.stream = StreamTime(self._behind.values())
 
@@ -54,12 +54,12 @@ class SetTimestampSource(TimeSource):
         """Return the name that a source above has here, where its time differs."""
         return self._behind[input_of(feed), source]
 
-    def heard_of(self) -> list[tuple[Source, int, int]]:
+    def source_times(self) -> list[tuple[Source, int, int]]:
         """Return the sources with their stream times and quiet times."""
         heard = (
             (self.source_behind(feed, source), quiet_ms)
             for feed in self.above
-            for source, _, quiet_ms in feed.heard_of()
+            for source, _, quiet_ms in feed.source_times()
         )
         return [(source, self.stream.time_of(source), quiet_ms) for source, quiet_ms in heard]
 
@@ -86,7 +86,7 @@ class SetTimestampStep(Step):
         self.feed = SetTimestampSource(node.name, partition, feeds)
         """The time source of its records."""
         self._sequence = 0
-        self._has_told_seconds = False
+        self._has_warned_of_seconds = False
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
@@ -96,7 +96,7 @@ class SetTimestampStep(Step):
     def process(self, batch: Batch) -> None:
         """Call the function with the value and forward the record with the returned timestamp."""
         batch, timestamps = self.applied(batch, self._timestamp, batch.values)
-        if timestamps and not self._has_told_seconds:
+        if timestamps and not self._has_warned_of_seconds:
             self._warn_seconds(timestamps[0])
         origin, feed = batch.origin, self.feed
         above = [origin.feed.source] if origin.sources is None else batch.of_origin(origin.sources)
@@ -155,7 +155,7 @@ class SetTimestampStep(Step):
     def _warn_seconds(self, timestamp_ms: int) -> None:
         """Log, once, that the new timestamps look like seconds: judged by a batch's first."""
         if (hint := seconds_hint(f"node {self.name!r}", timestamp_ms)) is not None:
-            self._has_told_seconds = True
+            self._has_warned_of_seconds = True
             logger.warning("%s", hint)
 
     def _timestamp(self, value: object) -> int:

@@ -319,10 +319,10 @@ class RepartitionStep(Step):
         partitions: int,
         feeds: list[TimeSource],
         idle_marks_ms: tuple[int, ...],
-        beside: RepartitionStep | None = None,
+        other_writer: RepartitionStep | None = None,
         is_timed: bool = False,
     ) -> None:
-        """`beside` is another step of the task that writes to this topic.
+        """`other_writer` is another step of the task that writes to this topic.
 
         `is_timed`: a node after the topic waits for time to advance.
         """
@@ -337,8 +337,8 @@ class RepartitionStep(Step):
             feed: ProvenanceMark(feed.turn_ms, feed.time_ms, BUSY_MS)
             for feed in self.node_time.feeds
         }
-        self._told_ms: dict[TimeSource, int] = {}
-        self._last: dict[bytes, tuple[int, int]] = {} if beside is None else beside._last  # noqa: SLF001 - its own class
+        self._sent_marked_ms: dict[TimeSource, int] = {}
+        self.last: dict[bytes, tuple[int, int]] = {} if other_writer is None else other_writer.last
         """By the identity of each time source: the position of the last record, and the number of
         results it has. They tell results apart in the topic, whichever step of the task wrote them.
         """
@@ -396,11 +396,11 @@ class RepartitionStep(Step):
             turn_ms = max(feed.turn_ms, feed.time_ms)
             mark = ProvenanceMark(turn_ms, feed.time_ms, quiet_ms if feed.at_end else BUSY_MS)
             # Marks can't have brought it further than what was taken of it.
-            told_ms = min(feed.marked_ms, feed.time_ms)
-            if mark == before and told_ms == self._told_ms.get(feed, UNKNOWN_MS):
+            marked_ms = min(feed.marked_ms, feed.time_ms)
+            if mark == before and marked_ms == self._sent_marked_ms.get(feed, UNKNOWN_MS):
                 continue
-            self._marked[feed], self._told_ms[feed] = mark, told_ms
-            headers = mark_headers(mark, feed.identity, told_ms)
+            self._marked[feed], self._sent_marked_ms[feed] = mark, marked_ms
+            headers = mark_headers(mark, feed.identity, marked_ms)
             timestamp_ms = max(mark.time_ms, 0)
             for partition in range(self._partitions):
                 self._collector.send(
@@ -422,7 +422,7 @@ class RepartitionStep(Step):
     def _stamps(self, batch: Batch) -> Stamps:
         origin = batch.origin
         positions = batch.of_origin(origin.positions)
-        last, index = self._last.get(origin.feed.identity, (-1, 0))
+        last, index = self.last.get(origin.feed.identity, (-1, 0))
         if positions and isinstance(positions, range):
             indexes = [0] * len(positions)
             if positions[0] == last:
@@ -437,6 +437,6 @@ class RepartitionStep(Step):
                 last = position
                 indexes.append(index)
         if indexes:
-            self._last[origin.feed.identity] = (positions[-1], indexes[-1])
+            self.last[origin.feed.identity] = (positions[-1], indexes[-1])
         turns, times = batch.of_origin(origin.turns), batch.of_origin(origin.watermarks)
         return Stamps(origin.feed.provenance, turns, times, positions, indexes)

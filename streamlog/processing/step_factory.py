@@ -364,7 +364,7 @@ def _as_of_join(node: AsOfJoin, deps: StepDeps) -> Step:
 
 
 def _repartition_sink(node: RepartitionSink, deps: StepDeps) -> Step:
-    beside = [
+    others = [
         step
         for name, step in deps.steps.items()
         if isinstance(step, RepartitionStep) and node.topic in deps.subtopology.by_name[name].writes
@@ -376,7 +376,7 @@ def _repartition_sink(node: RepartitionSink, deps: StepDeps) -> Step:
         partitions=deps.partitions[node.topic.name],
         feeds=deps.feeds(node),
         idle_marks_ms=deps.subtopology.idle_marks_ms[node.topic.name],
-        beside=beside[0] if beside else None,
+        other_writer=others[0] if others else None,
         is_timed=node.topic.name in deps.subtopology.timed,
     )
 

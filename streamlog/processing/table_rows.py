@@ -529,10 +529,10 @@ class TaskRows:
         for name, step in self._written:
             step.go_back(self._marks[name])
 
-    def hand_on(self) -> None:
+    def forward_changes(self) -> None:
         """Forward the rows that were set to the steps below the tables."""
         for _, step in self._written:
-            step.hand_on()
+            step.forward_changes()
 
     @property
     def _written(self) -> list[tuple[str, WritableTableStep]]:

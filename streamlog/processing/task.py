@@ -98,28 +98,31 @@ class Holdup:
     retimed: Mapping[str, Collection[str]] = field(default_factory=dict)
     """Nodes that set other timestamps, and nodes after them, with the topics that feed them."""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return one line: what is held back, by which sources, and what to do."""
-        places = sorted(self.behind)
-        named = [f"{partition_name(each)} ({self._standing(each)})" for each in places[:NAMED_MAX]]
-        if len(places) > NAMED_MAX:
-            named.append(f"{len(places) - NAMED_MAX} more")
-        verb = "holds" if len(places) == 1 else "hold"
+        sources = sorted(self.behind)
+        named = [
+            f"{partition_name(each)} ({self._format_progress(each)})"
+            for each in sources[:NAMED_MAX]
+        ]
+        if len(sources) > NAMED_MAX:
+            named.append(f"{len(sources) - NAMED_MAX} more")
+        verb = "holds" if len(sources) == 1 else "hold"
         return (
             f"{', '.join(named)} {verb} back {self.node!r}: its next result, of "
             f"{show_time(self.end_ms)}, is due once event time reaches {show_time(self.due_ms)} in "
             f"every source; {partition_name(self.ahead)} has reached {show_time(self.ahead_ms)}. "
-            f"{self._remedy(places)}"
+            f"{self._remedy(sources)}"
         )
 
-    def _remedy(self, places: Collection[Source]) -> str:
-        nodes = {name.partition("/")[0] for name, _ in places} & {*self.retimed}
+    def _remedy(self, sources: Collection[Source]) -> str:
+        nodes = {name.partition("/")[0] for name, _ in sources} & {*self.retimed}
         if not nodes:
             return (
                 "Send records to these partitions, create the topic with fewer partitions, or "
                 'declare .idle_after("30s") on the window'
             )
-        above = "set_timestamp before the merge and " if any("/" in n for n, _ in places) else ""
+        above = "set_timestamp before the merge and " if any("/" in n for n, _ in sources) else ""
         topics = {topic for node in nodes for topic in self.retimed[node]}
         return (
             f"After set_timestamp, a partition of {', '.join(sorted(topics))} without records has "
@@ -127,7 +130,7 @@ class Holdup:
             f'of set_timestamp, or {above}.idle_after("30s") on the window'
         )
 
-    def _standing(self, source: Source) -> str:
+    def _format_progress(self, source: Source) -> str:
         time_ms = self.behind[source]
         return "no record yet" if time_ms == UNKNOWN_MS else f"at {show_time(time_ms)}"
 
@@ -141,7 +144,7 @@ def find_holdups(steps: Iterable[Step], sub: Subtopology) -> list[Holdup]:
             continue
         pairs = [*step.waits_for()]
         due_ms = min((each for _, each in pairs), default=FAR_MS)
-        heard = {s: ms for feed, _ in pairs for s, ms, _ in feed.heard_of()}
+        heard = {s: ms for feed, _ in pairs for s, ms, _ in feed.source_times()}
         behind = {source: ms for source, ms in heard.items() if ms < due_ms}
         if behind and max(heard.values()) >= due_ms:
             ahead = max(heard, key=lambda source: heard[source])
@@ -158,7 +161,7 @@ def _find_untimed(step: RepartitionStep, retimed: Mapping[str, Collection[str]])
     """
     found: list[Holdup] = []
     for feed in step.node_time.feeds:
-        heard = {source: ms for source, ms, _ in feed.heard_of()}
+        heard = {source: ms for source, ms, _ in feed.source_times()}
         behind = {source: ms for source, ms in heard.items() if ms == UNKNOWN_MS}
         if isinstance(feed, SetTimestampSource) and 0 < len(behind) < len(heard):
             ahead = max(heard, key=lambda source: heard[source])
@@ -212,7 +215,7 @@ class Task:
         global_tables: GlobalTables | None = None,
         history: Mapping[str, TimeSpan] | None = None,
         merge_buffer_bytes: int = BUFFER_BYTES,
-        doubts_ends: bool = False,
+        asks_about_ends: bool = False,
         stamped: Collection[str] = (),
     ) -> None:
         """Create a task that continues where its state ends.
@@ -232,8 +235,8 @@ class Task:
             history: the time spans to take of the topics; None: everything.
             merge_buffer_bytes: bounds the records that wait for an earlier one, per repartition
                 topic.
-            doubts_ends: the runner answers the questions in `doubts`. Without it, an input at its
-                end holds back no other.
+            asks_about_ends: the runner answers the questions in `end_questions`. Without it, an
+                input at its end holds back no other.
             stamped: repartition topics whose records carry columns of stamps instead of headers
                 (`SinkBatch.stamps`).
 
@@ -255,10 +258,10 @@ class Task:
         self._store = StoreTransaction(store if store is not None else MemoryStore(), budget=caches)
         self._collector = Collector(stamped)
         self._pause = pause
-        self._doubting = CaughtUpCheck(is_on=doubts_ends)
+        self._end_check = CaughtUpCheck(is_on=asks_about_ends)
         self._queue = self._new_queue()
         self._logs: dict[PartitionKey, SourceLog] = {}
-        self.doubts: list[EndOfInputQuestion] = []
+        self.end_questions: list[EndOfInputQuestion] = []
         """The questions to answer before the task can continue, as of the last `process`."""
         self._steps: dict[str, Step] = {}
         self._build(global_tables or GlobalTables())
@@ -286,8 +289,8 @@ class Task:
     def positions(self) -> dict[PartitionKey, int]:
         """The offset of the next record to take, where it is known: seek there before reading."""
         return {
-            place: entry.position
-            for place, entry in self._queue.inputs.items()
+            key: entry.position
+            for key, entry in self._queue.inputs.items()
             if entry.position is not None
         }
 
@@ -295,12 +298,16 @@ class Task:
     def cuts(self) -> dict[PartitionKey, int]:
         """Of inputs that reached their cut (`history`), the first offset beyond it."""
         inputs = self._queue.inputs.values()
-        return {e.place: e.cut for e in inputs if isinstance(e, CutInput) and e.cut is not None}
+        return {
+            e.topic_partition: e.cut
+            for e in inputs
+            if isinstance(e, CutInput) and e.cut is not None
+        }
 
     @property
     def buffered(self) -> dict[PartitionKey, int]:
         """The number of records that have arrived and wait. Never pause an input that has none."""
-        return {place: len(entry) for place, entry in self._queue.inputs.items()}
+        return {key: len(entry) for key, entry in self._queue.inputs.items()}
 
     @property
     def merge_waits(self) -> list[MergeWait]:
@@ -326,9 +333,9 @@ class Task:
         """
         found: dict[PartitionKey, int] = {}
         pairs = (pair for step in self._waiting for pair in step.waits_for())
-        for place, time_ms, due_ms in self._due(pairs):
+        for key, time_ms, due_ms in self._due(pairs):
             if time_ms > UNKNOWN_MS:
-                found[place] = min(due_ms - time_ms, found.get(place, due_ms - time_ms))
+                found[key] = min(due_ms - time_ms, found.get(key, due_ms - time_ms))
         return found
 
     @property
@@ -341,10 +348,10 @@ class Task:
         """
         found: dict[PartitionKey, int] = {}
         pairs = (pair for step in self._following for pair in step.follows())
-        for place, _, due_ms in self._due(pairs):
-            entry = self._queue.inputs[place]
-            if entry.time_ms == UNKNOWN_MS or entry.told_ms > UNKNOWN_MS:
-                found[place] = min(due_ms, found.get(place, due_ms))
+        for key, _, due_ms in self._due(pairs):
+            entry = self._queue.inputs[key]
+            if entry.time_ms == UNKNOWN_MS or entry.stated_ms > UNKNOWN_MS:
+                found[key] = min(due_ms, found.get(key, due_ms))
         return found
 
     @property
@@ -366,7 +373,7 @@ class Task:
                 owner = self._owners.get(feed)
                 pending += () if owner is None else owner.needs(time_ms)
             elif feed.at_end and feed.time_ms < time_ms and not entry.topic.internal:
-                found.append((entry.place, feed.time_ms, time_ms))
+                found.append((entry.topic_partition, feed.time_ms, time_ms))
         return found
 
     @property
@@ -388,15 +395,15 @@ class Task:
 
         For a task without state, a runner stores them with the positions: see `start_at`.
         """
-        times = {place: entry.time_ms for place, entry in self._queue.inputs.items()}
+        times = {key: entry.time_ms for key, entry in self._queue.inputs.items()}
         if self.subtopology.changelog_topic is not None:
             return times
         # A task without state stores the time at its nodes nowhere else.
         reached: dict[PartitionKey, list[int]] = {}
         for node_time in self._node_times.values():
             for feed in node_time.reached.values():
-                reached.setdefault(feed.entry.place, []).append(feed.time_ms)
-        return {place: max(reached.get(place, [time_ms])) for place, time_ms in times.items()}
+                reached.setdefault(feed.entry.topic_partition, []).append(feed.time_ms)
+        return {key: max(reached.get(key, [time_ms])) for key, time_ms in times.items()}
 
     def start_at(
         self,
@@ -409,10 +416,10 @@ class Task:
         without records (control batches, gaps). `times` are the stream times there; without them, a
         task without state starts as if its inputs began at these offsets.
         """
-        for place, position in positions.items():
-            self._queue.inputs[place].start_at(position)
-        for place, time_ms in (times or {}).items():
-            entry = self._queue.inputs[place]
+        for key, position in positions.items():
+            self._queue.inputs[key].start_at(position)
+        for key, time_ms in (times or {}).items():
+            entry = self._queue.inputs[key]
             entry.time_ms = max(entry.time_ms, time_ms)
         if times and self.subtopology.changelog_topic is None:
             for node_time in self._node_times.values():
@@ -428,10 +435,10 @@ class Task:
 
         After records were taken from an input, only the leader epoch may change.
         """
-        for place, log in logs.items():
-            entry = self._queue.inputs.get(place)
+        for key, log in logs.items():
+            entry = self._queue.inputs.get(key)
             if entry is not None:
-                self._logs[place] = log
+                self._logs[key] = log
                 entry.provenance = add_tag(entry.identity, log.topic_id, log.cuts)
 
     def process(
@@ -463,22 +470,22 @@ class Task:
             ProcessingError: a record is unreadable, or a function failed on it. Discard the task
                 and commit nothing since its last checkpoint.
         """
-        inputs, self._doubting.now_ms = self._queue.inputs, now_ms
+        inputs, self._end_check.now_ms = self._queue.inputs, now_ms
         for looking in self._looking:
             looking.look(now_ms)
-        for place in {**records, **marks}:
-            if place not in inputs:
-                raise UsageError(f"task {self.id} does not read {place[0]}-{place[1]}")
-            inputs[place].arrive(records.get(place, ()), marks.get(place, ()))
-        took: set[Input] = {e for place in records if isinstance(e := inputs[place], MergedInput)}
+        for key in {**records, **marks}:
+            if key not in inputs:
+                raise UsageError(f"task {self.id} does not read {key[0]}-{key[1]}")
+            inputs[key].arrive(records.get(key, ()), marks.get(key, ()))
+        took: set[Input] = {e for key in records if isinstance(e := inputs[key], MergedInput)}
         for entry in inputs.values():
             entry.now_ms = now_ms
-            end = ends.get(entry.place)
+            end = ends.get(entry.topic_partition)
             entry.learn_end(end, now_ms=now_ms, took=False)
-        for doubt in confirmed:
-            inputs[doubt.place].confirm(doubt)
-        for place, time_ms in brought.items():
-            inputs[place].bring(time_ms)
+        for question in confirmed:
+            inputs[question.topic_partition].confirm(question)
+        for key, time_ms in brought.items():
+            inputs[key].bring(time_ms)
         self._follow()
         for name, step in self._awaiting.items():
             step.resume([result for result in results if result.node == name])
@@ -489,8 +496,8 @@ class Task:
         self._has_news = self._has_news or bool(took or passed or results) or fired
         outbox = self._collector.take()
         taken = took | passed
-        outbox.offsets = {e.place: e.position for e in taken if e.position is not None}
-        self.doubts = self._queue.doubts()
+        outbox.offsets = {e.topic_partition: e.position for e in taken if e.position is not None}
+        self.end_questions = self._queue.end_questions()
         return outbox
 
     def _take(self, took: set[Input], now_ms: int) -> tuple[set[Input], bool]:
@@ -695,7 +702,7 @@ class Task:
         return RecordQueue(
             [self._input(topic) for topic in topics if self._reads(topic)],
             record_at_a_time=self.subtopology.record_at_a_time,
-            doubting=self._doubting,
+            end_check=self._end_check,
         )
 
     def _reads(self, topic: TopicSpec) -> bool:
@@ -705,7 +712,7 @@ class Task:
         entry = self._new_input(topic)
         # In a loop, the upstream task reaches its end only after this task has taken its records:
         # a question here would wait for its own answer.
-        entry.doubting = NO_CHECK if topic.name in self.subtopology.looped else self._doubting
+        entry.end_check = NO_CHECK if topic.name in self.subtopology.looped else self._end_check
         for node in self.subtopology.nodes:
             if isinstance(node, Entry) and node.topic.name == topic.name:
                 entry.failures = self._failures(topic.name, node)

@@ -224,24 +224,24 @@ def is_mark(headers: Headers) -> bool:
     return any(name == MARK for name, _ in headers)
 
 
-def skip_time_marks(progress: TaskProgress, place: tuple[str, int], end: int) -> TaskProgress:
+def skip_time_marks(progress: TaskProgress, partition: tuple[str, int], end: int) -> TaskProgress:
     """Return the progress as if the task had skipped the time marks up to `end`.
 
     Afterwards no source counts as read to its end: the upstream tasks send new marks when they
     start.
     """
-    topic, _ = place
+    topic, _ = partition
     inputs: dict[str, JsonValue] = dict(_parts(progress.sections.get(INPUTS_SECTION)))
     if topic in inputs:
         rows = [_skip_row(row, end) for row in inputs[topic]["sources"]]
         inputs[topic] = {**inputs[topic], "sources": rows}
     logs = dict(progress.logs)
-    if place in logs:
+    if partition in logs:
         # The leader epoch is that of the old offset: unknown for the new one.
-        logs[place] = logs[place]._replace(leader_epoch=SourceLog().leader_epoch)
+        logs[partition] = logs[partition]._replace(leader_epoch=SourceLog().leader_epoch)
     return replace(
         progress,
-        offsets={**progress.offsets, place: end},
+        offsets={**progress.offsets, partition: end},
         logs=logs,
         sections={**progress.sections, INPUTS_SECTION: inputs},
     )
@@ -287,9 +287,9 @@ def _field(name: str, value: JsonValue, change: TimeChange) -> JsonValue:
 def _row(row: list[JsonValue], change: TimeChange) -> list[JsonValue]:
     """Return the row of a source with its times changed."""
     topic, number, *_ = row
-    places = (2,) if len(row) == STREAM_ROW_FIELDS else ROW_TIMES
+    times_at = (2,) if len(row) == STREAM_ROW_FIELDS else ROW_TIMES
     return [
-        change(f"{topic}-{number}", value) if at in places else value
+        change(f"{topic}-{number}", value) if at in times_at else value
         for at, value in enumerate(row)
     ]
 

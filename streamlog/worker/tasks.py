@@ -573,7 +573,7 @@ class WorkerTasks:
                 # A task with state has its times there, too: other workers look here.
                 known_ms = times_ms[place] if times_ms[place] > UNKNOWN_MS else None
                 self._reached[place] = Reached(done[place], time_ms=known_ms)
-        self.ends.note(running.task.id, running.task.doubts)
+        self.ends.note(running.task.id, running.task.end_questions)
         self._hold_back(running)
         standing = {p: (done[p], times_ms[p]) for p in running.inputs if p in done}
         self.marks.note(running.task.id, standing, running.task.behind)
@@ -639,7 +639,7 @@ class WorkerTasks:
             caches=self.budget.caches,
             global_tables=self._with.reader.tables,
             # On its way to a cut it is told where all inputs end.
-            doubts_ends=self._with.cut is None,
+            asks_about_ends=self._with.cut is None,
             history=self._bounds.spans(sub.topics),
         )
         task = await build_task(self._engine, task_id, build, state)

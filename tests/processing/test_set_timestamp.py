@@ -125,7 +125,7 @@ def held_back(
             t.input(readings).send(reading, key="s", partition=1)
             t.advance("7s")
         t.advance("5m")
-        told = [held.told() for task in t._tasks.values() for held in task.holdups]
+        told = [held.describe() for task in t._tasks.values() for held in task.holdups]
         return t.output(out).values, "\n".join(told)
 
 

@@ -15,7 +15,7 @@ class Heard(TimeSource):
         super().__init__((name, 0))
         self._sources = sources
 
-    def heard_of(self) -> list[tuple[Source, int, int]]:
+    def source_times(self) -> list[tuple[Source, int, int]]:
         return [(source, 5, 0) for source in self._sources]
 
 
@@ -33,7 +33,7 @@ def test_by_the_first_feed_a_source_keeps_its_name() -> None:
 def test_new_timestamps_of_one_way_say_nothing_of_the_other() -> None:
     feed = SetTimestampSource("retimed", 0, [FIRST, LAST])
     feed.stream.advance(feed.source_behind(FIRST, ("words", 1)), 50)
-    times = {source: time_ms for source, time_ms, _ in feed.heard_of()}
+    times = {source: time_ms for source, time_ms, _ in feed.source_times()}
     assert times == {
         ("retimed/words", 0): -1,
         ("retimed/words", 1): 50,

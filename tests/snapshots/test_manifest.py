@@ -68,7 +68,7 @@ def test_nobody_is_taken_to_be_at_his_end() -> None:
     entry.start_at(progress.offsets[TOPIC, 0])
     assert not entry.is_at_end()
     assert entry.floor() == (4_500, 0)
-    assert entry.heard_of() == [(("sales", 0), 5_000, 0), ((ABOVE, 1), 4_000, 0)]
+    assert entry.source_times() == [(("sales", 0), 5_000, 0), ((ABOVE, 1), 4_000, 0)]
 
 
 def test_at_least_once_knows_the_times_and_forgets_the_places_of_a_history() -> None:

@@ -4,8 +4,8 @@ An input that is read to its end holds back no other input; otherwise, a quiet s
 join partner. But the end offset is only what the last fetch or time mark reported: after a pause or
 a restart, the log may hold more records that have not arrived yet. Therefore other inputs pass such
 an input's time by at most `SKEW_MS`, and only for `SKEW_MS` after its last report. Beyond that, the
-task stops and asks a question (`Task.doubts`). Its runner finds out whether everything has arrived,
-and the answer (`Task.process`) releases the records that had arrived before the question.
+task stops and asks a question (`Task.end_questions`). Its runner finds out whether everything has
+arrived, and the answer (`Task.process`) releases the records that had arrived before the question.
 
 A partition of a topic without new records may advance to the time of the topic's other partitions,
 but not while the topic is being filled: `CalmDetector` samples the whole topic over a span of time.
@@ -98,27 +98,27 @@ MergeKey: TypeAlias = tuple[int, int]
 class EndOfInputQuestion(NamedTuple):
     """The question whether an input has more records, though everything reported has been taken."""
 
-    place: tuple[str, int]
+    topic_partition: Partition
     """Topic and partition of the input."""
     source: Source | None
     """One source behind a repartition topic; None: the input itself, with all its sources."""
     turn_ms: int
     """The largest merge key that had arrived when the question was asked. The answer releases the
     records up to it."""
-    ends: Mapping[tuple[str, int], int]
+    ends: Mapping[Partition, int]
     """End offsets when the question was asked, per input. They stand in for `turn_ms` in inputs
     whose records are decoded only when they are next."""
     posed_ms: int
     """When the question was asked, by the wall clock."""
 
     @property
-    def about(self) -> tuple[tuple[str, int], Source | None]:
+    def about(self) -> tuple[Partition, Source | None]:
         """The input and source, which stay equal when the question is asked again."""
-        return self.place, self.source
+        return self.topic_partition, self.source
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return a phrase for messages, to follow "whether"."""
-        name = f"{self.place[0]}-{self.place[1]}"
+        name = f"{self.topic_partition[0]}-{self.topic_partition[1]}"
         if self.source is None:
             return f"{name} has more"
         return f"more of {self.source[0]}-{self.source[1]} comes through {name}"
@@ -148,23 +148,23 @@ class InputEnd:
         self._heard_ms: int | None = None
         self._passed_ms = UNKNOWN_MS
         """Up to here, answers allow others to pass while this one is at its end."""
-        self._ends: dict[tuple[str, int], int] = {}
+        self._ends: dict[Partition, int] = {}
         """The permission by offset: other inputs' records before these need not wait."""
 
     def hear(self, now_ms: int) -> None:
         """Note that a record or mark has just arrived."""
         self._heard_ms = now_ms
 
-    def confirm(self, doubt: EndOfInputQuestion) -> None:
+    def confirm(self, question: EndOfInputQuestion) -> None:
         """Take the answer: everything that existed when the question was asked has arrived."""
-        self._heard_ms = max(doubt.posed_ms, self._heard_ms or doubt.posed_ms)
-        self._passed_ms = max(doubt.turn_ms, self._passed_ms)
-        for place, end in doubt.ends.items():
-            self._ends[place] = max(end, self._ends.get(place, 0))
+        self._heard_ms = max(question.posed_ms, self._heard_ms or question.posed_ms)
+        self._passed_ms = max(question.turn_ms, self._passed_ms)
+        for partition, end in question.ends.items():
+            self._ends[partition] = max(end, self._ends.get(partition, 0))
 
-    def confirmed_until(self, place: tuple[str, int]) -> int | None:
-        """Return the offset in `place` before which no record needs to wait; None if unknown."""
-        return self._ends.get(place)
+    def confirmed_until(self, partition: Partition) -> int | None:
+        """Return the offset there before which no record needs to wait; None if unknown."""
+        return self._ends.get(partition)
 
     def pass_to(self, turn_ms: int) -> bool:
         """Let records up to this merge key pass without waiting; returns whether that is new."""

@@ -379,17 +379,17 @@ class Input(TimeSource):
         """`time_ms` before the current batch."""
         self.elapsed_ms = 0
         """The sum of the elapsed times of all time marks."""
-        self.told_ms = UNKNOWN_MS
+        self.stated_ms = UNKNOWN_MS
         """The latest time that marks have given the input, even if it has no records."""
         self.now_ms = 0
         """The clock, as of the last `Task.process`: for `timestamp_ahead_max`."""
-        self.doubting: CaughtUpCheck = NO_CHECK
+        self.end_check: CaughtUpCheck = NO_CHECK
         """Whether the end of this input can be in question."""
         self._known = InputEnd()
-        self._has_told_seconds = False
+        self._has_warned_of_seconds = False
 
     @property
-    def place(self) -> PartitionKey:
+    def topic_partition(self) -> PartitionKey:
         """The topic and partition number."""
         return self.topic.name, self.partition
 
@@ -417,7 +417,7 @@ class Input(TimeSource):
         """
         columns, received, at = self._fresh(records), self._received or 0, 0
         if len(columns) or marks:
-            self._known.hear(self.doubting.now_ms)
+            self._known.hear(self.end_check.now_ms)
         for mark in marks:
             if mark.offset < received:
                 continue
@@ -494,7 +494,7 @@ class Input(TimeSource):
         if not self.is_at_end():
             return self.floor()
         return (
-            self._known.bound(self.floor(), self.doubting.now_ms) if self.doubting.is_on else None
+            self._known.bound(self.floor(), self.end_check.now_ms) if self.end_check.is_on else None
         )
 
     def unconfirmed_sources(self, turn: MergeKey | None) -> list[Source | None]:
@@ -506,13 +506,13 @@ class Input(TimeSource):
         bound = None if turn is None or not self.is_at_end() else self.bound()
         return [None] if bound is not None and turn is not None and bound < turn else []
 
-    def confirm(self, doubt: EndOfInputQuestion) -> None:
+    def confirm(self, question: EndOfInputQuestion) -> None:
         """Take the answer to a question: everything that existed when it was asked has arrived."""
-        self._known.confirm(doubt)
+        self._known.confirm(question)
 
     def advance_past(self, other: Input) -> bool:
         """Return whether an answer about this empty input lets the other input's records pass."""
-        end = self._known.confirmed_until(other.place)
+        end = self._known.confirmed_until(other.topic_partition)
         return end is not None and self._known.pass_to(other.turn_before(end))
 
     def turn_before(self, end: int) -> int:
@@ -573,13 +573,13 @@ class Input(TimeSource):
 
     def _passed(self, passed: PassedRecords) -> TimeMark:
         self._chunks.popleft()
-        mark, told_ms = passed.mark, passed.time_ms
+        mark, stated_ms = passed.mark, passed.time_ms
         if mark is not UNLOGGED:
-            told_ms = mark.time_behind(UNKNOWN_MS, self.clock)
+            stated_ms = mark.time_behind(UNKNOWN_MS, self.clock)
             self._position = mark.offset + 1
         if self.time_ms > UNKNOWN_MS:
             self.elapsed_ms += mark.elapsed_ms
-        self.told_ms = max(self.told_ms, told_ms)
+        self.stated_ms = max(self.stated_ms, stated_ms)
         self.time_ms = self.marked_ms = max(self.time_ms, passed.time_ms)
         return mark
 
@@ -588,7 +588,7 @@ class Input(TimeSource):
         accepted = EventTimes.of(self.topic, self.now_ms)
         chunk = Chunk(records, self.topic, self.partition, self.failures, accepted)
         self._bad.update(chunk.bad)
-        if not self._has_told_seconds and len(chunk.timestamps):
+        if not self._has_warned_of_seconds and len(chunk.timestamps):
             self._warn_seconds(chunk.offsets[0], chunk.timestamps[0])
         return chunk
 
@@ -596,7 +596,7 @@ class Input(TimeSource):
         """Log, once, that event time looks like seconds: judged by the first record of a chunk."""
         where = f"{self.topic.name}-{self.partition}, offset {offset}"
         if (hint := seconds_hint(where, timestamp_ms)) is not None and not self.topic.internal:
-            self._has_told_seconds = True
+            self._has_warned_of_seconds = True
             logger.warning("%s", hint)
 
     def readable(self, batch: Batch) -> Batch:
@@ -639,24 +639,28 @@ class Input(TimeSource):
     def to_data(self) -> dict[str, object]:
         """Return what a restart needs besides the position."""
         times = {"time_ms": self.time_ms, "marked_ms": self.marked_ms}
-        return {**times, "elapsed_ms": self.elapsed_ms, "told_ms": self.told_ms}
+        return {**times, "elapsed_ms": self.elapsed_ms, "told_ms": self.stated_ms}
 
     def load(self, data: Mapping[str, JsonValue]) -> None:
         """Restore what `to_data` returned."""
         self.time_ms = int(data["time_ms"])
         self.marked_ms = int(data.get("marked_ms", UNKNOWN_MS))
         self.elapsed_ms = int(data.get("elapsed_ms", 0))
-        self.told_ms = int(data.get("told_ms", UNKNOWN_MS))
+        self.stated_ms = int(data.get("told_ms", UNKNOWN_MS))
 
 
 class RecordQueue:
     """The inputs of a task, merged into one order."""
 
     def __init__(
-        self, inputs: Sequence[Input], *, record_at_a_time: bool, doubting: CaughtUpCheck = NO_CHECK
+        self,
+        inputs: Sequence[Input],
+        *,
+        record_at_a_time: bool,
+        end_check: CaughtUpCheck = NO_CHECK,
     ) -> None:
-        self.inputs = {entry.place: entry for entry in inputs}
-        self._doubting = doubting
+        self.inputs = {entry.topic_partition: entry for entry in inputs}
+        self._end_check = end_check
         self._records_max = 1 if record_at_a_time else None
 
     def next_run(self) -> tuple[Input, Batch | TimeMark] | None:
@@ -665,7 +669,7 @@ class RecordQueue:
         if not heads:
             return None
         first, chosen = heads[0]
-        if self._doubting.is_on:
+        if self._end_check.is_on:
             passed = [entry.advance_past(chosen) for entry in empty]
             if any(passed):
                 heads, empty = self._heads()  # An answer may have released merged records.
@@ -677,7 +681,7 @@ class RecordQueue:
         #    so nothing is taken (`bound < first`).
         # 3. `b` is empty and read to its end, and no check is on: no bound; all of `a` is taken.
         # 4. As 3, but the end of `b` is in question: the bound is that of `InputEnd.bound`, and
-        #    `doubts` says what must be confirmed.
+        #    `end_questions` says what must be confirmed.
         bounds = [found for entry in empty if (found := entry.bound()) is not None]
         bounds += [head for head, _ in heads[1:]]
         bound = min(bounds, default=None)
@@ -685,22 +689,28 @@ class RecordQueue:
             return None
         return chosen, chosen.take(bound, self._records_max)
 
-    def doubts(self) -> list[EndOfInputQuestion]:
+    def end_questions(self) -> list[EndOfInputQuestion]:
         """Return the questions that must be answered before the next records can be taken.
 
         Call it when `next_run` returns None.
         """
-        if not self._doubting.is_on:
+        if not self._end_check.is_on:
             return []
         heads, empty = self._heads()
-        found = [(e.place, of) for e in self.inputs.values() for of in e.unconfirmed_sources(None)]
+        found = [
+            (e.topic_partition, of)
+            for e in self.inputs.values()
+            for of in e.unconfirmed_sources(None)
+        ]
         if heads:
-            found += [(e.place, of) for e in empty for of in e.unconfirmed_sources(heads[0][0])]
+            found += [
+                (e.topic_partition, of) for e in empty for of in e.unconfirmed_sources(heads[0][0])
+            ]
         if not found:
             return []
         turn_ms = max(entry.newest_ms for entry in self.inputs.values())
-        ends = {place: entry.known_end for place, entry in self.inputs.items()}
-        now_ms = self._doubting.now_ms
+        ends = {key: entry.known_end for key, entry in self.inputs.items()}
+        now_ms = self._end_check.now_ms
         return [EndOfInputQuestion(*about, turn_ms, ends, now_ms) for about in dict.fromkeys(found)]
 
     def _heads(self) -> tuple[list[tuple[MergeKey, Input]], list[Input]]:

@@ -95,7 +95,7 @@ class MergeWait:
             return 0
         return max(self.ahead_ms - self.behind_ms, 0)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return one line: what waits, for which source, and what to check."""
         return (
             f"{self.size_bytes / _MIB:.1f} of {self.bound_bytes / _MIB:.1f} MiB wait in "
@@ -218,7 +218,7 @@ class RepartitionInput(Input):
         super().learn_end(end, now_ms=now_ms, took=took)
         self.quiet_ms = quiet_ms
 
-    def heard_of(self) -> list[tuple[Source, int, int]]:
+    def source_times(self) -> list[tuple[Source, int, int]]:
         """Return the sources with their stream times and quiet times."""
         return [(state.source, state.time_ms, state.quiet_ms) for state in self._states.values()]
 
@@ -398,11 +398,11 @@ class _Source:
         """The smallest merge key that a record still to come can have."""
         return self.heard_turn_ms, self.rank
 
-    def bound(self, doubting: CaughtUpCheck) -> MergeKey | None:
+    def bound(self, end_check: CaughtUpCheck) -> MergeKey | None:
         """Return the merge key that the other sources may reach; None: no limit."""
         if self.is_busy:
             return self.floor
-        return self.known.bound(self.floor, doubting.now_ms) if doubting.is_on else None
+        return self.known.bound(self.floor, end_check.now_ms) if end_check.is_on else None
 
     @property
     def time_ms(self) -> int:
@@ -535,11 +535,11 @@ class MergedInput(Input):
 
     def bound(self) -> MergeKey | None:
         """Return the merge key that others may reach while this input is empty; None: no limit."""
-        return self.floor() if self.doubting.is_on or not self.is_at_end() else None
+        return self.floor() if self.end_check.is_on or not self.is_at_end() else None
 
     def _bounds(self) -> list[tuple[MergeKey, _Source]]:
         """Return the sources that limit the others, with the merge keys that they allow."""
-        bounds = ((each.bound(self.doubting), each) for each in self._sources)
+        bounds = ((each.bound(self.end_check), each) for each in self._sources)
         return [(bound, each) for bound, each in bounds if bound is not None]
 
     def unconfirmed_sources(self, turn: MergeKey | None) -> list[Source | None]:
@@ -562,16 +562,18 @@ class MergedInput(Input):
         held = [(bound, each) for bound, each in bounds if bound < turn]
         return [] if any(each.is_busy for _, each in held) else [each.source for _, each in held]
 
-    def confirm(self, doubt: EndOfInputQuestion) -> None:
+    def confirm(self, question: EndOfInputQuestion) -> None:
         """Take the answer for one source, or for all: what existed at the question has arrived."""
         for each in self._sources:
-            if doubt.source in {None, each.source}:
-                each.known.confirm(doubt)
+            if question.source in {None, each.source}:
+                each.known.confirm(question)
         self._release()
 
     def advance_past(self, other: Input) -> bool:
         """Return whether answers about these sources let the other input's records pass."""
-        found = [(each, each.known.confirmed_until(other.place)) for each in self._sources]
+        found = [
+            (each, each.known.confirmed_until(other.topic_partition)) for each in self._sources
+        ]
         passed = [each.known.pass_to(other.turn_before(end)) for each, end in found if end]
         if any(passed):
             self._release()
@@ -635,7 +637,7 @@ class MergedInput(Input):
             ahead_ms=ahead.heard_ms,
         )
 
-    def heard_of(self) -> list[tuple[Source, int, int]]:
+    def source_times(self) -> list[tuple[Source, int, int]]:
         """Return the sources with their stream times and quiet times."""
         reached_ms = self._reached_ms
         return [(each.source, each.kept_up_ms(reached_ms), each.idle_ms) for each in self._sources]
@@ -708,7 +710,7 @@ class MergedInput(Input):
             mark, source = unpack_mark(data)
             each = self._source(source)
             if offset >= each.resume:
-                each.known.hear(self.doubting.now_ms)
+                each.known.hear(self.end_check.now_ms)
                 each.hear(*mark)
                 each.marked_ms = max(each.marked_ms, mark_sent_ms(headers))
                 self.marked_ms = min(source.marked_ms for source in self._sources)
@@ -722,7 +724,7 @@ class MergedInput(Input):
         if (position, index) <= each.heard or offset < each.resume:
             self._collector.drop(self.topic.name, "duplicate")
             return
-        each.known.hear(self.doubting.now_ms)
+        each.known.hear(self.end_check.now_ms)
         # A record leaves the source busy or at its end, as it was: a mark follows if it changes.
         quiet_ms = min(each.quiet_ms, 0)
         if offset == each.resume and each.resumed_quiet_ms is not None:
@@ -810,7 +812,7 @@ class MergedInput(Input):
         for entry in entries:
             each = sources[entry[1]]
             each.released, each.released_ms = (entry[2], entry[3]), entry[4]
-        places = [(entry[5], entry[6]) for entry in entries]
+        taken = [(entry[5], entry[6]) for entry in entries]
         turns = list(accumulate(map(_merge_key_of, entries), max, initial=self.turn_ms))[1:]
         times = [entry[4] for entry in entries]
         moments = list(accumulate(times, max, initial=self._reached_ms))[1:]
@@ -818,29 +820,29 @@ class MergedInput(Input):
         self._reached_ms = moments[-1]
         self.turn_ms, self.time_ms = turns[-1], watermarks[-1]
         first, self._sequence = self._sequence, self._sequence + len(entries)
-        headers = [chunk.headers[at][:-1] if chunk.headers else () for chunk, at in places]
+        headers = [chunk.headers[at][:-1] if chunk.headers else () for chunk, at in taken]
         origin = BatchOrigin(
             self,
             topic=self.topic.name,
             partition=self.partition,
-            offsets=[chunk.offsets[at] for chunk, at in places],
+            offsets=[chunk.offsets[at] for chunk, at in taken],
             positions=range(first, self._sequence),
             times=times,
             watermarks=watermarks,
             turns=turns,
             moments=moments,
             sources=[sources[entry[1]].source for entry in entries],
-            raw_keys=[chunk.raw_keys[at] for chunk, at in places],
-            raw_values=[chunk.raw_values[at] for chunk, at in places],
+            raw_keys=[chunk.raw_keys[at] for chunk, at in taken],
+            raw_values=[chunk.raw_values[at] for chunk, at in taken],
             headers=headers if any(headers) else None,
-            stamp=lambda row: provenance_of(places[row][0].headers, places[row][1]),
+            stamp=lambda row: provenance_of(taken[row][0].headers, taken[row][1]),
         )
         return Batch(
             origin,
             range(len(entries)),
-            [chunk.keys[at] for chunk, at in places],
-            [chunk.values[at] for chunk, at in places],
-            [chunk.timestamps[at] for chunk, at in places],
+            [chunk.keys[at] for chunk, at in taken],
+            [chunk.values[at] for chunk, at in taken],
+            [chunk.timestamps[at] for chunk, at in taken],
         )
 
     def _watermarks(

@@ -75,22 +75,22 @@ class DueRows:
         """Rows from this key on are in the store only; None: there are none."""
         self._bytes = 0
 
-    def add(self, place: bytes, value: bytes, headers: Headers) -> None:
+    def add(self, row_key: bytes, value: bytes, headers: Headers) -> None:
         """Add a row that waits; its key is unique."""
         data = _encode(_Data(value, list(headers)))
-        if self._beyond is not None and place >= self._beyond:
-            self._store.put(place, data)
+        if self._beyond is not None and row_key >= self._beyond:
+            self._store.put(row_key, data)
             return
-        self._hold(place, data)
-        self._fresh.add(place)
+        self._hold(row_key, data)
+        self._fresh.add(row_key)
 
-    def discard(self, place: bytes) -> None:
+    def discard(self, row_key: bytes) -> None:
         """Remove a row, if it waits."""
-        if self._beyond is not None and place >= self._beyond:
-            if self._store.get(place) is not None:
-                self._store.delete(place)
-        elif place in self._data:
-            self._forget(place)
+        if self._beyond is not None and row_key >= self._beyond:
+            if self._store.get(row_key) is not None:
+                self._store.delete(row_key)
+        elif row_key in self._data:
+            self._forget(row_key)
 
     @property
     def next_ms(self) -> int | None:
@@ -108,8 +108,8 @@ class DueRows:
 
     def flush(self) -> None:
         """Write new rows, and keep no more in memory than allowed."""
-        for place in self._fresh:
-            self._store.put(place, self._data[place])
+        for row_key in self._fresh:
+            self._store.put(row_key, self._data[row_key])
         self._fresh.clear()
         if len(self._order) > 2 * len(self._data) + STALE_KEYS_MAX:
             self._order = list(self._data)
@@ -122,12 +122,12 @@ class DueRows:
         self._beyond = b""
         self._page()
 
-    def rewrite(self, place_of_row: Callable[[DueRow], bytes]) -> None:
+    def rewrite(self, key_of: Callable[[DueRow], bytes]) -> None:
         """Give all rows in the store new keys; call `load` afterwards."""
-        rows = [(place_of_row(_read(place, data)), data) for place, data in self._store.range()]
+        rows = [(key_of(_read(row_key, data)), data) for row_key, data in self._store.range()]
         self._store.delete_range()
-        for place, data in rows:
-            self._store.put(place, data)
+        for row_key, data in rows:
+            self._store.put(row_key, data)
 
     def _first(self) -> bytes | None:
         """Return the first key, in memory; None: no row waits."""
@@ -140,8 +140,8 @@ class DueRows:
         if self._beyond is None:
             return
         rows = list(islice(self._store.range(self._beyond), PAGE_ROWS + 1))
-        for place, data in rows[:PAGE_ROWS]:
-            self._hold(place, data)
+        for row_key, data in rows[:PAGE_ROWS]:
+            self._hold(row_key, data)
         self._beyond = rows[PAGE_ROWS][0] if len(rows) > PAGE_ROWS else None
 
     def _evict(self) -> None:
@@ -149,31 +149,33 @@ class DueRows:
         order = sorted(self._data)
         if len(order) > PAGE_ROWS:
             self._beyond = order[PAGE_ROWS]
-        held = {place: self._data[place] for place in order[:PAGE_ROWS]}
+        held = {row_key: self._data[row_key] for row_key in order[:PAGE_ROWS]}
         self._order, self._data, self._bytes = [], {}, 0
-        for place, data in held.items():
-            self._hold(place, data)
+        for row_key, data in held.items():
+            self._hold(row_key, data)
 
-    def _hold(self, place: bytes, data: bytes) -> None:
-        self._data[place] = data
-        self._bytes += ROW_BYTES + len(place) + len(data)
-        heappush(self._order, place)
+    def _hold(self, row_key: bytes, data: bytes) -> None:
+        self._data[row_key] = data
+        self._bytes += ROW_BYTES + len(row_key) + len(data)
+        heappush(self._order, row_key)
 
-    def _forget(self, place: bytes) -> bytes:
-        data = self._data.pop(place)
-        self._bytes -= ROW_BYTES + len(place) + len(data)
-        if place in self._fresh:
-            self._fresh.remove(place)
+    def _forget(self, row_key: bytes) -> bytes:
+        data = self._data.pop(row_key)
+        self._bytes -= ROW_BYTES + len(row_key) + len(data)
+        if row_key in self._fresh:
+            self._fresh.remove(row_key)
         else:
-            self._store.delete(place)
+            self._store.delete(row_key)
         return data
 
 
-def _read(place: bytes, data: bytes) -> DueRow:
+def _read(row_key: bytes, data: bytes) -> DueRow:
     row = _decode(data)
-    key, end = unescape_key(place[_TIME_BYTES + 1 :])
-    (number,) = _NUMBER.unpack_from(place, _TIME_BYTES + 1 + end)
-    return DueRow(time_at(place), place[_TIME_BYTES], key, number, row.value, tuple(row.headers))
+    key, end = unescape_key(row_key[_TIME_BYTES + 1 :])
+    (number,) = _NUMBER.unpack_from(row_key, _TIME_BYTES + 1 + end)
+    return DueRow(
+        time_at(row_key), row_key[_TIME_BYTES], key, number, row.value, tuple(row.headers)
+    )
 
 
 JoinEntry: TypeAlias = tuple[int, int, UserValue]
@@ -297,9 +299,9 @@ class JoinBuffer:
     def _stored(self) -> Iterator[tuple[bytes, int, int, bytes]]:
         for row, data in self._store.range():
             key, end = unescape_key(row[_TIME_BYTES:])
-            place = _TIME_BYTES + end
-            (number,) = _NUMBER.unpack_from(row, place + _TIME_BYTES)
-            yield key, time_at(row, place), number, data
+            end_at = _TIME_BYTES + end
+            (number,) = _NUMBER.unpack_from(row, end_at + _TIME_BYTES)
+            yield key, time_at(row, end_at), number, data
 
     def _rows(self, at: int, bucket: _Bucket, key: bytes) -> list[JoinEntry]:
         """Return the records of a key in a bucket; reads them into memory."""

@@ -303,8 +303,8 @@ class StreamJoinStep(Step):
             if closes_ms < now_ms:
                 pairs.add(at, value, None, timestamp_ms)
             else:
-                place = due_row_key(closes_ms, is_left, key, number)
-                self._unmatched.add(place, data or b"", _headers(batch, at))
+                row_key = due_row_key(closes_ms, is_left, key, number)
+                self._unmatched.add(row_key, data or b"", _headers(batch, at))
                 self._gate_ms = min(self._gate_ms, closes_ms)
         if timestamp_ms + window.keep_ms >= now_ms:
             side.buffer.add(key, timestamp_ms, number, value, data or b"")
@@ -381,12 +381,12 @@ class StreamJoinStep(Step):
     def _moved(self, before: JoinWindow) -> Callable[[DueRow], bytes]:
         """Return a function that returns a row's key for the current window."""
 
-        def place(row: DueRow) -> bytes:
+        def key_of(row: DueRow) -> bytes:
             timestamp_ms = row.due_ms - before.closes_ms(0, left=bool(row.rank))
             closes_ms = self._window.closes_ms(timestamp_ms, left=bool(row.rank))
             return due_row_key(closes_ms, row.rank, row.key, row.number)
 
-        return place
+        return key_of
 
 
 def _headers(batch: Batch, at: int) -> Headers:

@@ -567,8 +567,8 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
                 at_once.append(at)
                 continue
             number, self._number = self._number, self._number + 1
-            place = due_row_key(timestamp_ms, 0, raw, number)
-            self._waiting.add(place, data, headers[batch.rows[at]] if headers else ())
+            row_key = due_row_key(timestamp_ms, 0, raw, number)
+            self._waiting.add(row_key, data, headers[batch.rows[at]] if headers else ())
         self._join_now(batch, at_once)
         self._set_time()
 

@@ -170,9 +170,9 @@ class TableTableJoinStep(Step):
         results = _Results(batch)
         for at, (raw, value, data, time_ms) in enumerate(columns):
             pair = self._pair(raw)
-            told = JoinSideRow(value, data, UNKNOWN_MS if value is None else time_ms)
+            changed = JoinSideRow(value, data, UNKNOWN_MS if value is None else time_ms)
             other = pair.right if is_left else pair.left
-            left, right = (told, other) if is_left else (other, told)
+            left, right = (changed, other) if is_left else (other, changed)
             if self._change(results, at, pair, left, right):
                 results.times.append(max(time_ms, other.time_ms))
         self._forward_results(results)
@@ -284,13 +284,13 @@ class TableTableJoinStep(Step):
         number = len(self._held_batches)
         self._held_batches.append(batch)
         for at, (raw, value, data, time_ms) in enumerate(columns):
-            told = JoinSideRow(value, data, UNKNOWN_MS if value is None else time_ms)
+            changed = JoinSideRow(value, data, UNKNOWN_MS if value is None else time_ms)
             held = self._held.setdefault(raw, _Held())
             held.last = (number, at)
             if is_left:
-                held.left, held.left_ms = told, time_ms
+                held.left, held.left_ms = changed, time_ms
             else:
-                held.right, held.right_ms = told, time_ms
+                held.right, held.right_ms = changed, time_ms
 
     def _change_held(self, results: _Results, at: int, raw: bytes, held: _Held) -> None:
         pair = self._pair(raw)
@@ -518,13 +518,13 @@ class ForeignKeyJoinStep(Step):
     def _referred(self, batch: Batch, at: int, raw: bytes) -> Iterator[_Message]:
         """Store a reference to this key and report its outcome, or remove the reference."""
         node, reference = self._node, batch.values[at]
-        place = _LENGTH.pack(len(raw)) + raw + reference.row_key
+        reference_key = _LENGTH.pack(len(raw)) + raw + reference.row_key
         if reference.value is None:
-            self._references.delete(place)
+            self._references.delete(reference_key)
             return
         time_ms = batch.timestamps[at]
         value = node.row_value.dumps(reference.value)
-        self._references.put(place, _encode(_Row(time_ms, value, reference.version)))
+        self._references.put(reference_key, _encode(_Row(time_ms, value, reference.version)))
         data = self._rows.get(raw)
         row = None if data is None else _row_of(self.name, data)
         right = None if row is None or row.value is None else node.value.loads(row.value)
@@ -543,11 +543,11 @@ class ForeignKeyJoinStep(Step):
         else:
             self._rows.delete(raw)
         head = _LENGTH.pack(len(raw)) + raw
-        for place, stored in self._references.range(head, prefix_end(head)):
+        for reference_key, stored in self._references.range(head, prefix_end(head)):
             reference = _row_of(self.name, stored)
             left = node.row_value.loads(reference.value or b"")
             result = self._joined(batch, at, left, batch.values[at])
-            key = node.row_key.loads(place[len(head) :])
+            key = node.row_key.loads(reference_key[len(head) :])
             outcome = ReferenceOutcome(reference.version, result)
             yield _Message(at, key, outcome, max(time_ms, reference.timestamp_ms))
 
@@ -625,12 +625,12 @@ class ForeignKeyRowsStep(Step):
         time_ms = min((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
         if time_ms <= self._next_gone_ms or not all(feed.at_end for feed in self._feeds):
             return False
-        for place, _ in self._gone.range(b"", _TIME.pack(time_ms)):
-            gone_ms, raw = _TIME.unpack_from(place)[0], place[_TIME.size :]
+        for gone_key, _ in self._gone.range(b"", _TIME.pack(time_ms)):
+            gone_ms, raw = _TIME.unpack_from(gone_key)[0], gone_key[_TIME.size :]
             data = self._rows.get(raw)
             if data is not None and _row_of(self.name, data).gone_ms == gone_ms:
                 self._rows.delete(raw)
-            self._gone.delete(place)
+            self._gone.delete(gone_key)
         following = next(self._gone.range(_TIME.pack(time_ms)), None)
         self._next_gone_ms = FAR_MS if following is None else _TIME.unpack_from(following[0])[0]
         return False

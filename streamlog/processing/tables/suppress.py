@@ -37,7 +37,7 @@ from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
     """A held change, as it is in the store under its key."""
 
-    place: tuple[int, int]
+    turn: tuple[int, int]
     timestamp_ms: int
     value: bytes | None
     old_value: bytes | None
@@ -51,12 +51,12 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 class SuppressedRow:
     """A held change."""
 
-    __slots__ = ("is_new", "key", "old_value", "place", "raw", "source", "timestamp_ms", "value")
+    __slots__ = ("is_new", "key", "old_value", "raw", "source", "timestamp_ms", "turn", "value")
 
-    def __init__(self, raw: bytes, key: object, place: tuple[int, int]) -> None:
+    def __init__(self, raw: bytes, key: object, turn: tuple[int, int]) -> None:
         self.raw = raw
         self.key = key
-        self.place = place
+        self.turn = turn
         """The order in the queue, together with the key."""
         self.timestamp_ms = UNKNOWN_MS
         self.value: UserValue = None
@@ -90,19 +90,19 @@ class SuppressStep(Step):
         self._time_ms = UNKNOWN_MS
 
     @abstractmethod
-    def _place(self, key: UserKey, timestamp_ms: int) -> tuple[int, int]:
+    def _turn_of(self, key: UserKey, timestamp_ms: int) -> tuple[int, int]:
         """Return the position in the queue for a row that is not held yet."""
 
     def _hold(self, batch: Batch, at: int, raw: bytes) -> None:
         held = self._held.get(raw)
         if held is None:
             key = batch.keys[at]
-            held = SuppressedRow(raw, key, self._place(key, batch.timestamps[at]))
+            held = SuppressedRow(raw, key, self._turn_of(key, batch.timestamps[at]))
             if batch.old_values is not None:
                 held.old_value = batch.old_values[at]
                 held.is_new = held.old_value is None
             self._held[raw] = held
-            insort(self._queue, (held.place, raw))
+            insort(self._queue, (held.turn, raw))
         held.value, held.timestamp_ms = batch.values[at], batch.timestamps[at]
         origin = batch.origin
         held.source = (origin.topic, origin.partition, origin.offsets[batch.rows[at]])
@@ -146,7 +146,7 @@ class SuppressStep(Step):
         except Exception as error:  # noqa: BLE001 - a serde of the user's
             caught = error
         else:
-            row = _Stored(held.place, held.timestamp_ms, value, old_value, held.is_new)
+            row = _Stored(held.turn, held.timestamp_ms, value, old_value, held.is_new)
             return _encode(row)
         reason = SerdeError(f"can't store its row of key {held.raw!r}: {caught}")
         if held.source is None:
@@ -174,11 +174,11 @@ class SuppressStep(Step):
                 found = _decode(row)
             except msgspec.MsgspecError as error:
                 raise CorruptData(f"a row of {self.name!r} is not readable: {error}") from error
-            held = self._held[raw] = SuppressedRow(raw, self._key.loads(raw), found.place)
+            held = self._held[raw] = SuppressedRow(raw, self._key.loads(raw), found.turn)
             held.timestamp_ms, held.is_new = found.timestamp_ms, found.is_new
             held.value = None if found.value is None else loads(found.value)
             held.old_value = None if found.old_value is None else loads(found.old_value)
-        self._queue = sorted((held.place, raw) for raw, held in self._held.items())
+        self._queue = sorted((held.turn, raw) for raw, held in self._held.items())
 
 
 class SuppressWithinStep(SuppressStep):
@@ -207,7 +207,7 @@ class SuppressWithinStep(SuppressStep):
             results = results if all(changes) else results.where(changes)
         self.forward(results)
 
-    def _place(self, key: UserKey, timestamp_ms: int) -> tuple[int, int]:  # noqa: ARG002 - of those with windows
+    def _turn_of(self, key: UserKey, timestamp_ms: int) -> tuple[int, int]:  # noqa: ARG002 - of those with windows
         return timestamp_ms, 0
 
     def _due(self) -> int:
@@ -239,7 +239,7 @@ class SuppressUntilClosedStep(SuppressStep):
         self._feeds = self.node_time.feeds
         self._sends_old_values = sends_old_values
         self._marked_by = dict(zip(self._feeds, marked_by, strict=True))
-        self._told_ms = dict.fromkeys(self._feeds, UNKNOWN_MS)
+        self._reached_ms = dict.fromkeys(self._feeds, UNKNOWN_MS)
         """The time of each source, by the changes made of its records and by time marks."""
         self._others_ms = FAR_MS
         """The smallest time of the sources other than that of the current changes."""
@@ -290,11 +290,11 @@ class SuppressUntilClosedStep(SuppressStep):
         return self._marks_for(time_ms + self._node.closes_after_ms + self._node.size_ms)
 
     def _pass(self, batch: Batch, at: int) -> None:
-        """Advance the time to that of a change, limited by all other sources; see `_told_ms`."""
+        """Advance the time to that of a change, limited by all other sources; see `_reached_ms`."""
         origin = batch.origin
         time_ms = min(batch.timestamps[at], origin.watermarks[batch.rows[at]])
-        if time_ms > self._told_ms.get(origin.feed, FAR_MS):
-            self._told_ms[origin.feed] = time_ms
+        if time_ms > self._reached_ms.get(origin.feed, FAR_MS):
+            self._reached_ms[origin.feed] = time_ms
         self._time_ms = max(self._time_ms, min(time_ms, self._others_ms))
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - event time only
@@ -310,22 +310,22 @@ class SuppressUntilClosedStep(SuppressStep):
         for feed, inputs in self._marked_by.items():
             if isinstance(feed, NodeTimeSource) or feed in inputs:
                 marked_ms = min(feed.marked_ms, feed.time_ms)
-                self._told_ms[feed] = max(self._told_ms[feed], marked_ms)
+                self._reached_ms[feed] = max(self._reached_ms[feed], marked_ms)
             elif any(each.marked_ms > self._marked_ms[each] for each in inputs):
-                self._told_ms[feed] = max(self._told_ms[feed], feed.time_ms)
+                self._reached_ms[feed] = max(self._reached_ms[feed], feed.time_ms)
         for each in self._marked_ms:
             self._marked_ms[each] = each.marked_ms
-        told_ms = max(min(self._told_ms.values(), default=UNKNOWN_MS), self._idle_ms())
-        is_news = told_ms > self._time_ms
+        reached_ms = max(min(self._reached_ms.values(), default=UNKNOWN_MS), self._idle_ms())
+        is_news = reached_ms > self._time_ms
         if is_news:
-            self._time_ms = told_ms
+            self._time_ms = reached_ms
             self._close()
         self._publish_time()
         return is_news
 
     def to_data(self) -> dict[str, object]:
         """Return what a restart needs besides the held changes."""
-        marked = [[*feed.source, time_ms] for feed, time_ms in self._told_ms.items()]
+        marked = [[*feed.source, time_ms] for feed, time_ms in self._reached_ms.items()]
         data = {"sequence": self._sequence, "feed_ms": self.feed.time_ms, "marked": marked}
         return {**super().to_data(), **data}
 
@@ -335,17 +335,17 @@ class SuppressUntilClosedStep(SuppressStep):
         self._sequence = int(data["sequence"])
         self.feed.time_ms = int(data["feed_ms"])
         marked = {(name, number): time_ms for name, number, time_ms in data.get("marked", ())}
-        for feed in self._told_ms:
-            self._told_ms[feed] = marked.get(feed.source, UNKNOWN_MS)
+        for feed in self._reached_ms:
+            self._reached_ms[feed] = marked.get(feed.source, UNKNOWN_MS)
         self._marked_ms = {each: each.marked_ms for each in self._marked_ms}
 
     def _marks_for(self, time_ms: int) -> list[tuple[TimeSource, int]]:
         """Return the sources that need a time mark before this time is certain."""
         if not all(self._marked_by.values()):
             return []  # No mark could make a difference.
-        told = self._told_ms.items()
+        reached = self._reached_ms.items()
         # Records of which no change was made may be later: then the next mark is enough.
-        return [(feed, max(time_ms, feed.time_ms + 1)) for feed, ms in told if ms < time_ms]
+        return [(feed, max(time_ms, feed.time_ms + 1)) for feed, ms in reached if ms < time_ms]
 
     def _idle_ms(self) -> int:
         """Return the largest time of the sources if all are idle; otherwise UNKNOWN_MS."""
@@ -354,20 +354,20 @@ class SuppressUntilClosedStep(SuppressStep):
             return UNKNOWN_MS
         return max((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
 
-    def _place(self, key: Windowed[UserKey], timestamp_ms: int) -> tuple[int, int]:  # noqa: ARG002 - of those without windows
+    def _turn_of(self, key: Windowed[UserKey], timestamp_ms: int) -> tuple[int, int]:  # noqa: ARG002 - of those without windows
         return when_ms(key.end), when_ms(key.start)
 
     def _forget(self, held: SuppressedRow) -> None:
         """Remove a row that was deleted before it was final."""
         del self._held[held.raw]
-        del self._queue[bisect_left(self._queue, (held.place, held.raw))]
+        del self._queue[bisect_left(self._queue, (held.turn, held.raw))]
         self._changed.add(held.raw)
 
     def _close(self) -> None:
         closed_ms = self._time_ms - self._node.closes_after_ms
         going = self._release(_before(self._queue, closed_ms + 1))
         if going:
-            times = [max(self.feed.time_ms, held.place[self._timed_by]) for held in going]
+            times = [max(self.feed.time_ms, held.turn[self._timed_by]) for held in going]
             results = _batch_of(self._origin(times), range(len(going)), going)
             if self._sends_old_values:
                 results.old_values = [None] * len(going)
@@ -378,7 +378,7 @@ class SuppressUntilClosedStep(SuppressStep):
         size_ms = self._node.size_ms
         is_first_least = size_ms or self._node.are_sessions
         first = self._queue[:1] if is_first_least else self._queue
-        times = [place[self._timed_by] for place, _ in first]
+        times = [turn[self._timed_by] for turn, _ in first]
         to_come_ms = min([self._time_ms - self._node.closes_after_ms - size_ms, *times])
         self.feed.time_ms = max(self.feed.time_ms, to_come_ms)
 

@@ -40,7 +40,7 @@ class TtlAggregateStep(AggregateStep):
         self.node_time = NodeTime(context.feeds)
         self._feeds = self.node_time.feeds
         self._clock = InputClock(self._feeds, None)
-        self._dues = TtlQueue()
+        self._ttl_queue = TtlQueue()
         self._due_rows = NamedStore(context.store, node.dues)
         self._next = 0
 
@@ -51,7 +51,7 @@ class TtlAggregateStep(AggregateStep):
 
     def waits_for(self) -> Iterable[tuple[TimeSource, int]]:
         """Return when the next row may expire."""
-        due_ms = self._dues.next_ms(self._due_rows)
+        due_ms = self._ttl_queue.next_ms(self._due_rows)
         return () if due_ms is None else [(feed, due_ms) for feed in self._feeds]
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
@@ -67,7 +67,7 @@ class TtlAggregateStep(AggregateStep):
             self._clock.move_before(batch.origin, batch.rows[at])
             now_ms = self._clock.now_ms
             is_late = batch.timestamps[at] + self._ttl_ms <= now_ms
-            if is_late or self._dues.may_be_due(now_ms):
+            if is_late or self._ttl_queue.may_be_due(now_ms):
                 super().process(_slice(batch, first, at))
                 first = at
                 self._expire()
@@ -99,14 +99,14 @@ class TtlAggregateStep(AggregateStep):
         is_new = raw not in self._rows and self._store.get(self._prefix + raw) is None
         folded = super()._fold(raw, value, timestamp_ms)
         if is_new:
-            self._dues.move(self._due_rows, raw, None, folded[1] + self._ttl_ms)
+            self._ttl_queue.move(self._due_rows, raw, None, folded[1] + self._ttl_ms)
         return folded
 
     def _expire(self) -> bool:
         """Delete the rows that have expired; returns whether there were any."""
         now_ms = self._clock.now_ms
         gone: list[tuple[bytes, int, object]] = []
-        while due := self._dues.take(self._due_rows, now_ms):
+        while due := self._ttl_queue.take(self._due_rows, now_ms):
             for raw in due:
                 row = self._row(raw)
                 if row.state is None:
@@ -118,7 +118,7 @@ class TtlAggregateStep(AggregateStep):
                 # 2. No record came: at 11:00 the row is deleted, with 11:00 as its timestamp.
                 over_ms = row.timestamp_ms + self._ttl_ms
                 if over_ms > now_ms:
-                    self._dues.move(self._due_rows, raw, None, over_ms)
+                    self._ttl_queue.move(self._due_rows, raw, None, over_ms)
                     continue
                 gone.append((raw, over_ms, self._aggregation.result(row.state)))
                 self._forget(raw)

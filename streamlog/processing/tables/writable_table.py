@@ -86,7 +86,7 @@ class WritableTableStep(Step):
         self._has_writers = has_writers
         self._sends_old_values = sends_old_values
         self._feed = TimeSource((node.name, partition), node.table_key, node.table_value)
-        self._dues = TtlQueue()
+        self._ttl_queue = TtlQueue()
         self._changes: list[_Change] = []
         self._time_ms = UNKNOWN_MS
         self._next = owner * POSITIONS
@@ -107,16 +107,16 @@ class WritableTableStep(Step):
                 is_timed = self._has_writers and self._time_ms > UNKNOWN_MS
                 at_ms = self._time_ms if is_timed else put_ms
                 self._set(RowWrite(key, data, at_ms), self._store)
-        self.hand_on()
+        self.forward_changes()
 
     def write(self, rows: Sequence[RowWrite]) -> None:
         """Set rows that an agent has written, in this order."""
         for row in rows:
             self._set(row, self._store)
-        self.hand_on()
+        self.forward_changes()
 
     def set(self, row: RowWrite, store: KeyValueStore) -> None:
-        """Set a row for a processor, through its view of the task's store; call `hand_on` after."""
+        """Set a row for a processor, through its view of the store; `forward_changes` follows."""
         self._set(row, store)
 
     def mark(self) -> RowMark:
@@ -127,9 +127,9 @@ class WritableTableStep(Step):
         """Forget what was set since `mark`; the caller has undone it in the store."""
         del self._changes[mark.changes :]
         self._time_ms = mark.time_ms
-        self._dues.look_again()
+        self._ttl_queue.look_again()
 
-    def hand_on(self) -> None:
+    def forward_changes(self) -> None:
         """Forward all changes that have not been forwarded."""
         changes, self._changes = self._changes, []
         if not changes:
@@ -181,19 +181,19 @@ class WritableTableStep(Step):
             old = store.get(at) if self._sends_old_values or row.data is None else None
             self._put(store, at, row.data)
         else:
-            dues = NamedStore(store, self._node.dues)
-            self._expire(store, dues)
+            due_rows = NamedStore(store, self._node.dues)
+            self._expire(store, due_rows)
             old = store.get(at)
             was_ms = None if old is None else time_at(old) + ttl_ms
             is_ms = None if row.data is None else self._time_ms + ttl_ms
-            self._dues.move(dues, row.key, was_ms, is_ms)
+            self._ttl_queue.move(due_rows, row.key, was_ms, is_ms)
             self._put(store, at, None if row.data is None else time_bytes(self._time_ms) + row.data)
         if row.data is not None or old is not None:
             self._note(row.key, row.data, self.row(old), row.timestamp_ms)
 
-    def _expire(self, store: KeyValueStore, dues: NamedStore) -> None:
+    def _expire(self, store: KeyValueStore, due_rows: NamedStore) -> None:
         """Delete the rows that have expired at the table's time."""
-        for key in self._dues.take(dues, self._time_ms):
+        for key in self._ttl_queue.take(due_rows, self._time_ms):
             old = store.get(self._prefix + key)
             store.delete(self._prefix + key)
             self._note(key, None, self.row(old), self._time_ms)

@@ -260,15 +260,15 @@ class CountWindowsStep(Step):
         self._dirty.add(raw)
         for window in windows:
             if window.records >= full and self._timeout_ms is not None:
-                self._due.delete(self._place(raw, window))
+                self._due.delete(self._due_key(raw, window))
 
     def _expect(self, raw: bytes, window: OpenCountWindow) -> None:
         """Store when the window times out."""
         if self._timeout_ms is not None:
-            self._due.put(self._place(raw, window), b"")
+            self._due.put(self._due_key(raw, window), b"")
             self._next_due_ms = min(self._next_due_ms, window.opened_ms + self._timeout_ms)
 
-    def _place(self, raw: bytes, window: OpenCountWindow) -> bytes:
+    def _due_key(self, raw: bytes, window: OpenCountWindow) -> bytes:
         due_ms = window.opened_ms + (self._timeout_ms or 0)
         return time_bytes(due_ms) + escape_key(raw) + window.number.to_bytes(8, "big")
 
@@ -280,20 +280,20 @@ class CountWindowsStep(Step):
         results = ResultColumns()
         times: list[int] = []
         low, high = time_bytes(self._next_due_ms), time_bytes(now_ms + 1)
-        for place, _ in list(self._due.range(low, high)):
-            raw, end = unescape_key(place[8:])
+        for due_key, _ in list(self._due.range(low, high)):
+            raw, end = unescape_key(due_key[8:])
             key = self._key(raw)
-            number = int.from_bytes(place[8 + end :], "big")
+            number = int.from_bytes(due_key[8 + end :], "big")
             (window,) = [each for each in key.open if each.number == number]
             if self._node.emit == Emit.CLOSE:
                 value = self._aggregation.result(window.state)
                 results.add(len(times), raw, window, value, window.end_ms)
-                times.append(max(time_at(place) - self._timeout_ms, self.feed.time_ms))
+                times.append(max(time_at(due_key) - self._timeout_ms, self.feed.time_ms))
             key.open.remove(window)
             key.seen = key.seen if key.open else 0
             self._keys[raw] = key
             self._dirty.add(raw)
-            self._due.delete(place)
+            self._due.delete(due_key)
         self._look_ahead(low)
         first, self._sequence = self._sequence, self._sequence + len(times)
         numbers = range(first, self._sequence)

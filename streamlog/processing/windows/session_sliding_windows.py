@@ -242,10 +242,10 @@ class SessionStep(RecordWindowsStep):
         # 3. Another one at 10:11 replaces that session by one with equal bounds, which therefore
         #    is an update of the row, without a deletion.
         # 4. Stream time has closed 10:00 to 10:02: the record at 10:04 joins 10:06 to 10:07 only.
-        places, (start_ms, end_ms) = merge_spans(self._windows, spans, time_ms)
+        joined, (start_ms, end_ms) = merge_spans(self._windows, spans, time_ms)
         if end_ms < arrival.open_ms:
             return None
-        replaced = [open_to_it[at] for at in places]
+        replaced = [open_to_it[at] for at in joined]
         gone = [
             WindowChange(each, is_gone=True, before=self._result_before(each)) for each in replaced
         ]
@@ -377,9 +377,9 @@ class SlidingKeyWindows:
     def keep(self, record: KeptRecord, least_ms: int) -> None:
         """Add a record, and remove those before `least_ms`."""
         times = self.times
-        place = bisect_right(times, record.timestamp_ms)
-        times.insert(place, record.timestamp_ms)
-        self.records.insert(place, record)
+        at = bisect_right(times, record.timestamp_ms)
+        times.insert(at, record.timestamp_ms)
+        self.records.insert(at, record)
         if times[0] < least_ms:
             over = bisect_left(times, least_ms)
             del times[:over], self.records[:over]

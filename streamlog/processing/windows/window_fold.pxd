@@ -107,7 +107,7 @@ cdef class WindowFold:
     cdef int _warm(self, list windows, Arrived arrived) except -1
 
     @cython.locals(
-        at=cython.Py_ssize_t, place=cython.Py_ssize_t, row=Row, timestamp_ms=cython.longlong,
+        at=cython.Py_ssize_t, index=cython.Py_ssize_t, row=Row, timestamp_ms=cython.longlong,
         window=Window,
     )
     cdef int _fold_all(
@@ -118,7 +118,7 @@ cdef class WindowFold:
 
     cdef int _changed(self, Window window, Row row, long long timestamp_ms) except -1
 
-    @cython.locals(place=cython.Py_ssize_t)
+    @cython.locals(index=cython.Py_ssize_t)
     cdef Window _window_near(self, Py_ssize_t at)
 
     @cython.locals(at=cython.Py_ssize_t, dicts=list, row=Row)

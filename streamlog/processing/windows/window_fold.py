@@ -398,13 +398,13 @@ class WindowFold:
         states: list[UserState] | None = None
         if self._is_atomic:
             states = [self._add(self._row(window, raw).state, value) for window in windows]
-        for place, window in enumerate(windows):
+        for index, window in enumerate(windows):
             row = self._row(window, raw)
             if states is None:
                 self._fold(window, row, value, timestamp_ms, results)
             else:
                 old_value = self._result_of(row) if self._sends_old_values else None
-                row.state = states[place]
+                row.state = states[index]
                 self._changed(window, row, timestamp_ms)
                 if self._sends_old_values:
                     self._note_old(row, old_value, results)
@@ -448,10 +448,10 @@ class WindowFold:
 
     def _window_near(self, at: int) -> Window | None:
         """Return the window of a record, if it was prefetched with its row."""
-        place = at - self._near_at
-        if self._near is None or place >= len(self._near_windows):
+        index = at - self._near_at
+        if self._near is None or index >= len(self._near_windows):
             return None
-        return self._near_windows[place]
+        return self._near_windows[index]
 
     def _row_near(self, window: Window, arrived: Arrived) -> Row:
         """Return the row of the current record, prefetched with those of the next few."""

@@ -52,10 +52,10 @@ class WindowTime:
         self._own = own
         self._idle_after_ms = idle_after_ms
         self._joined = JoinTime(feeds) if united else None
-        self._ways = source_names(feeds)
-        called = [pair for ways in self._ways.values() for pair in ways.items()]
-        self._meet = any(source != way for source, way in called)
-        self.stream = StreamTime([own] if united else (way for _, way in called))
+        self._names = source_names(feeds)
+        pairs = [pair for names in self._names.values() for pair in names.items()]
+        self._has_renamed = any(source != name for source, name in pairs)
+        self.stream = StreamTime([own] if united else (name for _, name in pairs))
 
     def of(self, batch: Batch) -> tuple[Sequence[Source] | None, Sequence[int]]:
         """Return each record's source (None: all have one) and that source's time at the record."""
@@ -64,9 +64,9 @@ class WindowTime:
             reach, feed = self._joined.reach, origin.feed
             return None, [reach(feed, turn_ms) for turn_ms in batch.of_origin(origin.moments)]
         own = None if origin.sources is None else batch.of_origin(origin.sources)
-        if own is not None and self._meet:
-            called = self._ways[origin.feed]
-            own = [called[source] for source in own]
+        if own is not None and self._has_renamed:
+            name_of = self._names[origin.feed]
+            own = [name_of[source] for source in own]
         return own, batch.of_origin(origin.times)
 
     def common(self, batch: Batch) -> Source:
@@ -74,7 +74,7 @@ class WindowTime:
         if self._joined is not None:
             return self._own
         feed = batch.origin.feed
-        return self._ways[feed].get(feed.source, feed.source)
+        return self._names[feed].get(feed.source, feed.source)
 
     def settle(self) -> None:
         """Update the times of the sources after all available records, and mark idle ones."""
@@ -83,9 +83,9 @@ class WindowTime:
             return
         stream, idle_after_ms = self.stream, self._idle_after_ms
         for feed in self._feeds:
-            called = self._ways[feed]
-            for heard, time_ms, quiet_ms in feed.heard_of():
-                source = called[heard]
+            name_of = self._names[feed]
+            for own_name, time_ms, quiet_ms in feed.source_times():
+                source = name_of[own_name]
                 idle = idle_after_ms is not None and quiet_ms >= idle_after_ms
                 if idle and stream.is_idle(source) and time_ms <= stream.time_of(source):
                     continue

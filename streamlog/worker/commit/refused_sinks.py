@@ -135,7 +135,7 @@ class RefusedSinks:
         told = _describe(refusal, record)
         match last.action:
             case "skip":
-                drop = Drop(writer.node, "error", 1, told=told if last.is_logged else "")
+                drop = Drop(writer.node, "error", 1, message=told if last.is_logged else "")
                 settlement.drops.append(drop)
             case "dlq":
                 letters = last.dlq_topic(self._app_id) or ""
@@ -154,7 +154,7 @@ class RefusedSinks:
                 )
                 settlement.letters.append(letter.to(letters))
                 told = f"{told} (to {letters})"
-                settlement.drops.append(Drop(writer.node, "dead letter", 1, told=told))
+                settlement.drops.append(Drop(writer.node, "dead letter", 1, message=told))
             case _:
                 raise ProcessingError(
                     f"{writer.node!r} failed: {told}",

@@ -39,8 +39,8 @@ class DropLog:
             self._counts[drop.node, drop.reason] += drop.count
             latest = max(self._late_by_ms_max.get(drop.node, 0), drop.late_by_ms_max)
             self._late_by_ms_max[drop.node] = latest
-            if drop.told:
-                self._told[drop.node, drop.reason] = drop.told
+            if drop.message:
+                self._told[drop.node, drop.reason] = drop.message
 
     def warn(self, task: str, waits: Iterable[MergeWait], now_ms: int) -> None:
         """Say which merges of a task fill up, before they have to let records go early."""
@@ -49,7 +49,7 @@ class DropLog:
             told_ms = self._told_ms.get(place)
             if wait.is_much and (told_ms is None or now_ms - told_ms >= LOG_INTERVAL_MS):
                 self._told_ms[place] = now_ms
-                logger.warning("task %s: %s", task, wait.told())
+                logger.warning("task %s: %s", task, wait.describe())
 
     def tell(self, now_ms: int) -> None:
         """One line per node and reason, at most once a minute each."""
@@ -114,7 +114,7 @@ class Holdups:
             is_due = told_ms is None or now_ms - told_ms >= TELL_AGAIN_MS
             if now_ms - since_ms >= TELL_AFTER_MS and is_due:
                 self._told_ms[holdup.node] = now_ms
-                logger.warning("task %s: %s", task, holdup.told())
+                logger.warning("task %s: %s", task, holdup.describe())
         return (*held,)
 
     def forget(self, task: str) -> None:
@@ -249,7 +249,7 @@ def phase_of(standing: WorkerState) -> HealthPhase:
 def _waiting(standing: WorkerState) -> dict[str, list[str]]:
     """By task: merges that fill up, and for whom they wait."""
     told = {
-        task.task: [wait.told() for wait in task.merge_waits if wait.is_much]
+        task.task: [wait.describe() for wait in task.merge_waits if wait.is_much]
         for task in standing.tasks
     }
     return {task: texts for task, texts in told.items() if texts}

@@ -31,7 +31,7 @@ class EndQuestion:
     def __init__(self, doubt: EndOfInputQuestion, levels: Collection[Level]) -> None:
         """`levels` are those above the input, the topics of others first; see `levels_above`."""
         self.doubt = doubt
-        self._own = TopicPartition(*doubt.place)
+        self._own = TopicPartition(*doubt.topic_partition)
         self._levels = [*levels, frozenset({self._own})]
         self._at = 0
         self._ends: dict[TopicPartition, int] = {}

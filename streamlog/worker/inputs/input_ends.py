@@ -81,7 +81,7 @@ class InputEnds:
         for doubt in doubts:
             about = (task_id, *doubt.about)
             if about not in self._questions:
-                levels = self._levels(TopicPartition(*doubt.place), doubt.source)
+                levels = self._levels(TopicPartition(*doubt.topic_partition), doubt.source)
                 self._questions[about] = EndQuestion(doubt, levels)
         if doubts:
             # Also of a question that was put before and not needed for a while: nobody asks by now.
@@ -104,7 +104,7 @@ class InputEnds:
 
     def told(self, task_id: TaskId) -> list[str]:
         """What a task waits to know, in words."""
-        return [doubt.told() for doubt in self._doubts.get(task_id, ())]
+        return [doubt.describe() for doubt in self._doubts.get(task_id, ())]
 
     async def run(self) -> None:
         """Find out what is asked, until cancelled.
@@ -150,7 +150,7 @@ class InputEnds:
             now_ms = self._clock.now_ms()
             if self._told_ms is None or now_ms - self._told_ms >= TELL_MS:
                 self._told_ms = now_ms
-                asked = "; ".join(each.doubt.told() for each in self._open)
+                asked = "; ".join(each.doubt.describe() for each in self._open)
                 logger.warning("can't find out whether %s, and ask again: %s", asked, error)
             return FAILED_MS
         self._told_ms = None

@@ -62,7 +62,7 @@ class DoubtingCluster(AtomicCluster):
         self.questions = {at: each for at, each in self.questions.items() if at[0] != task_id}
         plain = super().start(task_id)
         sub, store = self.subs[task_id], self.stores.get(task_id)
-        task = Task(sub, task_id, partitions=self.counts, store=store, doubts_ends=True)
+        task = Task(sub, task_id, partitions=self.counts, store=store, asks_about_ends=True)
         task.start_at(plain.positions, self.times.get(task_id))
         self.ends[task_id] = {place: len(self.logs[place]) for place in task.inputs}
         return task
@@ -81,7 +81,7 @@ class DoubtingCluster(AtomicCluster):
         settled = self.settled(task_id)
         self.now_ms += 10_000
         outbox = task.process(records, self.now_ms, ends=ends, confirmed=settled)
-        for doubt in task.doubts:
+        for doubt in task.end_questions:
             self.ask(task_id, doubt)
         if crash:
             self.tasks[task_id] = self.start(task_id)
@@ -95,12 +95,12 @@ class DoubtingCluster(AtomicCluster):
         if self.restarts_left and self.rng.random() < 0.15:
             self.restarts_left -= 1
             self.tasks[task_id] = self.start(task_id)
-        return bool(records) or bool(outbox.sinks) or bool(task.doubts) or bool(settled)
+        return bool(records) or bool(outbox.sinks) or bool(task.end_questions) or bool(settled)
 
     def ask(self, task_id: TaskId, doubt: EndOfInputQuestion) -> None:
         if (task_id, doubt.about) not in self.questions:
             levels = levels_above(
-                self.topology, self.counts, TopicPartition(*doubt.place), doubt.source
+                self.topology, self.counts, TopicPartition(*doubt.topic_partition), doubt.source
             )
             self.questions[task_id, doubt.about] = EndQuestion(doubt, levels)
 
@@ -235,14 +235,14 @@ NAMES = ("x", "y")
 SPECS = [TopicSpec(name, serde_for(str), serde_for(int)) for name in NAMES]
 
 
-def queue(doubting: CaughtUpCheck, *ends: int) -> tuple[RecordQueue, list[Input]]:
+def queue(end_check: CaughtUpCheck, *ends: int) -> tuple[RecordQueue, list[Input]]:
     """Two inputs that are read to these ends."""
     inputs = [Input(spec, 0, rank) for rank, spec in enumerate(SPECS)]
     for entry, end in zip(inputs, ends, strict=True):
-        entry.doubting = doubting
+        entry.end_check = end_check
         entry.start_at(end)
         entry.learn_end(end, now_ms=0, took=False)
-    return RecordQueue(inputs, record_at_a_time=False, doubting=doubting), inputs
+    return RecordQueue(inputs, record_at_a_time=False, end_check=end_check), inputs
 
 
 def arrive(entry: Input, offset: int, *times_ms: int) -> None:
@@ -263,95 +263,95 @@ def test_without_doubts_an_input_at_its_end_holds_nobody_back() -> None:
     found, (_, y) = queue(CaughtUpCheck(is_on=False), 5, 5)
     arrive(y, 5, 10, 10 + 10 * SKEW_MS)
     assert offsets_of(found) == [("y", 5), ("y", 6)]
-    assert found.doubts() == []
+    assert found.end_questions() == []
 
 
 def test_an_end_that_was_not_heard_of_is_doubted_until_it_is_confirmed() -> None:
-    doubting = CaughtUpCheck(is_on=True)
-    found, (x, y) = queue(doubting, 5, 5)
+    end_check = CaughtUpCheck(is_on=True)
+    found, (x, y) = queue(end_check, 5, 5)
     arrive(y, 5, 10, 20)
     assert offsets_of(found) == []
-    (doubt,) = found.doubts()
+    (doubt,) = found.end_questions()
     assert doubt.about == (("x", 0), None)
-    assert doubt.told() == "x-0 has more"
+    assert doubt.describe() == "x-0 has more"
     # More comes after the question was put: it is not covered by the answer.
     arrive(y, 7, 20 + 2 * SKEW_MS)
     arrive(x, 5, 15)
     x.confirm(doubt)
     assert offsets_of(found) == [("y", 5), ("x", 5), ("y", 6)]
-    assert [each.about for each in found.doubts()] == [(("x", 0), None)]
+    assert [each.about for each in found.end_questions()] == [(("x", 0), None)]
 
 
 def test_live_streams_ask_nothing_while_they_are_near_each_other() -> None:
-    doubting = CaughtUpCheck(is_on=True)
-    found, (x, y) = queue(doubting, 0, 0)
+    end_check = CaughtUpCheck(is_on=True)
+    found, (x, y) = queue(end_check, 0, 0)
     arrive(x, 0, 1_000)
     arrive(y, 0, 1_000 + SKEW_MS, 1_001 + SKEW_MS)
     assert offsets_of(found) == [("x", 0), ("y", 0)]
-    assert len(found.doubts()) == 1
+    assert len(found.end_questions()) == 1
     arrive(x, 1, 1_001)
     assert offsets_of(found) == [("x", 1), ("y", 1)]
     # Not heard of for a while, it is doubted at once.
     arrive(y, 2, 1_002 + SKEW_MS)
-    doubting.now_ms += SKEW_MS + 1
+    end_check.now_ms += SKEW_MS + 1
     assert offsets_of(found) == []
-    assert len(found.doubts()) == 1
+    assert len(found.end_questions()) == 1
 
 
 def test_a_backlog_is_freed_as_far_as_it_was_known_to_lie_in_the_log() -> None:
-    doubting = CaughtUpCheck(is_on=True)
-    found, (x, y) = queue(doubting, 0, 0)
+    end_check = CaughtUpCheck(is_on=True)
+    found, (x, y) = queue(end_check, 0, 0)
     arrive(y, 0, 5)
     y.learn_end(3, now_ms=0, took=False)  # The fetch has told of two more.
-    (doubt,) = found.doubts()
-    doubting.now_ms += 10 * SKEW_MS
+    (doubt,) = found.end_questions()
+    end_check.now_ms += 10 * SKEW_MS
     x.confirm(doubt)
     step_ms = 3 * SKEW_MS
     arrive(y, 1, step_ms, 2 * step_ms, 3 * step_ms)
     assert offsets_of(found) == [("y", 0), ("y", 1), ("y", 2)]
-    assert len(found.doubts()) == 1
+    assert len(found.end_questions()) == 1
 
 
 def test_a_source_that_is_merged_is_doubted_for_records_and_for_time() -> None:
-    doubting = CaughtUpCheck(is_on=True)
+    end_check = CaughtUpCheck(is_on=True)
     entry, _ = merged()
-    entry.doubting = doubting
+    entry.end_check = end_check
     entry.arrive(log_of(*(mark_of(rank, 10, 0) for rank in range(3))))
-    doubting.now_ms += 2 * SKEW_MS
-    found = RecordQueue([entry], record_at_a_time=False, doubting=doubting)
-    assert found.doubts() == []
+    end_check.now_ms += 2 * SKEW_MS
+    found = RecordQueue([entry], record_at_a_time=False, end_check=end_check)
+    assert found.end_questions() == []
     # One goes on by records, one by a mark.
     far_ms = 10 * SKEW_MS
     entry.arrive([value_of(0, 0, far_ms)._replace(offset=3)])
     assert taken(entry) == []
-    doubts = found.doubts()
+    doubts = found.end_questions()
     assert [doubt.source for doubt in doubts] == [("a", 1), ("b", 0)]
-    assert doubts[0].told() == "more of a-1 comes through r-0"
+    assert doubts[0].describe() == "more of a-1 comes through r-0"
     entry.confirm(doubts[0])
-    assert [doubt.source for doubt in found.doubts()] == [("b", 0)]
+    assert [doubt.source for doubt in found.end_questions()] == [("b", 0)]
     entry.confirm(doubts[1])
     assert taken(entry) == [0]
     entry.arrive([mark_of(1, 2 * far_ms, 0)._replace(offset=4)])
-    doubting.now_ms += 2 * SKEW_MS
+    end_check.now_ms += 2 * SKEW_MS
     assert entry.turn_ms < 2 * far_ms
-    assert [doubt.source for doubt in found.doubts()] == [("a", 0), ("b", 0)]
+    assert [doubt.source for doubt in found.end_questions()] == [("a", 0), ("b", 0)]
     # Who is busy is waited for, not asked for.
     entry.arrive([mark_of(2, far_ms, BUSY_MS)._replace(offset=5)])
-    assert found.doubts() == []
+    assert found.end_questions() == []
 
 
 def test_sources_are_doubted_at_the_very_time_of_another_input_whatever_their_rank() -> None:
-    doubting = CaughtUpCheck(is_on=True)
+    end_check = CaughtUpCheck(is_on=True)
     entry, _ = merged()
     other = Input(SPECS[1], 0, 1)
-    entry.doubting = other.doubting = doubting
+    entry.end_check = other.end_check = end_check
     entry.arrive(log_of(*(mark_of(rank, 10, 0) for rank in range(3))))
-    doubting.now_ms += 2 * SKEW_MS
-    found = RecordQueue([entry, other], record_at_a_time=False, doubting=doubting)
+    end_check.now_ms += 2 * SKEW_MS
+    found = RecordQueue([entry, other], record_at_a_time=False, end_check=end_check)
     other.start_at(0)
     arrive(other, 0, 10)
     assert offsets_of(found) == []
-    doubts = found.doubts()
+    doubts = found.end_questions()
     assert [doubt.source for doubt in doubts] == [("a", 0), ("a", 1), ("b", 0)]
     for doubt in doubts:
         entry.confirm(doubt)

@@ -271,7 +271,7 @@ def test_a_source_at_its_end_is_not_waited_for_and_its_stream_time_stays() -> No
     entry, _ = merged()
     entry.arrive(log_of(value_of(0, 0, 50), mark_of(1, 7, 0), mark_of(2, -1, 0)))
     assert taken(entry) == [0]
-    assert [(ms, quiet) for _, ms, quiet in entry.heard_of()] == [(50, 0), (7, 0), (-1, 0)]
+    assert [(ms, quiet) for _, ms, quiet in entry.source_times()] == [(50, 0), (7, 0), (-1, 0)]
     entry.arrive([r._replace(offset=3) for r in [mark_of(0, 60, 0)]])
     entry.learn_end(4, now_ms=0, took=True)
     assert entry.at_end
@@ -362,7 +362,7 @@ def test_what_waits_is_told_with_who_is_behind_and_who_is_ahead() -> None:
     assert wait.is_much
     assert (wait.behind, wait.ahead) == (("a", 1), ("a", 0))
     assert wait.apart_ms == far_ms + 59 - 1_000
-    told = wait.told()
+    told = wait.describe()
     assert "wait in r-0 for a-1 (at 1970-01-01T00:00:01+00:00)" in told
     assert "most of it from a-0 (at 2096-10-02T" in told
     # All have come to their ends: nothing is waited for.

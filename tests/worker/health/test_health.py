@@ -74,4 +74,4 @@ def test_merges_that_fill_up_are_told_with_whom_they_wait_for() -> None:
     tasks = (TaskFigures(task="1_0", merge_waits=(little, much)), TaskFigures(task="1_1"))
     live = TaskHealth(lambda: WorkerState(tasks=tasks)).live()
     assert live.is_well
-    assert live.facts["waiting"] == {"1_0": [much.told()]}
+    assert live.facts["waiting"] == {"1_0": [much.describe()]}

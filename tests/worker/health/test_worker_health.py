@@ -18,7 +18,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def dropped(node: str, reason: Reason, count: int = 1, told: str = "") -> Drop:
-    return Drop(node, reason, count, late_by_ms_max=7, told=told)
+    return Drop(node, reason, count, late_by_ms_max=7, message=told)
 
 
 def test_each_node_and_reason_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
