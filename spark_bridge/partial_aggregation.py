@@ -168,7 +168,7 @@ class WindowGrid:
             NotLowered: these windows have no numbers.
         """
         if not isinstance(windows, Tumbling | Hopping):
-            raise NotLowered(f"{windows.described} are not lowered")
+            raise NotLowered(f"{windows.description} are not lowered")
         self._size_ms = windows.size_ms
         self._grace_ms = windows.grace_ms
         self._step_ms = windows.step_ms if isinstance(windows, Hopping) else windows.size_ms

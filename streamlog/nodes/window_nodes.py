@@ -77,7 +77,7 @@ class CountedAggregate(Node):
     @property
     def detail(self) -> str:
         """Names the windows."""
-        return f"{self.windows.described}, emit {self.emit.name}"
+        return f"{self.windows.description}, emit {self.emit.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ class WindowedAggregate(WindowedRows):
     def detail(self) -> str:
         """Names the windows."""
         windows = self.windows
-        return f"{windows.described}, grace {windows.grace_ms} ms, emit {self.emit.name}"
+        return f"{windows.description}, grace {windows.grace_ms} ms, emit {self.emit.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,11 @@
 """Days, weeks and months of a time zone as windows.
 
-They are as long as the calendar makes them: a day on which clocks change has 23 or 25 hours. A
-window begins at the first moment of its first date and ends where the next one begins, so they
-lie side by side whatever a time zone does: midnight may be skipped, come twice, or be a date that
-never was (a window of no length, which nothing is in). Rule of the file: where windows begin and
-end follows from the time zone's database alone (IANA's, as Python's `zoneinfo` has it; give all
-workers the same one). The first window is cut off at the epoch. Not done here: when they close
-(`emit`).
+The calendar determines their length: a day on which clocks change has 23 or 25 hours. A window
+begins at the first moment of its first date and ends where the next window begins, so windows are
+adjacent whatever a time zone does: it may skip midnight, repeat it, or skip a date (whose window
+has no length and contains nothing). Rule of the file: the borders of windows follow from the IANA
+time zone database alone, as Python's `zoneinfo` reads it; all workers need the same version. The
+first window begins at the epoch. Not done here: when windows close (`emit`).
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ CalendarUnit = Literal["day", "week", "month"]
 
 DAY_MS = 86_400_000
 CHANGE_MS_MAX = 3 * 3_600_000
-"""No clock is put back by more: Casey in Antarctica has done so much."""
+"""The largest change by which clocks are put back: Casey, Antarctica, did so by 3 h."""
 SIZE_MS_MAX = {
     "day": DAY_MS + CHANGE_MS_MAX,
     "week": 7 * DAY_MS + CHANGE_MS_MAX,
     "month": 31 * DAY_MS + CHANGE_MS_MAX,
 }
 BORDERS_MAX = 1_000
-"""Windows that are remembered; then they are found anew."""
+"""The most windows to cache; beyond this, the cache starts anew."""
 
 _SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calendar(Windows):
-    """Days, weeks or months side by side; `size_ms` is the longest that one can be."""
+    """Adjacent days, weeks or months; `size_ms` is the length of the longest possible one."""
 
     unit: CalendarUnit
     tz: str
@@ -49,31 +48,31 @@ class Calendar(Windows):
         Windows.__post_init__(self)
         if self.unit not in get_args(CalendarUnit):
             raise ConfigError(
-                f"calendar windows are of 'day', 'week' or 'month', not {self.unit!r}"
+                f"the unit of calendar windows is 'day', 'week' or 'month', not {self.unit!r}"
             )
         zone_of(self.tz)
 
     @property
-    def described(self) -> str:
-        """As a line about a topology says it."""
+    def description(self) -> str:
+        """The windows as a phrase, for the description of a topology."""
         return f"windows of a {self.unit} in {self.tz}"
 
 
 def calendar(
     unit: CalendarUnit, *, tz: str, grace: Dur = "0s", retention: Dur | None = None
 ) -> Calendar:
-    """Days, weeks (from Monday) or months as they are where `tz` is local time.
+    """Return windows of days, weeks (from Monday) or months in the local time of `tz`.
 
     Args:
         unit: "day", "week" or "month".
-        tz: a time zone such as "Europe/Berlin"; its changes of clocks count.
+        tz: a time zone such as "Europe/Berlin", with its daylight saving time.
         grace: how far stream time may pass the end of a window before it closes.
-        retention: how long a row is kept, counted from the start of a window of the greatest
-            length; by default just as long as needed.
+        retention: how long a row is kept, counted from the start of its window as if the window
+            had the greatest length; by default the minimum.
 
     Raises:
-        ConfigError: there is no such unit or time zone, a duration is malformed, or `retention`
-            is too short.
+        ConfigError: there is no such unit or time zone, a duration is malformed, or `retention` is
+            shorter than the longest window plus `grace`.
     """
     size_ms, grace_ms = SIZE_MS_MAX.get(unit, DAY_MS), duration_ms(grace)
     return Calendar(
@@ -86,10 +85,10 @@ def calendar(
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """The time zone.
+    """Return the time zone of this name.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: there is no such time zone.
     """
     try:
         return ZoneInfo(name)
@@ -100,7 +99,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 class CalendarSpans:
-    """Which window of a calendar a timestamp falls in."""
+    """Finds the window of a calendar that contains a timestamp, and caches windows."""
 
     def __init__(self, windows: Calendar) -> None:
         self._unit = windows.unit
@@ -109,15 +108,15 @@ class CalendarSpans:
         self._ends: list[int] = []
 
     def window_of(self, timestamp_ms: int) -> tuple[int, int]:
-        """Start and end of the one window that holds `timestamp_ms`.
+        """Return start and end of the window that contains `timestamp_ms`.
 
         Raises:
-            UsageError: it is negative, or the calendar ends before the window does.
+            UsageError: the timestamp is negative, or the window ends after the year 9999.
         """
         at = bisect_right(self._starts, timestamp_ms) - 1
         if at >= 0 and timestamp_ms < self._ends[at]:
             return self._starts[at], self._ends[at]
-        start_ms, end_ms = self._found(timestamp_ms)
+        start_ms, end_ms = self._find(timestamp_ms)
         if len(self._starts) >= BORDERS_MAX:
             self._starts, self._ends = [], []
         at = bisect_right(self._starts, start_ms)
@@ -125,14 +124,16 @@ class CalendarSpans:
         self._ends.insert(at, end_ms)
         return start_ms, end_ms
 
-    def _found(self, timestamp_ms: int) -> tuple[int, int]:
+    def _find(self, timestamp_ms: int) -> tuple[int, int]:
         if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
             raise UsageError(f"a timestamp of {timestamp_ms} ms lies in no window of the calendar")
         try:
             first = self._first(self._date_at(timestamp_ms // 1_000))
             after = self._next(first)
-            # Where clocks are put back over midnight, the date before comes once more, and is
-            # of the window that has begun already.
+            # Clocks are put back over midnight, from 00:01 on the 2nd to 23:01 on the 1st.
+            # 1. The window of the 2nd begins at the first 00:00, before the change.
+            # 2. A timestamp in the repeated hour has the date of the 1st again, but belongs to the
+            #    window of the 2nd, which has begun: a window never resumes after its end.
             while (end_ms := self._begin_ms(after)) <= timestamp_ms:
                 first, after = after, self._next(after)
             return max(self._begin_ms(first), 0), end_ms
@@ -142,29 +143,30 @@ class CalendarSpans:
             ) from error
 
     def _first(self, day: date) -> date:
-        """The first date of the window that has this one."""
+        """Return the first date of the window that contains this date."""
         if self._unit == "week":
             return day - timedelta(days=day.weekday())
         return day.replace(day=1) if self._unit == "month" else day
 
     def _next(self, first: date) -> date:
-        """The first date of the window after the one that begins with this date."""
+        """Return the first date of the window after the one that begins with this date."""
         if self._unit == "month":
             return (first + timedelta(days=31)).replace(day=1)
         return first + timedelta(days=7 if self._unit == "week" else 1)
 
     def _begin_ms(self, day: date) -> int:
-        """The first moment at which it is this date or a later one."""
-        # Where clocks are put back over midnight this is the first of the two; where they are put
-        # forward, midnight by the clock of before: at the change or after it.
+        """Return the first moment, in ms, at which the local date is this date or a later one."""
+        # If clocks are put back over midnight, this is the first of both midnights. If they are put
+        # forward over it, this is midnight by the old offset: at the change or after it, so the
+        # loop goes back to the change.
         midnight = datetime(day.year, day.month, day.day, tzinfo=self._zone)
         found = (midnight - EPOCH) // _SECOND
         while self._date_at(found - 1) >= day:
-            found -= self._passed(found, day)
+            found -= self._seconds_since(found, day)
         return found * 1_000
 
-    def _passed(self, second: int, day: date) -> int:
-        """How many seconds before `second` the date was reached; at most as far as is known."""
+    def _seconds_since(self, second: int, day: date) -> int:
+        """Return how many seconds before `second` the local date first reached `day`."""
         low, high = 1, 2
         while self._date_at(second - high) >= day:
             low, high = high, 2 * high

@@ -1,15 +1,15 @@
-"""Window definitions: frozen specs that stand in the topology, and their constructors.
+"""Window definitions: the frozen specs that nodes of a topology hold, and their constructors.
 
 Tumbling and hopping windows are half open, [start, end), aligned to the epoch, and never start
-below it. A session spans the first to the last of its records, both included; records no further
-apart than the gap belong to one session. A sliding window holds [start, start + size], both
-included: one ends at each record, and one begins a millisecond after each record. A count window
-holds a number of records of a key, in the order in which the task processes them; with a timeout it
-also ends by stream time. Semantics are those of Kafka Streams; count windows and the limit of a
-session's length are ours. Rules of the module: a definition that exists is valid, as every check
-stands in `__post_init__`; which windows a record may belong to is plain arithmetic on integers,
-without state. Not done here: assigning timestamps (`window_assigner`), closing and emission
-(`emit`), days and months (`calendar`), which windows are open (`processing/windows`).
+before it. A session extends from its first to its last record, both inclusive; records whose
+distance is at most the gap belong to one session. A sliding window is [start, start + size], both
+inclusive: one ends at each record, and one begins a millisecond after each record. A count window
+holds a number of records of a key, in the order in which the task processes them; with a timeout,
+it also ends by stream time. The semantics are those of Kafka Streams; count windows and the limit
+of a session's length are ours. Rules of the module: a definition that exists is valid, because
+`__post_init__` makes every check; which windows a record may belong to is plain arithmetic on
+integers, without state. Not done here: assigning timestamps (`window_assigner`), closing and
+emission (`emit`), days and months (`calendar`), which windows are open (`processing/windows`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamlog.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """What all windows of time have in common, in milliseconds."""
+    """The properties that all windows share, in milliseconds."""
 
     size_ms: int
     grace_ms: int = 0
@@ -42,22 +42,22 @@ class Windows:
         if self.retention_ms < self.size_ms + self.grace_ms:
             raise ConfigError(
                 f"retention of {self.retention_ms} ms is shorter than the window's size "
-                f"({self.size_ms} ms) plus its grace ({self.grace_ms} ms): rows would be gone "
+                f"({self.size_ms} ms) plus its grace ({self.grace_ms} ms): rows would be removed "
                 "before their window closes; raise retention or lower grace"
             )
 
     @property
-    def described(self) -> str:
-        """As a line about a topology says it."""
+    def description(self) -> str:
+        """The windows as a phrase, for the description of a topology."""
         return f"windows of {self.size_ms} ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tumbling(Windows):
-    """Windows side by side: every timestamp is in exactly one.
+    """Adjacent windows: every timestamp is in exactly one.
 
-    `offset_ms` moves the borders away from the epoch (a day that begins at 06:00 UTC has an
-    offset of 6 h); the window that would begin below 0 is cut off there.
+    `offset_ms` moves the borders away from the epoch: a day that begins at 06:00 UTC has an offset
+    of 6 h. The first window begins at 0, and is shorter if there is an offset.
     """
 
     offset_ms: int = 0
@@ -73,7 +73,7 @@ class Tumbling(Windows):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hopping(Windows):
-    """Windows of one size that begin every `step_ms`: those shorter apart than long overlap."""
+    """Windows of one size, of which one begins every `step_ms`; they overlap if that is shorter."""
 
     step_ms: int
 
@@ -82,27 +82,27 @@ class Hopping(Windows):
         if not 0 < self.step_ms <= self.size_ms:
             raise ConfigError(
                 f"the step of a hopping window must be longer than 0 ms and no longer than its "
-                f"size of {self.size_ms} ms, as records between two windows would be in none: "
+                f"size of {self.size_ms} ms, because records between two windows would be in none: "
                 f"{self.step_ms} ms"
             )
 
     @property
-    def described(self) -> str:
-        """As a line about a topology says it."""
+    def description(self) -> str:
+        """The windows as a phrase, for the description of a topology."""
         return f"windows of {self.size_ms} ms every {self.step_ms} ms"
 
 
 def tumbling(
     size: Dur, *, grace: Dur = "0s", retention: Dur | None = None, offset: Dur = "0s"
 ) -> Tumbling:
-    """Windows of `size` side by side, aligned to the epoch and moved by `offset`.
+    """Return adjacent windows of `size`, aligned to the epoch and moved by `offset`.
 
     Args:
-        size: length of a window.
+        size: the length of a window, longer than 0 ms.
         grace: how far stream time may pass the end of a window before it closes.
         retention: how long a row is kept, counted from the start of its window; by default
-            just as long as needed, `size` plus `grace`.
-        offset: moves the borders; shorter than `size`.
+            the minimum, `size` plus `grace`.
+        offset: moves the borders of the windows; shorter than `size`.
 
     Raises:
         ConfigError: a duration is malformed, `size` is zero, `offset` is not shorter than
@@ -118,17 +118,18 @@ def tumbling(
 
 
 def hopping(size: Dur, step: Dur, *, grace: Dur = "0s", retention: Dur | None = None) -> Hopping:
-    """Windows of `size`, one beginning every `step`, aligned to the epoch.
+    """Return windows of `size`, of which one begins every `step`, aligned to the epoch.
 
-    A record is in every window around it, `size / step` of them; the first begins at 0, none
-    before. What costs time and room is that number, not `size`.
+    A record is in all `size / step` windows around it, except that no window begins before the
+    epoch. Time and memory depend on that number, not on `size`.
 
     Args:
-        size: length of a window.
-        step: from the start of one window to that of the next; not longer than `size`.
+        size: the length of a window, longer than 0 ms.
+        step: the time from the start of one window to the start of the next; longer than 0 ms, and
+            at most `size`.
         grace: how far stream time may pass the end of a window before it closes.
         retention: how long a row is kept, counted from the start of its window; by default
-            just as long as needed, `size` plus `grace`.
+            the minimum, `size` plus `grace`.
 
     Raises:
         ConfigError: a duration is malformed, `size` or `step` is zero, `step` is longer than
@@ -144,14 +145,14 @@ def hopping(size: Dur, step: Dur, *, grace: Dur = "0s", retention: Dur | None = 
 
 
 RECORDS_MAX = 1_000_000
-"""Of one window."""
+"""The most records in one count window."""
 OVERLAPS_MAX = 1_000
-"""Windows that one record may be in."""
+"""The most count windows that one record may be in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted(Windows):
-    """Windows of `records` records; `size_ms` is how long one may be open, at most."""
+    """Windows of `records` records; `size_ms` is the longest time that one may be open."""
 
     records: int
     step: int
@@ -166,8 +167,8 @@ class Counted(Windows):
                 )
         if self.step > self.records:
             raise ConfigError(
-                f"the step of a count window can't be larger than its {self.records} records, as "
-                f"those between two windows would be in none: {self.step}"
+                f"the step of a count window can't be larger than its {self.records} records, "
+                f"because records between two windows would be in none: {self.step}"
             )
         if -(-self.records // self.step) > OVERLAPS_MAX:
             raise ConfigError(
@@ -177,29 +178,29 @@ class Counted(Windows):
 
     @property
     def timeout_ms(self) -> int | None:
-        """How long a window may be open; None: until it is full."""
+        """The longest time that a window may be open, in ms; None: until it is full."""
         return None if self.size_ms == DURATION_MS_MAX else self.size_ms
 
     @property
-    def described(self) -> str:
-        """As a line about a topology says it."""
+    def description(self) -> str:
+        """The windows as a phrase, for the description of a topology."""
         step = "" if self.step == self.records else f" every {self.step}"
         limit = "" if self.timeout_ms is None else f", up to {self.timeout_ms} ms"
         return f"windows of {self.records} records{step}{limit}"
 
 
 def count_window(n: int, *, step: int | None = None, timeout: Dur | None = None) -> Counted:
-    """Windows of `n` records of a key, in the order in which they are taken.
+    """Return windows of `n` records of a key, in the order in which the task takes them.
 
-    A result is handed on with the record that fills its window. Its `Windowed` key says from when
-    to when the records are, both included.
+    A result is forwarded with the record that fills its window. Its `Windowed` key has the earliest
+    and the latest timestamp of the records, both inclusive.
 
     Args:
-        n: how many records a window has.
-        step: one begins with every so many records of the key; by default when the last one is
-            full, so that none overlap.
-        timeout: a window that is open for so long, from its first record on and in stream time,
-            ends with what it has.
+        n: the number of records in a window, 1 to 1,000,000.
+        step: a window begins with every `step`-th record of the key, 1 to `n`; by default `n`, so
+            that windows do not overlap.
+        timeout: the stream time, from its first record, after which a window ends with the records
+            that it has; by default, a window waits until it is full.
 
     Raises:
         ConfigError: a number is out of range, `step` is larger than `n`, or the timeout is
@@ -213,7 +214,7 @@ def count_window(n: int, *, step: int | None = None, timeout: Dur | None = None)
 
 
 SessionSpan = tuple[int, int]
-"""The times of a session's first record and of its last one."""
+"""The timestamps of the first and of the last record of a session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +222,7 @@ class Sessions(Windows):
     """Sessions; `size_ms` is the gap."""
 
     max_length_ms: int | None = None
-    """From the first record of a session to its last one, at most; None: no limit."""
+    """The longest time from the first to the last record of a session; None: no limit."""
 
     def __post_init__(self) -> None:
         Windows.__post_init__(self)
@@ -230,28 +231,30 @@ class Sessions(Windows):
 
     @property
     def gap_ms(self) -> int:
-        """The longest time between a record of a session and the next one."""
+        """The longest time between two neighboring records of a session."""
         return self.size_ms
 
 
 def session(gap: Dur, *, grace: Dur = "0s", max_length: Dur | None = None) -> Sessions:
-    """Sessions of a key: records no further apart than `gap`.
+    """Return sessions: runs of a key's records whose distances are at most `gap`.
 
-    A session is closed when stream time has passed its last record by more than the gap and the
-    grace. A record is late if its session, with all that it joins, would be closed. With final
-    rows a session that is closed takes in no more records; one that comes within its gap, and is
-    not late, begins another one. With `Emit.UPDATE` it does, for one more gap, as in Kafka Streams.
+    A session closes when stream time has passed its last record by more than gap and grace. A
+    record is late if the session that it would form, with all sessions that it joins, would be
+    closed. With `Emit.CLOSE`, a closed session takes no more records: a record within its gap that
+    is not late begins another session. With `Emit.UPDATE`, a closed session takes records for one
+    more gap, as in Kafka Streams.
 
-    `max_length` cuts those that would not end. A record goes into the session that it falls in and
-    joins those within the gap, the earliest first; those that would make the whole longer than
-    `max_length` are left alone, and if it may join none it begins one of its own. So records in
-    order fill a session up to the length, and the first one beyond begins the next, however close
-    it is.
+    `max_length` limits sessions that would never end. A record joins the session that contains its
+    timestamp, and then the sessions within the gap, the earliest first. It does not join a session
+    if the result would be longer than `max_length`; if it can join none, it begins a new one. So
+    records in order fill a session up to the limit, and the first record beyond begins the next
+    session, however close it is.
 
     Args:
-        gap: the longest time between two records that belong together.
-        grace: how far stream time may pass the end of a session and the gap before it closes.
-        max_length: from a session's first record to its last, at most.
+        gap: the longest time between two neighboring records of a session, longer than 0 ms.
+        grace: how far stream time may pass the end of a session and its gap before it closes.
+        max_length: the longest time from the first to the last record of a session; by default
+            unlimited.
 
     Raises:
         ConfigError: a duration is malformed, or `gap` or `max_length` is zero.
@@ -268,15 +271,15 @@ def session(gap: Dur, *, grace: Dur = "0s", max_length: Dur | None = None) -> Se
 def merge_spans(
     windows: Sessions, spans: Sequence[SessionSpan], timestamp_ms: int
 ) -> tuple[list[int], SessionSpan]:
-    """Which sessions a record joins, and what they are together with it.
+    """Return the sessions that a record joins, and the session that replaces them.
 
     Args:
-        windows: their definition.
-        spans: the open sessions of the record's key; apart from each other, in order.
-        timestamp_ms: the record's.
+        windows: the definition of the sessions.
+        spans: the open sessions of the record's key, which do not overlap, in order.
+        timestamp_ms: the timestamp of the record.
 
     Returns:
-        Places in `spans`, ascending, and the session that replaces those.
+        Indexes into `spans`, ascending, and the span of those sessions with the record.
     """
     gap_ms, limit_ms = windows.gap_ms, windows.max_length_ms
     near = [
@@ -285,7 +288,13 @@ def merge_spans(
         if start_ms <= timestamp_ms + gap_ms and end_ms >= timestamp_ms - gap_ms
     ]
     if limit_ms is not None:
-        # The one around it comes first: then no two sessions ever overlap.
+        # The gap is 3 min, the limit 10 min; sessions 10:00 to 10:06 and 10:07 to 10:14.
+        # 1. A record at 10:08 is in the second session and within the gap of the first. If it
+        #    joined the first one first (10:00 to 10:08), the two sessions would overlap.
+        # 2. So it joins the session that contains it; the first one would make it 14 min long, and
+        #    stays apart.
+        # 3. A record at 10:06:30 is in neither: it joins the first one, and not the second as well,
+        #    because both together are longer than the limit.
         near.sort(key=lambda at: not spans[at][0] <= timestamp_ms <= spans[at][1])
     found: list[int] = []
     start_ms = end_ms = timestamp_ms
@@ -299,27 +308,27 @@ def merge_spans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sliding(Windows):
-    """Sliding windows; those of 0 ms hold records of the same time."""
+    """Sliding windows; a window of 0 ms holds the records with one timestamp."""
 
     size_ms_min: ClassVar[int] = 0
 
     @property
     def looks_back_ms(self) -> int:
-        """Records that far before the end of a window may be needed to make it."""
+        """How far before the end of a window the records lie that may be needed to create it."""
         return self.size_ms + 1
 
 
 def sliding(size: Dur, *, grace: Dur = "0s", retention: Dur | None = None) -> Sliding:
-    """Windows of `size` that begin and end where records are: "in the last two hours", exactly.
+    """Return windows of `size` that begin and end at records: exactly "in the last two hours".
 
-    A record costs time and room in every window around it, twice as many as there are records
-    around it; windows that need not be exact are cheaper as `hopping`.
+    A record costs time and memory in every window around it, and there are twice as many windows as
+    there are records within `size`. If windows need not be exact, use `hopping`, which is cheaper.
 
     Args:
-        size: from the start of a window to its end, both of which are in it.
+        size: the time from the start of a window to its end, both inclusive; 0 ms or longer.
         grace: how far stream time may pass the end of a window before it closes.
         retention: how long a row is kept, counted from the start of its window; by default
-            just as long as needed, `size` plus `grace`.
+            the minimum, `size` plus `grace`.
 
     Raises:
         ConfigError: a duration is malformed, or `retention` is shorter than `size` plus `grace`.
@@ -333,10 +342,10 @@ def sliding(size: Dur, *, grace: Dur = "0s", retention: Dur | None = None) -> Sl
 
 
 def window_up_to(timestamp_ms: int, size_ms: int) -> int:
-    """The start of the window that ends at a record, or of the first one there is."""
+    """Return the start of the window that ends at a record; 0 if it would be before the epoch."""
     return max(timestamp_ms - size_ms, 0)
 
 
 def window_after(timestamp_ms: int) -> int:
-    """The start of the window that begins after a record."""
+    """Return the start of the window that begins one millisecond after a record."""
     return timestamp_ms + 1

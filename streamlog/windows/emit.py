@@ -1,12 +1,13 @@
-"""When a windowed result is emitted, and the stream time that decides it.
+"""When a windowed aggregation emits results, and the stream time that decides it.
 
-Stream time is kept per source (a partition of the topics that a task's records come from,
-also through a repartition topic) and never goes back. A record is late against the time of
-its own source; a window closes for good at the minimum over all sources, so that a source
-that is read faster than the others neither drops their records nor closes their windows.
-Rule of the file: the sources are fixed at the start, and one that has not been heard of
-holds every window open until it speaks or is declared idle. Not done here: finding out who
-is idle, and rows and their store (`processing/tables/aggregate`).
+Stream time is kept per source and never goes back. A source is a partition of a topic that a task's
+records come from, directly or through a repartition topic. A record is late if the time of its own
+source has passed its window. A window closes at the minimum over all sources. So a source that is
+read faster than the others neither makes their records late nor closes their windows. Rule of the
+file: the set of sources is fixed at the start, and a source without a record or time mark holds
+every window open until one arrives or the source becomes idle. Not done here: detecting idle
+sources (`processing/windows/windowed_step`), and rows and their store
+(`processing/tables/aggregate`).
 """
 
 from __future__ import annotations
@@ -26,47 +27,48 @@ Source: TypeAlias = tuple[str, int]
 FAR_MS = 1 << 62
 """Later than every timestamp."""
 UNKNOWN_MS = -1
-"""The time of a source that has not been heard of: below every timestamp."""
+"""The time of a source without a record or time mark: below every timestamp."""
 
 _Rows: TypeAlias = list[tuple[str, int, int, bool]]
 
 
 EmitClock = Literal["event", "wall"]
-"""By which intervals are counted: stream time, or the clock on the wall."""
+"""The clock that counts intervals: stream time, or the wall clock of the worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """When a windowed aggregation emits: one of the three below, or `early`."""
+    """When a windowed aggregation emits: `UPDATE`, `CLOSE`, `COMMIT` or `early`."""
 
     name: str
     every_ms: int = 0
-    """Of `early`."""
+    """The interval of `early` in milliseconds; 0 for the others."""
     clock: EmitClock = "event"
-    """Of `early`."""
+    """The clock of `early`."""
 
     UPDATE: ClassVar[Emit]
-    """At each change: the window's new value."""
+    """Emit the new value of a window at each change."""
     CLOSE: ClassVar[Emit]
-    """Once per window, when it closes: its final value."""
+    """Emit the final value of a window once, when the window closes."""
     COMMIT: ClassVar[Emit]
-    """At each commit, the newest value of every window and key that has changed since the last one:
-    what a record cache does, with the commit interval for its bound."""
+    """Emit, at each commit, the newest value of every window and key that has changed since the
+    last commit. This is what a record cache does, bounded by the commit interval."""
 
     @staticmethod
     def early(every: Dur, *, clock: EmitClock = "event") -> Emit:
-        """At most one row per window, key and interval, and the final one when the window closes.
+        """Emit at most one row per window, key and interval, and the final row on close.
 
-        At the end of an interval the newest value goes on of every window and key that has
-        changed in it and is open still.
+        At the end of an interval, every window and key that has changed in it and is still open
+        emits its newest value.
 
         Args:
-            every: the interval. Those of stream time are aligned to the epoch.
-            clock: "event" counts stream time, so the same records give the same rows; "wall"
-                the clock of the worker.
+            every: the interval, longer than 0 ms. Intervals of stream time are aligned to the
+                epoch.
+            clock: "event" counts stream time, so that equal records give equal rows; "wall" counts
+                the wall clock of the worker.
 
         Raises:
-            ConfigError: `every` is malformed or zero, or there is no such clock.
+            ConfigError: `every` is malformed or zero, or `clock` is neither "event" nor "wall".
         """
         every_ms = duration_ms(every)
         if not every_ms:
@@ -77,12 +79,12 @@ class Emit:
 
     @property
     def is_final(self) -> bool:
-        """Whether a window that closes gives its final rows."""
+        """Whether a window emits its final rows when it closes."""
         return self == Emit.CLOSE or self.is_early
 
     @property
     def is_early(self) -> bool:
-        """Whether rows of open windows go on at intervals."""
+        """Whether open windows emit rows at the ends of intervals."""
         return self.every_ms > 0
 
 
@@ -90,39 +92,43 @@ Emit.UPDATE, Emit.CLOSE, Emit.COMMIT = Emit("UPDATE"), Emit("CLOSE"), Emit("COMM
 
 
 class Cadence:
-    """Which intervals are over, by one clock; `early` rows go on at their ends."""
+    """The intervals of `Emit.early` by one clock, and which of them have ended."""
 
-    __slots__ = ("_is_aligned", "every_ms", "next_ms", "over_ms")
+    __slots__ = ("_is_aligned", "ended_ms", "every_ms", "next_ms")
 
     def __init__(self, emit: Emit) -> None:
         self.every_ms = emit.every_ms
         self._is_aligned = emit.clock == "event"
         self.next_ms = UNKNOWN_MS
-        """When the interval ends; UNKNOWN_MS as long as none has begun."""
-        self.over_ms = UNKNOWN_MS
-        """When the last one has ended that was due."""
+        """When the current interval ends; UNKNOWN_MS before the first one begins."""
+        self.ended_ms = UNKNOWN_MS
+        """When the last interval ended for which `is_due` returned True."""
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether an interval is over by now; if so the next one has begun.
+        """Return whether an interval has ended by now; if so, begin the next one.
 
-        The first time that is known begins the first interval.
+        The first known time begins the first interval and ends none.
         """
         if now_ms < self.next_ms or now_ms <= UNKNOWN_MS:
             return False
         has_begun = self.next_ms > UNKNOWN_MS
-        self.over_ms = self.next_ms
+        self.ended_ms = self.next_ms
+        # Aligned intervals of 10 s, the current one ends at 10:00:20, and time jumps to 10:00:47.
+        # 1. One interval is due, not three: rows of the skipped ones would be the same.
+        # 2. The next interval ends at 10:00:50, so the result depends on the times of records and
+        #    not on when `is_due` is called.
         begun_ms = now_ms // self.every_ms * self.every_ms if self._is_aligned else now_ms
         self.next_ms = begun_ms + self.every_ms
         return has_begun
 
 
 def is_late(window_end_ms: int, source_time_ms: int, grace_ms: int) -> bool:
-    """Whether a window is closed to a record whose source has come to `source_time_ms`."""
+    """Return whether a window is closed to a record whose source has reached this time."""
     return window_end_ms + grace_ms <= source_time_ms
 
 
 def closed_until(stream_time_ms: int, grace_ms: int) -> int:
-    """The largest end of a window that is closed at this time; below 0 while there is none.
+    """Return the largest end of a window that is closed at this time; below 0 if none can be.
 
     Windows with `end <= closed_until(...)` are closed, all others are open.
     """
@@ -130,10 +136,10 @@ def closed_until(stream_time_ms: int, grace_ms: int) -> int:
 
 
 class StreamTime:
-    """How far event time has come, in each source and for all of them together.
+    """The event time that each source has reached, and the one that all of them have reached.
 
-    Invariant: no time reported here ever falls, also when an idle source wakes up behind
-    the others or the state is written down and read again.
+    Invariant: no time that this class returns ever falls, even if an idle source continues behind
+    the others, or after a restart.
     """
 
     __slots__ = ("_behind", "_floor_ms", "_idle", "_now_ms", "_times")
@@ -142,37 +148,37 @@ class StreamTime:
         self._times: dict[Source, int] = dict.fromkeys(sources, UNKNOWN_MS)
         self._idle: set[Source] = set()
         self._now_ms = UNKNOWN_MS
-        # The minimum over live sources and how many of them are there: as long as one of
-        # them stays, a source that moves on costs a comparison and not a look at all others.
+        # The minimum over live sources, and how many of them are at it. While at least one remains
+        # there, advancing another source costs one comparison instead of a scan of all sources.
         self._floor_ms = UNKNOWN_MS
         self._behind = len(self._times)
 
     @property
     def now_ms(self) -> int:
-        """The time up to which every live source has come: windows close by this one.
+        """The time that every live source has reached, by which windows close.
 
-        It is the minimum over the sources that are not idle; if all are, the largest time
-        any of them had. UNKNOWN_MS while a live source has not been heard of.
+        This is the minimum over the sources that are not idle; if all are idle, the largest time of
+        any source. UNKNOWN_MS while a live source has no time.
         """
         return self._now_ms
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The sources, in the order given at the start."""
+        """The sources, in the order of the constructor's argument."""
         return tuple(self._times)
 
     def time_of(self, source: Source) -> int:
-        """The time against which records of this source are judged late.
+        """Return the time that decides whether records of this source are late.
 
-        At least `now_ms`: a source that was idle while windows were closed without it can't
-        open them again.
+        It is at least `now_ms`: windows that closed while the source was idle stay closed when it
+        continues.
         """
         return max(self._times[source], self._now_ms)
 
     def advance(self, source: Source, timestamp_ms: int) -> None:
-        """A record or time mark of `source`: nothing earlier is expected from it any more.
+        """Advance a source to the time of its record or time mark, and count it as live.
 
-        The source counts as live again. Older timestamps change nothing else.
+        An older timestamp does not change the time.
         """
         time_ms = self._times[source]
         if self._idle and source in self._idle:
@@ -187,11 +193,13 @@ class StreamTime:
                     self._settle()
 
     def outlook(self, source: Source) -> tuple[int, int, int]:
-        """How far `source` has come, all together have, and all others have.
+        """Return the times of this source, of all sources, and of all other live sources.
 
-        As long as nothing but `source` advances, to a time t, its own time is the larger of t
-        and the first of these, and `now_ms` the larger of the second and of the smaller of t
-        and the third.
+        With these, a loop over records of one source computes times without calls. While only
+        `source` advances, to a time t:
+
+        - its own time is max(t, first);
+        - `now_ms` is max(second, min(t, third)).
         """
         others = [
             time
@@ -201,18 +209,22 @@ class StreamTime:
         return self.time_of(source), self._now_ms, min(others, default=FAR_MS)
 
     def set_idle(self, source: Source) -> None:
-        """Do not wait for `source` until it is heard of again."""
+        """Do not wait for `source` until `advance` is called for it.
+
+        Raises:
+            KeyError: there is no such source.
+        """
         if source not in self._times:
             raise KeyError(source)
         self._idle.add(source)
         self._settle()
 
     def is_idle(self, source: Source) -> bool:
-        """Whether `source` is not waited for at the moment."""
+        """Return whether windows close without waiting for `source`."""
         return source in self._idle
 
     def _settle(self) -> None:
-        """Look at all sources again."""
+        """Compute the minimum over all sources again."""
         if self._idle:
             live = [time for source, time in self._times.items() if source not in self._idle]
             times: Collection[int] = live or [max(self._times.values())]
@@ -224,10 +236,16 @@ class StreamTime:
         else:
             self._floor_ms = min(times, default=UNKNOWN_MS)
             self._behind = list(times).count(self._floor_ms)
+        # Sources `a` at 10:05 and `b` at 10:00; `now_ms` is 10:00.
+        # 1. `b` becomes idle: the minimum over live sources is 10:05, and windows close by it.
+        # 2. `b` continues with a record at 10:01: the minimum falls to 10:01, but `now_ms` stays at
+        #    10:05, and by `time_of` the record is late for the windows that have closed.
+        # 3. Both are idle: the minimum is the largest time of both, so that the last windows close
+        #    although no source advances.
         self._now_ms = max(self._now_ms, self._floor_ms)
 
     def to_data(self) -> dict[str, object]:
-        """Everything as plain data, for a section of `Progress`."""
+        """Return the times as plain data, for a section of `TaskProgress`."""
         rows = [
             [topic, partition, time_ms, (topic, partition) in self._idle]
             for (topic, partition), time_ms in self._times.items()
@@ -235,19 +253,18 @@ class StreamTime:
         return {"now_ms": self._now_ms, "sources": rows}
 
     def load(self, data: Mapping[str, object]) -> None:
-        """Take over what `to_data` gave.
+        """Restore what `to_data` returned.
 
-        Sources that are not known here are left out, and those that are new here have not
-        been heard of; the common time never falls.
+        Ignores sources that do not exist here. New sources have no time yet; `now_ms` never falls.
 
         Raises:
-            CorruptData: it is not what `to_data` gives.
+            CorruptData: the data does not have the form that `to_data` returns.
         """
         try:
             rows = msgspec.convert(data["sources"], _Rows)
             now_ms = msgspec.convert(data["now_ms"], int)
         except (KeyError, msgspec.ValidationError) as error:
-            raise CorruptData(f"the stream time written down is not readable: {error}") from error
+            raise CorruptData(f"the stored stream time is not readable: {error}") from error
         for topic, partition, time_ms, idle in rows:
             source = (topic, partition)
             if source in self._times:

@@ -1,8 +1,8 @@
-"""Which windows a timestamp falls in, and how windows stand in the bytes of keys.
+"""Which windows contain a timestamp, and how windowed keys store their window as bytes.
 
 Rule of the module: windows are half open, [start, end), and none begins below the epoch; windows of
-a fixed size are aligned to it, and Python's floor division makes that exact for every integer.
-Semantics are those of Kafka Streams' TimeWindows. `WindowFold` does the same arithmetic in its loop
+a fixed size are aligned to it, and Python's floor division makes that exact for every integer. The
+semantics are those of Kafka Streams' TimeWindows. `WindowFold` repeats this arithmetic in its loop
 (`processing/windows`). `layout_of` chooses Kafka Streams' layout of a windowed key. Not done here:
 lateness and closing (`emit`).
 """
@@ -16,14 +16,13 @@ from streamlog.windows.definitions import Counted, Hopping, Sessions, Sliding, T
 
 
 def window_of(timestamp_ms: int, size_ms: int, offset_ms: int = 0) -> tuple[int, int]:
-    """Start and end of the one tumbling window that holds `timestamp_ms`.
+    """Return start and end of the tumbling window that contains `timestamp_ms`.
 
-    Windows are `size_ms` long and their borders lie `offset_ms` after multiples of it
-    (0 <= offset < size, as `Tumbling` has checked). With an offset the first window is cut
-    off at the epoch and is [0, offset).
+    Windows are `size_ms` long, and their borders lie `offset_ms` after multiples of it; `Tumbling`
+    has checked that 0 <= offset < size. With an offset, the first window is [0, offset).
 
     Raises:
-        UsageError: the timestamp is negative; such a record belongs to the error policy.
+        UsageError: the timestamp is negative; the error policy decides on such a record.
     """
     if timestamp_ms < 0:
         raise _before_1970(timestamp_ms)
@@ -34,11 +33,11 @@ def window_of(timestamp_ms: int, size_ms: int, offset_ms: int = 0) -> tuple[int,
 
 
 def _before_1970(timestamp_ms: int) -> UsageError:
-    return UsageError(f"a timestamp of {timestamp_ms} ms lies before 1970 and in no window")
+    return UsageError(f"a timestamp of {timestamp_ms} ms is before 1970, and in no window")
 
 
 def windows_of(timestamp_ms: int, size_ms: int, step_ms: int) -> list[tuple[int, int]]:
-    """Starts and ends of the hopping windows that hold `timestamp_ms`, ascending.
+    """Return starts and ends of the hopping windows that contain `timestamp_ms`, ascending.
 
     Raises:
         UsageError: the timestamp is negative.
@@ -50,29 +49,29 @@ def windows_of(timestamp_ms: int, size_ms: int, step_ms: int) -> list[tuple[int,
 
 
 class Assigner:
-    """The windows of a definition; one or several for a timestamp."""
+    """Finds the windows of one definition that contain a timestamp."""
 
     __slots__ = ("_calendar", "_offset_ms", "_size_ms", "_step_ms")
 
     def __init__(self, windows: Windows) -> None:
-        """The windows are `Tumbling`, `Hopping` or `Calendar`."""
+        """`windows` is `Tumbling`, `Hopping` or `Calendar`."""
         self._size_ms = windows.size_ms
         self._offset_ms = windows.offset_ms if isinstance(windows, Tumbling) else 0
         self._step_ms = windows.step_ms if isinstance(windows, Hopping) else 0
         self._calendar = CalendarSpans(windows) if isinstance(windows, Calendar) else None
 
     def of(self, timestamp_ms: int) -> list[tuple[int, int]]:
-        """Starts and ends of all windows that hold it, ascending.
+        """Return starts and ends of all windows that contain the timestamp, ascending.
 
         Raises:
-            UsageError: it is negative, or beyond the calendar.
+            UsageError: the timestamp is negative, or beyond the calendar.
         """
         if self._step_ms:
             return windows_of(timestamp_ms, self._size_ms, self._step_ms)
         return [self.only(timestamp_ms)]
 
     def only(self, timestamp_ms: int) -> tuple[int, int]:
-        """Of windows that lie side by side, the one that holds it.
+        """Return start and end of the one window that contains the timestamp; not for `Hopping`.
 
         Raises:
             UsageError: as `of`.
@@ -82,21 +81,21 @@ class Assigner:
         return window_of(timestamp_ms, self._size_ms, self._offset_ms)
 
     def end_of(self, start_ms: int) -> int:
-        """Where the window ends that begins at `start_ms`."""
+        """Return the end of the window that begins at `start_ms`."""
         return self.of(start_ms)[-1][1]
 
     def first_open(self, closed_ms: int) -> int:
-        """The earliest start of a window that ends after `closed_ms`."""
+        """Return the earliest start of a window that ends after `closed_ms`."""
         return self.of(closed_ms)[0][0]
 
 
 def layout_of(windows: Windows) -> Layout:
-    """What stands behind the key: the start if it tells the end, else the end and the start."""
+    """Return how a key stores its window: the start, if it determines the end, or end and start."""
     if isinstance(windows, Sessions | Counted):
         return END_AND_START
     if isinstance(windows, Sliding):
         size_ms = windows.size_ms
-        return StartOnly(f"sliding {windows.described}", lambda start_ms: start_ms + size_ms)
+        return StartOnly(f"sliding {windows.description}", lambda start_ms: start_ms + size_ms)
     offset_ms = windows.offset_ms if isinstance(windows, Tumbling) else 0
     offset = f" from {offset_ms} ms on" if offset_ms else ""
-    return StartOnly(windows.described + offset, Assigner(windows).end_of)
+    return StartOnly(windows.description + offset, Assigner(windows).end_of)

@@ -55,9 +55,9 @@ def test_windows_by_example(
 
 
 def test_before_1970_there_are_no_windows() -> None:
-    with pytest.raises(UsageError, match="-1 ms lies before 1970"):
+    with pytest.raises(UsageError, match="-1 ms is before 1970"):
         window_of(-1, 10)
-    with pytest.raises(UsageError, match="-1 ms lies before 1970"):
+    with pytest.raises(UsageError, match="-1 ms is before 1970"):
         windows_of(-1, 10, 5)
 
 

@@ -124,7 +124,7 @@ class EarlyRows(EarlyResults):
     @property
     def ended_ms(self) -> int | None:
         """The stream time at which the due interval ended; None: it is of the wall clock."""
-        return self._cadence.over_ms if self._is_event else None
+        return self._cadence.ended_ms if self._is_event else None
 
     def settle(self) -> None:
         """Update the clock of stream time after all available records were taken."""
