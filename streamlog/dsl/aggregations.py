@@ -1,8 +1,10 @@
-"""Aggregations: what `count`, `reduce` and `aggregate` add to a topology, windowed or not.
+"""Aggregations: the nodes and folds of `count`, `reduce` and `aggregate`, windowed or not.
 
-Records make sessions, sliding windows and count windows; what those cannot do is refused here, with
-the name of the table. Rule: a result that is passed on is a copy unless its type is immutable,
-because the user's function may fold in place. Not done here: columns (`columns`).
+Sessions, sliding windows and count windows follow from records; options that they do not support
+are refused here, with the name of the table.
+
+Rule: a forwarded result is a copy unless its type is immutable, because the user's function may
+change its state in place. Not done here: columns (`columns`).
 """
 
 from __future__ import annotations
@@ -34,26 +36,26 @@ from streamlog.windows.emit import Emit
 
 _EMPTY = object()
 _UNCHANGING = (str, bytes, int, float, bool, datetime, type(None))
-"""A result of these types needs no copy."""
+"""Immutable types, whose values need no copy."""
 _CONTAINERS: frozenset[type] = frozenset({dict, list})
 _ANYTHING = (ANY_TYPE, dict, dict[str, ANY_TYPE], list, list[ANY_TYPE])
-"""Types that say nothing of what is in a value."""
+"""Types that do not declare the parts of a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windowing:
-    """How a stream is windowed, as far as it has been said."""
+    """The options of a windowed aggregation."""
 
     windows: Windows
     emit: Emit = Emit.CLOSE
     late: TopicSpec | Callable[[AnyRecord], object] | None = None
     idle_after_ms: int | None = None
     united: bool = False
-    """Of several streams, which have one time."""
+    """Whether it aggregates several streams, which share one time."""
 
 
 def count_aggregation() -> Aggregation:
-    """How many values."""
+    """Return the aggregation that counts values."""
     return Aggregation(
         int,
         lambda state, _: state + 1,
@@ -67,7 +69,7 @@ def count_aggregation() -> Aggregation:
 def reduce_aggregation(
     fn: Callable[[UserValue, UserValue], UserValue], serde: AnySerde
 ) -> Aggregation:
-    """The first value, then what the function makes of it and the next."""
+    """Return the aggregation whose state is the first value, then the result of `fn`."""
 
     def add(state: UserState, value: UserValue) -> UserState:
         return value if state is None else fn(state, value)
@@ -85,7 +87,7 @@ def custom_aggregation(
     serde: AnySerde,
     merge: Callable[[UserState, UserState], UserState] | None = None,
 ) -> Aggregation:
-    """A state of the user's."""
+    """Return an aggregation of the user's functions; arguments are those of `Aggregation`."""
     serde = state_serde(serde)
     return Aggregation(init, fn, _copier(serde), serde, merge=merge)
 
@@ -96,12 +98,12 @@ def revision_aggregation(
     subtract: Callable[[UserState, UserValue], UserState],
     serde: AnySerde,
 ) -> Aggregation:
-    """A state of the user's that revisions of a table are folded into.
+    """Return the aggregation of a grouped table, which folds revisions.
 
-    None is the state of a group that is not there; it begins with the first value put in.
+    The state of a group without rows is None; it starts as `init()` when the first row is added.
     """
 
-    def revised(state: UserState, revision: Revision) -> UserState:
+    def revise(state: UserState, revision: Revision) -> UserState:
         if revision.old is not None and state is not None:
             state = subtract(state, revision.old)
         if revision.new is not None:
@@ -109,7 +111,7 @@ def revision_aggregation(
         return state
 
     serde = state_serde(serde)
-    return Aggregation(lambda: None, revised, _copier(serde), serde)
+    return Aggregation(lambda: None, revise, _copier(serde), serde)
 
 
 def revision_reduction(
@@ -117,21 +119,21 @@ def revision_reduction(
     subtract: Callable[[UserState, UserValue], UserState],
     serde: AnySerde,
 ) -> Aggregation:
-    """As `reduce_aggregation`, with revisions: the first value put in is the state."""
+    """Return the aggregation of a grouped table whose state is the first value, then `add`'s."""
 
-    def added(state: UserState, value: UserValue) -> UserState:
+    def add_value(state: UserState, value: UserValue) -> UserState:
         return value if state is _EMPTY else add(state, value)
 
-    return revision_aggregation(lambda: _EMPTY, added, subtract, serde)
+    return revision_aggregation(lambda: _EMPTY, add_value, subtract, serde)
 
 
 def state_serde(serde: AnySerde) -> AnySerde:
-    """How a state is stored: as its values are written, but for whole numbers, which may grow."""
+    """Return the serde of a state: that of its values, except that whole numbers may grow."""
     return WideIntSerde() if type(serde) is IntSerde else serde
 
 
 def _copier(serde: AnySerde) -> Callable[[UserState], UserValue]:
-    """The state as it is now: what is handed on must not change with the next record."""
+    """Return a function that copies a state, because a result must not change with its state."""
     plain = _plain_containers(serde)
 
     def copy(state: UserState) -> UserValue:
@@ -145,7 +147,7 @@ def _copier(serde: AnySerde) -> Callable[[UserState], UserValue]:
 
 
 def _plain_containers(serde: AnySerde) -> frozenset[type]:
-    """The containers that come back from it as they were as long as all in them is plain."""
+    """Return the containers that the serde reads back unchanged if all their parts are plain."""
     if type(serde) is JsonSerde and serde.declared in _ANYTHING:
         return _CONTAINERS if serde.declared is ANY_TYPE else serde.exact
     return _CONTAINERS if type(serde) is PackedSerde else frozenset()
@@ -154,12 +156,12 @@ def _plain_containers(serde: AnySerde) -> frozenset[type]:
 def state_shape(
     init: Callable[[], UserState], fn: Callable[[UserState, UserValue], UserState]
 ) -> Shape:
-    """What the function is annotated to return, else what `init()` is."""
+    """Return the shape of the function's annotated result, else that of `init()`."""
     shape = return_shape(fn)
     if shape.is_known:
         return shape
     start = type(init())
-    # Plain containers say nothing of what is in them: they are packed as they are.
+    # The class of a container does not tell the types of its parts.
     return shape if start in (list, dict, tuple, type(None)) else Shape(start)
 
 
@@ -172,16 +174,18 @@ def counted_aggregate(
     aggregation: Aggregation,
     on_error: ErrorPolicy | None,
 ) -> CountedAggregate:
-    """The node.
+    """Return the node of an aggregation by count windows.
 
     Raises:
-        TopologyError: something was asked for that makes no sense with such windows.
+        TopologyError: an option does not apply to count windows.
     """
     if how.late is not None:
-        raise TopologyError(f"{name!r} counts records as they come, so none is late: no .late()")
+        raise TopologyError(
+            f"{name!r} counts records in the order of processing, so none is late: remove .late()"
+        )
     if how.emit not in (Emit.CLOSE, Emit.UPDATE):
         raise TopologyError(
-            f"{name!r} can't emit at commits or early: windows of so many records have only final "
+            f"{name!r} can't emit at commits or early: count windows have only final "
             "rows (Emit.CLOSE) or every change (Emit.UPDATE)"
         )
     if how.united:
@@ -211,10 +215,10 @@ def record_windows_aggregate(
     aggregation: Aggregation,
     on_error: ErrorPolicy | None,
 ) -> RecordWindowsAggregate:
-    """The node.
+    """Return the node of an aggregation by sessions or sliding windows.
 
     Raises:
-        TopologyError: sessions have no way to be merged, or rows are to go on at commits.
+        TopologyError: a session aggregation has no `merge`, or `emit` is `Emit.COMMIT`.
     """
     if how.emit == Emit.COMMIT:
         raise TopologyError(
@@ -233,8 +237,8 @@ def record_windows_aggregate(
         )
     if aggregation.merge is None:
         raise TopologyError(
-            f"{name!r} aggregates sessions, and one record may make one session of two: say what "
-            "becomes of their states, with aggregate(..., merge=lambda a, b: ...)"
+            f"{name!r} aggregates sessions, and a record may merge two of them: pass a function "
+            "that merges their states, as in aggregate(..., merge=lambda a, b: ...)"
         )
     return SessionAggregate(
         **fields,
@@ -246,7 +250,7 @@ def record_windows_aggregate(
 
 
 def _fields(name: str, place: StreamPosition, how: Windowing) -> dict[str, Any]:
-    """What both kinds have in common."""
+    """Return the fields that both kinds of nodes have."""
     return {
         "name": name,
         "parents": (place.node,),

@@ -1,9 +1,9 @@
 """agg: the built-in columns of an aggregation, from count to quantiles.
 
-Each says as data what it does, and of what (`nodes/stream_nodes`); `columns` puts those of one
-row together. What a column is over is a function of the value, which a type checker follows, or
-the name of a field, which is checked when the topology is built and which engines can read
-without calling anybody. All of them merge, so they work in every kind of window.
+A column is data: a function by name, and the field that it aggregates (`nodes/stream_nodes`);
+`columns` combines the columns of a row. The field is a function of the value, which type checkers
+follow, or the name of a field, which is checked when the topology is built and which an engine can
+read without calling Python. All columns can be merged, so they work in every kind of window.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ V = TypeVar("V")
 
 
 class Ordered(Protocol):
-    """What can be compared with its like."""
+    """A value that can be compared with others of its type."""
 
     def __lt__(self, other: UserValue, /) -> object:
-        """Whether it comes before the other one."""
+        """Return whether this value comes before the other one."""
 
 
 Number = Callable[[V], SupportsFloat] | str
-"""A number in each value: a function, or the name of a field."""
+"""A number of each value: a function, or the name of a field."""
 Comparable = Callable[[V], Ordered] | str
-"""Something in each value that has an order."""
+"""A part of each value that has an order: a function, or the name of a field."""
 
 
 class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
@@ -38,63 +38,63 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
 
     @staticmethod
     def count() -> Aggregator[UserValue, int]:
-        """How many records."""
+        """Count the records."""
         return Aggregator("count")
 
     @staticmethod
     def sum(field: Number[V]) -> Aggregator[V, UserValue]:
-        """The sum; 0 of no records."""
+        """Return the sum; 0 without records."""
         return Aggregator("sum", field)
 
     @staticmethod
     def min(field: Comparable[V]) -> Aggregator[V, UserValue]:
-        """The smallest."""
+        """Return the smallest value; None without records."""
         return Aggregator("min", field)
 
     @staticmethod
     def max(field: Comparable[V]) -> Aggregator[V, UserValue]:
-        """The largest."""
+        """Return the largest value; None without records."""
         return Aggregator("max", field)
 
     @staticmethod
     def mean(field: Number[V]) -> Aggregator[V, float]:
-        """The arithmetic mean."""
+        """Return the arithmetic mean."""
         return Aggregator("mean", field)
 
     @staticmethod
     def var(field: Number[V], *, sample: bool = False) -> Aggregator[V, float]:
-        """The variance: the mean squared distance from the mean, in squared units.
+        """Return the variance: the mean squared distance from the mean, in squared units.
 
         Args:
             field: the numbers.
-            sample: they are a sample of what it is about, so divide by one less than there are
-                (SQL's VAR_SAMP, pandas' default); 0 of a single one.
+            sample: whether the records are a sample, so the sum is divided by one less than their
+                number (SQL's VAR_SAMP, the default of pandas); the result for one record is 0.
         """
         return Aggregator("var", field, options={"sample": sample})
 
     @staticmethod
     def first(field: Field[V], *, by: Comparable[V] | None = None) -> Aggregator[V, UserValue]:
-        """The first one.
+        """Return the field of the first record.
 
         Args:
-            field: what of it.
-            by: the least of this comes first; without it, the record that was processed first.
+            field: the field.
+            by: the order of the records, smallest first; by default, the order of processing.
         """
         return Aggregator("first", field, by)
 
     @staticmethod
     def last(field: Field[V], *, by: Comparable[V] | None = None) -> Aggregator[V, UserValue]:
-        """The last one; see `first`."""
+        """Return the field of the last record; arguments are those of `first`."""
         return Aggregator("last", field, by)
 
     @staticmethod
     def collect(field: Field[V], *, limit: int | None = None) -> Aggregator[V, list[UserValue]]:
-        """A list, in the order in which the records were processed.
+        """Return a list, in the order in which the records were processed.
 
         Args:
-            field: what is in it.
-            limit: keep only the first so many; without it, the state of a key grows with every
-                record, and is written down whole at every commit.
+            field: the items of the list.
+            limit: the largest length; later records are ignored. Without it, the state of a key
+                grows with every record, and each commit writes all of it.
 
         Raises:
             TopologyError: `limit` is less than 1.
@@ -107,12 +107,12 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
     def top(
         n: int, field: Field[V], *, by: Comparable[V] | None = None
     ) -> Aggregator[V, list[UserValue]]:
-        """A list of the `n` largest, the largest first; of equal ones, the earlier first.
+        """Return a list of the `n` largest, the largest first; among equals, the earlier first.
 
         Args:
-            n: how many.
-            field: what is in the list.
-            by: what they are compared by; without it, by themselves.
+            n: the length of the list, 1 or more.
+            field: the items of the list.
+            by: the order of the records; by default, that of the items.
 
         Raises:
             TopologyError: `n` is less than 1.
@@ -121,14 +121,14 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
 
     @staticmethod
     def distinct(field: Field[V], *, precision: int = PRECISION) -> Aggregator[V, int]:
-        """About how many different values there are, by HyperLogLog; the extra `sketches`.
+        """Estimate the number of distinct values, by HyperLogLog; needs the extra `sketches`.
 
-        Exact for a few hundred; beyond, the standard error is 1.04 / sqrt(2 ** precision), 1.6 %
-        by default.
+        The result is exact up to a few hundred; beyond, the standard error is
+        1.04 / sqrt(2 ** precision), 1.6 % by default.
 
         Args:
-            field: str, bytes, a number, a datetime, or what is made of them.
-            precision: 4 to 21; a key and window takes 2 ** precision bytes at most.
+            field: str, bytes, a number, a datetime, or a list, tuple or dict of these.
+            precision: 4 to 21; the state of a key and window takes up to 2 ** precision bytes.
 
         Raises:
             TopologyError: `precision` is out of range.
@@ -142,14 +142,15 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
 
     @staticmethod
     def quantile(field: Number[V], q: float, *, accuracy: float = ACCURACY) -> Aggregator[V, float]:
-        """About the number below which a share `q` of the numbers lies; the extra `sketches`.
+        """Estimate a quantile by DDSketch; needs the extra `sketches`.
 
-        By DDSketch: the number at that rank, give or take `accuracy` of itself.
+        The result differs from the number at that rank by at most `accuracy` of it.
 
         Args:
             field: the numbers.
-            q: from 0 (the smallest) to 1 (the largest); 0.5 is the median.
-            accuracy: 0.01 is one per cent; less takes more bins, and so more memory.
+            q: the rank from 0 (the smallest) to 1 (the largest); 0.5 is the median.
+            accuracy: the largest relative error; 0.01 is one per cent. A smaller one takes more
+                bins, and so more memory.
 
         Raises:
             TopologyError: `q` or `accuracy` is out of range.
@@ -163,5 +164,5 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
 
 def _at_least_one(what: str, count: int) -> int:
     if count < 1:
-        raise TopologyError(f"{what} is how many to keep: at least 1, not {count}")
+        raise TopologyError(f"{what} must be 1 or more, not {count}")
     return count

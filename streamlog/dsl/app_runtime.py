@@ -1,9 +1,11 @@
-"""TableAccess: the rows of tables, asked for from anywhere in the app.
+"""AppRuntime: the ports through which an app's topics and tables reach the process that runs it.
 
-A table's rows lie with the tasks that keep them, in whatever worker. Who runs the app puts an
-access to them into its `Outlet`: a worker one that finds the owner, the test driver one that
-looks into its own tasks. Rule of the file: keys and values cross it as the user's objects, and
-a table is known by the name of its node, as views have names, too.
+A topic sends, an agent asks and a table is read through a port of `AppRuntime`, which is empty
+until the app runs. A worker puts in ports that find the worker with the row; the test driver puts
+in ports to its own tasks.
+
+Rule: keys and values of tables pass as objects of the user's types, and a table has the name of its
+node, because views have names too.
 """
 
 from __future__ import annotations
@@ -19,36 +21,48 @@ class GlobalRowsAccess(Protocol):
     """Port: the rows of one global table, as bytes."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if there is none."""
+        """Return the value of a key; None if there is none."""
 
     def page(self, low: bytes) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Keys from `low` on with their values, in order; where to go on if these are not all."""
+        """Return keys from `low` on with their values, in order, and the next key.
+
+        The next key is None if there are no more rows.
+        """
 
 
 class GlobalAccess(Protocol):
-    """Port: the global tables of an app, where it runs."""
+    """Port: the global tables of an app, which each worker holds whole."""
 
     def rows_of(self, table: str) -> GlobalRowsAccess:
-        """The rows of a table, by its name."""
+        """Return the rows of the table of this name."""
 
 
 class TableAccess(Protocol):
-    """Port: the rows of all tables of an app."""
+    """Port: the rows of all tables of an app, in any worker."""
 
     async def fetch(self, table: str, key: object, *, stale_ok: bool) -> UserValue:
-        """The row of this key; None if there is none."""
+        """Return the row of this key; None if there is none.
+
+        With `stale_ok`, a standby may answer, whose rows may be older.
+        """
 
     async def put(self, table: str, key: object, value: object) -> None:
-        """Write a row of a table that is kept from a topic; None deletes it."""
+        """Write a row to the topic of its table; None deletes it."""
 
     def scan(
         self, table: str, *, prefix: object, at_ms: int | None
     ) -> AsyncIterator[tuple[UserKey, UserValue]]:
-        """The rows of all partitions, of each in the order of keys."""
+        """Yield the rows of all partitions, those of each in the order of their keys.
+
+        Args:
+            table: the name of the node.
+            prefix: only keys that begin with this text or these bytes; None: all.
+            at_ms: only windows that contain this time; None: all.
+        """
 
 
 class RecordSender(Protocol):
-    """Port: writes one record of bytes and says where it lies. A worker's or a test driver's."""
+    """Port: writes one serialized record; a worker or a test driver implements it."""
 
     def send(
         self,
@@ -60,29 +74,29 @@ class RecordSender(Protocol):
         headers: Headers,
         partition: int | None,
     ) -> Awaitable[tuple[str, int, int, int]]:
-        """Topic, partition, offset and timestamp of the record, once it is acknowledged."""
+        """Return topic, partition, offset and timestamp in ms, once the log has acknowledged."""
 
 
 class RequestSender(Protocol):
-    """Port: writes a record and waits for the answer. A worker's or a test driver's."""
+    """Port: writes a record and waits for an answer; a worker or a test driver implements it."""
 
     def ask(
         self, topic: str, value: bytes | None, *, key: bytes | None, timeout_ms: int
     ) -> Awaitable[bytes | None]:
-        """The answer.
+        """Return the serialized answer of the agent that handles the record.
 
         Raises:
-            RequestTimedOut: it has not come in time.
+            RequestTimedOut: no answer came within `timeout_ms`.
         """
 
 
 class AppRuntime:
-    """What the topics of an app are sent through, as long as the app runs."""
+    """The ports of an app to the process that runs it; each is None while the app does not run."""
 
     def __init__(self) -> None:
         self.sender: RecordSender | None = None
         self.asker: RequestSender | None = None
         self.tables: TableAccess | None = None
-        """What the rows of the app's tables are asked through."""
+        """Reads and writes rows of the app's tables."""
         self.global_tables: GlobalAccess | None = None
-        """The same for tables that are here whole."""
+        """Reads rows of global tables."""

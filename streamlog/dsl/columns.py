@@ -1,13 +1,13 @@
-"""Rows of built-in columns: what `agg(into, ...)` adds to a topology, and how states are stored.
+"""Rows of built-in columns: the aggregation of `agg(into, ...)`, and how its states are stored.
 
-Columns and fields are checked against the types that are known, so that a misspelt name or a column
-whose type is not its field's is refused before anything runs. A state is MessagePack: plain values
-as they are, the user's values by their declared type, or packed with their types where none is
-declared; pydantic models are the bytes of their own serde.
+Columns and fields are checked against the known types, so a misspelt name, or a column whose type
+is not that of its field, is refused before anything runs. A state is stored as MessagePack: plain
+values as they are, the user's values by their declared type, or packed with their types if none is
+declared. Models of pydantic are stored as the bytes of their own serde.
 
-Rule: a state is read back exactly as it was, and a stored form never changes, because a newer
-program reads what an older one has written. Only what is certain to fail is refused; a record on
-which a column fails is one for the error policy.
+Rule: a state is read back exactly, and a stored form never changes, because newer programs read the
+states of older ones. Only a column that certainly fails is refused; if a column fails on a record,
+the error policy applies.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _SEQUENCES = (list, tuple)
 
 
 def are_numbers(declared: object) -> bool:
-    """Whether values of this type may be numbers."""
+    """Return whether values of this type may be numbers."""
     kind = bare(declared)
     if is_union(kind):
         return all(map(are_numbers, typing.get_args(kind)))
@@ -82,12 +82,12 @@ def are_numbers(declared: object) -> bool:
 
 
 def is_decimal(declared: object) -> bool:
-    """Whether values of this type are decimals."""
+    """Return whether values of this type are decimals."""
     return bare(declared) is Decimal
 
 
 def are_ordered(declared: object) -> bool:
-    """Whether any two values of this type may be compared."""
+    """Return whether any two values of this type may have an order."""
     kind = bare(declared)
     if is_union(kind):
         parts = typing.get_args(kind)
@@ -103,7 +103,7 @@ def are_ordered(declared: object) -> bool:
 
 
 def _compares(kind: type) -> bool:
-    """Whether the class has a `<` or `>` of its own."""
+    """Return whether a class defines `<` or `>` itself."""
     names = ("__lt__", "__gt__")
     if issubclass(kind, msgspec.Struct):
         own = kind.__mro__[: kind.__mro__.index(msgspec.Struct)]
@@ -113,7 +113,7 @@ def _compares(kind: type) -> bool:
 
 
 def _class_of(kind: object) -> type | None:
-    """The class outermost in a type; None: it says nothing of its values."""
+    """Return the class of a type's values; None if the type does not determine it."""
     if is_typeddict(kind) or is_typeddict(typing.get_origin(kind)):
         return dict
     origin = typing.get_origin(kind) or kind
@@ -121,7 +121,7 @@ def _class_of(kind: object) -> type | None:
 
 
 _PLAIN = (int, float, bool, str, bytes, None, type(None))
-"""Types whose values come back from MessagePack exactly as they were without being told."""
+"""Types whose values MessagePack reads back exactly without a declared type."""
 _NUMBERS = (float, int, bool, Decimal)
 _FLOATING = (int, float, bool)
 _PLAIN_CLASSES = (int, float, bool, str, bytes, type(None))
@@ -132,7 +132,7 @@ _STATES: Mapping[str, TypeForm] = {
     "distinct": bytes,
     "quantile": tuple[int, dict[int, int], dict[int, int]],
 }
-"""States that are always of one type, as MessagePack."""
+"""The types of states that are always the same, as MessagePack."""
 _MEAN = tuple[int | float | Decimal, int]
 _COMPARED = frozenset({"min", "max"})
 
@@ -141,25 +141,25 @@ Convert = Callable[[UserState], UserState]
 
 @dataclass(frozen=True, slots=True)
 class StateForm:
-    """How a state is written down."""
+    """How the state of a column is stored."""
 
     kind: TypeForm
-    """Its type as MessagePack; `ANY_TYPE` if it comes back by itself."""
-    told: TypeForm
-    """The type by which `form` tells it, if that is another one."""
+    """The type for MessagePack; `ANY_TYPE` if the state needs none."""
+    form_kind: TypeForm
+    """The type that the serde's `form` shows. A form never changes, so it may be an older type."""
     convert: tuple[Convert, Convert] | None = None
-    """To what is written, and back, if that is not the state itself."""
+    """Converts the state before it is written and after it is read; None if it is written as is."""
     is_packed: bool = False
-    """The whole state is packed with its types."""
+    """Whether the whole state is packed with its types."""
 
 
 def state_form(column: AnyAggregator, hint: object, value: object) -> StateForm:
-    """How the state of a column is written down.
+    """Return how the state of a column is stored.
 
     Args:
-        column: which.
-        hint: the type of the field that it fills.
-        value: that of the stream's values, as far as it is known.
+        column: the column.
+        hint: the type of the field of the row that it fills.
+        value: the type of the stream's values, as far as it is known.
     """
     if column.name == "mean":
         kind: TypeForm = tuple[Decimal, int] if is_decimal(hint) else _MEAN
@@ -178,9 +178,10 @@ def state_form(column: AnyAggregator, hint: object, value: object) -> StateForm:
 
 
 def classes_of(column: AnyAggregator, hint: object, value: object) -> tuple[type, ...] | None:
-    """What the function of a column may give; None: anything, or its type is declared.
+    """Return the classes of values that a column's function may return; None for any.
 
-    A value of another class would not come back from its bytes as it was.
+    The result is None if the type of the function is declared. A value of another class could not
+    be read back with its class.
     """
     if column.field is None or column.name == "distinct":
         return None
@@ -193,7 +194,7 @@ def classes_of(column: AnyAggregator, hint: object, value: object) -> tuple[type
         hint = args[0] if args else ANY_TYPE
     if is_plain(hint) or bare(hint) is None:
         unknown = _FLOATING if column.name == "sum" else PACKABLE
-        own = (hint,) if isinstance(hint, type) else ()  # First, as it is most often.
+        own = (hint,) if isinstance(hint, type) else ()  # The most frequent class comes first.
         return (*own, *_PLAIN_CLASSES) if is_plain(hint) else unknown
     classes = outer_classes(bare(hint))
     known = (*classes, int) if is_decimal(hint) else classes
@@ -201,10 +202,14 @@ def classes_of(column: AnyAggregator, hint: object, value: object) -> tuple[type
 
 
 def column_check(what: str, classes: tuple[type, ...]) -> Callable[[UserValue], None]:
-    """Refuses what a column's function gives if that could not be stored as it is.
+    """Return a function that refuses a value that could not be read back with its class.
 
-    To be asked of values of other classes only: those of a class derived from one of these, and
-    enumerations, may do.
+    Call it for values of other classes than `classes` only. It accepts enumerations, and classes
+    derived from those that are not plain.
+
+    Args:
+        what: the column, for messages.
+        classes: the result of `classes_of`.
     """
     # MessagePack takes no classes that are derived from those of plain values.
     derived = () if classes is PACKABLE else (Enum, *({*classes} - {*_PLAIN_CLASSES}))
@@ -215,29 +220,29 @@ def column_check(what: str, classes: tuple[type, ...]) -> Callable[[UserValue], 
         if classes is PACKABLE:
             raise SerdeError(
                 f"{what}: a {type_name(type(found))} can't be stored without its type, and the "
-                "type of what the function gives is not known: annotate it (a lambda can't be), "
+                "type of the function's result is not known: annotate it (a lambda can't be), "
                 "or name a field"
             )
         names = " | ".join(
             type_name(each) for each in dict.fromkeys(classes) if each is not type(None)
         )
         raise SerdeError(
-            f"{what} takes {names}, and its function gave a {type_name(type(found))}: convert it "
-            "there, or declare the column's field as that"
+            f"{what} takes {names}, and its function returned a {type_name(type(found))}: convert "
+            "it there, or declare the column's field with this type"
         )
 
     return check
 
 
 def is_plain(hint: object) -> bool:
-    """Whether MessagePack gives values of this type back without being told of it."""
+    """Return whether MessagePack reads values of this type back without a declared type."""
     if is_union(hint):
         return all(map(is_plain, typing.get_args(hint)))
     return hint in _PLAIN
 
 
 def type_of_field(field: object, value: object) -> object:
-    """The type of what a field gives, as far as it is known; object if not."""
+    """Return the type of a field, by its name or function; `object` if it is not known."""
     if isinstance(field, str):
         return field_type(value, field, "a column") or object
     return return_shape(cast("UserFunction", field)).declared or object
@@ -254,7 +259,7 @@ def _of_extreme(hint: object) -> StateForm:
 
 
 def _of_values(column: AnyAggregator, hint: object, value: object) -> StateForm:
-    """Of columns that keep values, each by itself or behind what it is ordered by."""
+    """Return how the states of columns that keep values are stored, each perhaps after its rank."""
     is_one = column.name in ("first", "last")
     args = typing.get_args(hint)
     kinds = [_stored_type(hint if is_one else args[0] if args else ANY_TYPE)]
@@ -273,14 +278,14 @@ def _of_values(column: AnyAggregator, hint: object, value: object) -> StateForm:
 
 
 def _stored_type(hint: object) -> TypeForm:
-    """As what a value of the user's is read; None if nothing is known of it."""
+    """Return the type that a value of the user's is read as; None if it is not known."""
     if is_plain(hint):
         return ANY_TYPE
     return None if bare(hint) is None else hint
 
 
 def _packs(kind: object) -> bool:
-    """Whether values may be packed with their types; nothing is known of None."""
+    """Return whether values of a type may be packed with their types; None is an unknown type."""
     if kind is None or kind is ANY_TYPE or is_plain(kind) or kind is datetime:
         return True
     parts = typing.get_args(kind)
@@ -300,7 +305,7 @@ def _serde_pair(kind: TypeForm) -> tuple[Convert, Convert]:
 
 
 def _optional(pair: tuple[Convert, Convert] | None) -> tuple[Convert, Convert]:
-    """Of a state that may be None."""
+    """Return the conversion of a state that may be None."""
     dump, load = cast("tuple[Convert, Convert]", pair)
     return (
         lambda state: None if state is None else dump(state),
@@ -309,17 +314,17 @@ def _optional(pair: tuple[Convert, Convert] | None) -> tuple[Convert, Convert]:
 
 
 def _each(pairs: list[tuple[Convert, Convert] | None]) -> tuple[Convert, Convert]:
-    """Of a tuple, part by part."""
+    """Return the conversion of a tuple, part by part."""
     dumps = [pair and pair[0] for pair in pairs]
     loads = [pair and pair[1] for pair in pairs]
 
-    def converted(with_: list[Convert | None], parts: UserState) -> tuple[UserState, ...]:
+    def convert(with_: list[Convert | None], parts: UserState) -> tuple[UserState, ...]:
         return tuple(
             part if fn is None or part is None else fn(part)
             for fn, part in zip(with_, parts, strict=True)
         )
 
-    return lambda parts: converted(dumps, parts), lambda parts: converted(loads, parts)
+    return lambda parts: convert(dumps, parts), lambda parts: convert(loads, parts)
 
 
 def _list_pair(pair: tuple[Convert, Convert] | None) -> tuple[Convert, Convert]:
@@ -330,7 +335,7 @@ def _list_pair(pair: tuple[Convert, Convert] | None) -> tuple[Convert, Convert]:
 _PACKED_STATE = StateForm(bytes, bytes, (PACKED.dumps, PACKED.loads), is_packed=True)
 
 
-_GIVES: Mapping[str, type] = {
+_RESULTS: Mapping[str, type] = {
     "count": int,
     "distinct": int,
     "mean": float,
@@ -339,12 +344,12 @@ _GIVES: Mapping[str, type] = {
     "collect": list,
     "top": list,
 }
-"""What columns result in that are always of one type."""
+"""The types of results that are always the same, by column."""
 _OF_NUMBERS = frozenset({"sum", "mean", "var", "quantile"})
 WHOLE = frozenset({"count", "sum", "min", "max"})
-"""Columns whose states are whole numbers if what they take is, in whatever order it comes."""
+"""Columns whose states are whole numbers if their fields are, in any order of the values."""
 _KEPT_OPTIONS = {"top": ("n",), "collect": ("limit",), "distinct": ("precision",)}
-"""Settings that what is stored depends on."""
+"""Options that stored states depend on, by column."""
 
 _FOLDS: Mapping[str, Callable[[AnyAggregator], Fold]] = {
     "var": lambda each: Variance(of_sample=bool(each.options["sample"])),
@@ -363,12 +368,18 @@ def row_aggregation(
     columns: Mapping[str, AnyAggregator],
     value: Shape = UNKNOWN,
 ) -> Aggregation:
-    """The columns folded together, their results as an `into`.
+    """Return the aggregation of several columns, whose result is an `into`.
+
+    Args:
+        name: the name of the table, for messages.
+        into: the type of the rows, with a field for each column.
+        columns: the columns by name.
+        value: the shape of the stream's values.
 
     Raises:
-        TopologyError: a column is not a field of `into` or not of its type, a field has no
-            column, or the values have no such field.
-        SerdeError: `into` is no type that can be written down.
+        TopologyError: a column is not a field of `into`, or not of its type; a field has no
+            column; or the values lack a field.
+        SerdeError: values of `into` can't be serialized.
     """
     serde_for(cast("TypeForm", into))
     hints = typing.get_type_hints(into)
@@ -376,10 +387,10 @@ def row_aggregation(
     for column, aggregator in columns.items():
         _check_types(f"column {column!r} of {name!r}", aggregator, hints[column], value.known)
     made = [
-        _BuiltColumn(f"column {column!r} of {name!r}", each, hints[column], value.known)
+        _StoredColumn(f"column {column!r} of {name!r}", each, hints[column], value.known)
         for column, each in columns.items()
     ]
-    # States are written in the order of the columns, whatever that of the fields is.
+    # States are stored in the order of the columns, so reordering the fields changes nothing.
     names = None if _takes_in_order(into, tuple(columns)) else tuple(columns)
     folded = Columns([each.column for each in made], into, names)
     serde = _RowSerde(columns, made)
@@ -397,7 +408,7 @@ def row_aggregation(
 def _whole_numbers(
     columns: Mapping[str, AnyAggregator], hints: Mapping[str, object], value: Shape
 ) -> WholeNumbers | str:
-    """The columns as numbers, if they are whole ones as far as is declared; else why not."""
+    """Return the columns as whole numbers, or why their states are not whole numbers."""
     for name, column in columns.items():
         if column.name not in WHOLE or column.by is not None:
             return f"column {name!r} is agg.{column.name}"
@@ -407,10 +418,10 @@ def _whole_numbers(
     return WholeNumbers((*columns.values(),), fields, is_row=True)
 
 
-class _BuiltColumn:
-    """A column at work, and how its state is written down."""
+class _StoredColumn:
+    """A column for the fold, and how its state is stored."""
 
-    __slots__ = ("column", "dump", "form", "kind", "load", "told")
+    __slots__ = ("column", "dump", "form", "form_kind", "kind", "load")
 
     def __init__(self, what: str, aggregator: AnyAggregator, hint: object, value: object) -> None:
         fold = _fold(aggregator, hint)
@@ -418,14 +429,14 @@ class _BuiltColumn:
         field: UserFunction | str | None = _taken(aggregator, value)
         if aggregator.by is not None:
             field = _rank(what, aggregator, value, classes)
-            classes = None  # What the field gives has been looked at.
+            classes = None  # `_rank` checks the field.
         check = None if classes is None else column_check(what, classes)
         self.column = Column(aggregator.name, field, fold, classes=classes, check=check)
         state = state_form(aggregator, hint, value)
-        self.kind, self.told = state.kind, state.told
+        self.kind, self.form_kind = state.kind, state.form_kind
         self.dump: Convert = _same
         self.load: Convert = _same
-        """Between the state and what is written, if that is something else."""
+        """Convert the state before it is written and after it is read."""
         self.form: list[object] = [aggregator.name]
         kept = _KEPT_OPTIONS.get(aggregator.name, ())
         self.form += [aggregator.options[each] for each in kept if each in aggregator.options]
@@ -438,7 +449,7 @@ class _BuiltColumn:
 
     @property
     def is_converted(self) -> bool:
-        """Whether what is written is not the state itself."""
+        """Whether the state is converted before it is written."""
         return self.dump is not _same
 
 
@@ -454,27 +465,27 @@ def _fold(aggregator: AnyAggregator, hint: object) -> Fold | None:
 
 
 class _RowSerde(TypedPackedSerde[UserState]):
-    """The states of all columns; they come back as the list that is folded into."""
+    """The states of all columns, which are read as a list, because a fold changes it."""
 
-    def __init__(self, columns: Mapping[str, AnyAggregator], made: list[_BuiltColumn]) -> None:
+    def __init__(self, columns: Mapping[str, AnyAggregator], made: list[_StoredColumn]) -> None:
         super().__init__(tuple_form(each.kind for each in made))
-        self._told = tuple_form(each.told for each in made)
+        self._form_kind = tuple_form(each.form_kind for each in made)
         self._columns = [[name, *each.form] for name, each in zip(columns, made, strict=True)]
 
     @property
     def form(self) -> object:
-        """What the bytes look like, as plain data (`serdes.form_of`)."""
-        return {"columns": self._columns, "row": {"msgpack": schema_of(self._told)}}
+        """The columns with their options, and the JSON Schema of the row (`serdes.form_of`)."""
+        return {"columns": self._columns, "row": {"msgpack": schema_of(self._form_kind)}}
 
     def loads(self, data: bytes) -> list[UserState]:
-        """The states."""
+        """Deserialize the states."""
         return list(super().loads(data))
 
 
 class _ConvertedRowSerde:
-    """The states of all columns, some of which are written as something else."""
+    """The states of all columns, some of which are converted before they are written."""
 
-    def __init__(self, written: _RowSerde, made: list[_BuiltColumn]) -> None:
+    def __init__(self, written: _RowSerde, made: list[_StoredColumn]) -> None:
         self._written = written
         self._dumps = [each.dump for each in made]
         self._loads = [each.load for each in made]
@@ -485,18 +496,18 @@ class _ConvertedRowSerde:
         return self._written.form
 
     def dumps(self, obj: list[UserState]) -> bytes:
-        """The states as bytes."""
+        """Convert and serialize the states."""
         pairs = zip(self._dumps, obj, strict=True)
         return self._written.dumps([dump(state) for dump, state in pairs])
 
     def loads(self, data: bytes) -> list[UserState]:
-        """The states."""
+        """Deserialize the states and convert them back."""
         pairs = zip(self._loads, self._written.loads(data), strict=True)
         return [load(state) for load, state in pairs]
 
 
 def _taken(aggregator: AnyAggregator, value: object) -> Field[UserValue] | None:
-    """What the column's field gives of a value; the name alone if it is an attribute."""
+    """Return the function of a column's field, or the name of an attribute; None for a count."""
     field = aggregator.field
     return getter(value, field) if isinstance(field, str) else field
 
@@ -507,7 +518,7 @@ def _rank(
     value: object,
     classes: tuple[type, ...] | None,
 ) -> Callable[[UserValue], UserValue]:
-    """What the column's field gives, behind what it is ordered by."""
+    """Return a function of a value whose result is a pair: the rank, then the column's field."""
     field, by = _taken(aggregator, value), aggregator.by
     order = getter(value, by) if isinstance(by, str) else by
     take = attrgetter(field) if isinstance(field, str) else cast("UserFunction", field)
@@ -519,18 +530,18 @@ def _rank(
     check = None if classes is None else column_check(what, classes)
 
     def checked(found: UserValue) -> tuple[UserValue, UserValue]:
-        place, taken = rank(found), take(found)
-        if check_rank is not None and type(place) not in cast("tuple[type, ...]", ranks):
-            check_rank(place)
+        order_by, taken = rank(found), take(found)
+        if check_rank is not None and type(order_by) not in cast("tuple[type, ...]", ranks):
+            check_rank(order_by)
         if check is not None and type(taken) not in cast("tuple[type, ...]", classes):
             check(taken)
-        return place, taken
+        return order_by, taken
 
     return checked
 
 
 def _takes_in_order(into: type[UserObject], names: tuple[str, ...]) -> bool:
-    """Whether the class takes these fields by position, which is cheaper than by name."""
+    """Return whether a class takes these fields by position, which is faster than by name."""
     if is_typeddict(into):
         return False
     try:
@@ -558,39 +569,41 @@ def _check_columns(
     missing = sorted(_required_fields(into, hints) - {*columns})
     if missing:
         raise TopologyError(
-            f"{name!r} gives no value for {', '.join(missing)} of {type_name(into)}: add a "
-            "column for each, or give the field a default"
+            f"{name!r} has no column for {', '.join(missing)} of {type_name(into)}: add "
+            "one for each, or give the field a default"
         )
 
 
 def _check_types(what: str, column: AnyAggregator, hint: object, value: object) -> None:
-    """Refuse a column over a field that is not there, or that gives what it can't take."""
-    gives: object = _GIVES.get(column.name)
+    """Refuse a column over a field that is missing or of a type that the column can't take."""
+    result: object = _RESULTS.get(column.name)
     found = None
     if column.field is not None:
         found = _given_type(what, column.field, value)
         if found is not None:
             _check_values(what, column, column.field, found)
-            gives = gives or bare(found)
+            result = result or bare(found)
     if column.by is not None:
         rank = _given_type(what, column.by, value)
         _check_present(what, column.by, rank)
         _check_order(what, column, column.by, rank)
-    if column.name == "sum" and isinstance(gives, type) and issubclass(gives, int):
-        gives = int  # Of booleans and enumerations, too.
+    if column.name == "sum" and isinstance(result, type) and issubclass(result, int):
+        result = int  # The sum of booleans or enumerations is an int too.
     if column.name == "mean" and is_decimal(hint) and (found is None or is_decimal(found)):
-        gives = Decimal
-    if isinstance(gives, type) and not is_assignable(hint, gives):
+        result = Decimal
+    if isinstance(result, type) and not is_assignable(hint, result):
         raise TopologyError(
-            f"{what} is declared as {type_name(hint)}, and agg.{column.name} gives "
-            f"{type_name(gives)}: declare the field as that"
+            f"{what} is declared as {type_name(hint)}, and agg.{column.name} returns "
+            f"{type_name(result)}: declare the field with this type"
         )
     if column.name == "sum" and found is None and not are_numbers(hint):
-        raise TopologyError(f"{what} is declared as {type_name(hint)}, and agg.sum gives a number")
+        raise TopologyError(
+            f"{what} is declared as {type_name(hint)}, and agg.sum returns a number"
+        )
 
 
 def _given_type(what: str, field: Field[UserValue], value: object) -> object:
-    """The type of what a field gives; None if that is not known."""
+    """Return the type of a field, by its name or function; None if it is not known."""
     if isinstance(field, str):
         return field_type(value, field, what)
     return return_shape(field).declared
@@ -637,8 +650,8 @@ def _check_present(what: str, field: Field[UserValue], found: object) -> None:
     if found is not None and may_be_none(found):
         name = field if isinstance(field, str) else "field"
         raise TopologyError(
-            f"{what}: {_format_field(field)} is {type_name(found)}, and None has no order and adds "
-            f"to nothing: say what is to count then, as in lambda v: v.{name} or 0"
+            f"{what}: {_format_field(field)} is {type_name(found)}, and None has no order and "
+            f"can't be added: return another value for it, as in lambda v: v.{name} or 0"
         )
 
 
@@ -656,7 +669,7 @@ def _required_fields(into: type[UserObject], hints: Mapping[str, object]) -> set
         fields = cast("UserObject", into).model_fields
         return {name for name, field in fields.items() if field.is_required()}
     if is_typeddict(into):
-        # Not `__required_keys__`: it can't see through annotations that are text.
+        # Not `__required_keys__`, which is wrong for annotations that are text.
         marked = typing.get_type_hints(into, include_extras=True).items()
         kind = typing.Required if not into.__total__ else None
         return {

@@ -52,7 +52,7 @@ Numbered = tuple[int, UserValue]
 
 
 @dataclass(frozen=True, slots=True)
-class Into:
+class CogroupInput:
     """A stream and the function that adds its values to the aggregate."""
 
     place: StreamPosition
@@ -110,7 +110,7 @@ class LateSerde:
         return late
 
 
-def merge_inputs(inputs: Sequence[Into], name: str) -> StreamPosition:
+def merge_inputs(inputs: Sequence[CogroupInput], name: str) -> StreamPosition:
     """Merge all streams into one position, as the aggregation of this name reads them.
 
     Raises:
@@ -125,9 +125,9 @@ def merge_inputs(inputs: Sequence[Into], name: str) -> StreamPosition:
         )
     first = inputs[0].place
     places: list[StreamPosition] = []
-    for number, into in enumerate(inputs):
-        check_same_app(first, into.place, "cogroup")
-        place = repartition_if_needed(into.place, f"{name}-{number + 1}", first.key)
+    for number, each in enumerate(inputs):
+        check_same_app(first, each.place, "cogroup")
+        place = repartition_if_needed(each.place, f"{name}-{number + 1}", first.key)
         check_same_keys(place, places[0] if places else place, name)
         places.append(place)
     builder, ports = first.builder, []
@@ -140,12 +140,12 @@ def merge_inputs(inputs: Sequence[Into], name: str) -> StreamPosition:
     return StreamPosition(builder, f"{name}/inputs", places[0].key, value)
 
 
-def adder_of(inputs: Sequence[Into]) -> Callable[[UserState, Numbered], UserState]:
+def adder_of(inputs: Sequence[CogroupInput]) -> Callable[[UserState, Numbered], UserState]:
     """Return a function that adds a value with the function of its stream.
 
     Its return annotation is the first one of these functions.
     """
-    adds = tuple(into.add for into in inputs)
+    adds = tuple(each.add for each in inputs)
 
     def add(state: UserState, numbered: Numbered) -> UserState:
         number, value = numbered
@@ -165,10 +165,10 @@ def late_target(
     if isinstance(late, TopicSpec):
         return replace(late, value=LateSerde(late.value))
 
-    def told(record: AnyRecord) -> object:
+    def call_late(record: AnyRecord) -> object:
         return late(record.replace(value=record.value[1]))
 
-    return told
+    return call_late
 
 
 K = TypeVar("K")
@@ -312,7 +312,7 @@ class Grouped(Generic[K, V]):
             fn: returns the state with one more value of this stream; it may change the state in
                 place.
         """
-        return CoGrouped((Into(self._place, fn),))
+        return CoGrouped((CogroupInput(self._place, fn),))
 
     def _table(
         self,
@@ -365,7 +365,7 @@ def with_ttl(node: Aggregate, ttl: Dur) -> ExpiringAggregate:
 class CoGrouped(Generic[K, A]):
     """Several streams with equal keys, for one aggregate (KIP-150)."""
 
-    def __init__(self, inputs: tuple[Into, ...]) -> None:
+    def __init__(self, inputs: tuple[CogroupInput, ...]) -> None:
         self._inputs = inputs
 
     def cogroup(self, other: Grouped[K, V2], fn: Callable[[A, V2], A]) -> CoGrouped[K, A]:
@@ -375,7 +375,7 @@ class CoGrouped(Generic[K, A]):
             other: a grouped stream whose topic has as many partitions as those of the others.
             fn: returns the state with one more value of `other`.
         """
-        return CoGrouped((*self._inputs, Into(other._place, fn)))  # noqa: SLF001 - its kin
+        return CoGrouped((*self._inputs, CogroupInput(other._place, fn)))  # noqa: SLF001 - its kin
 
     def windowed(self, w: Windows) -> WindowedCoGrouped[K, A]:
         """Group by window as well; see `Grouped.windowed`."""
@@ -409,7 +409,7 @@ class WindowedCoGrouped(Generic[K, A]):
     not read to their end yet hold it back.
     """
 
-    def __init__(self, inputs: tuple[Into, ...], how: Windowing) -> None:
+    def __init__(self, inputs: tuple[CogroupInput, ...], how: Windowing) -> None:
         self._inputs = inputs
         self._how: WindowedStream[K, UserValue] = WindowedStream(inputs[0].place, how)
 

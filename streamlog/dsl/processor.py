@@ -1,11 +1,13 @@
-"""Processor: the lower door. A class of the user's that is given every record, and has state.
+"""Processor: the low-level API. A class of the user's that gets every record, and has state.
 
-What `map`, `aggregate` and joins do not say can be written down here: `process` looks at a
-record, reads and writes stores, and forwards what it likes. Each task makes an object of the
-class, so an object sees the records of one partition, in the order of the task, and nobody
-else's. Rule of the file: declarations only. They are read when the stream is built, and what
-can't be run is refused there. Methods are ordinary functions: a task runs between two commits
-and can't wait; what waits belongs into an agent. Who runs all this: `processing/processor_step`.
+A processor can do what `map`, `aggregate` and joins can't: its method `process` gets a record,
+reads and writes stores, sets timers, and forwards any number of records. Each task has an object of
+its own, which gets the records of the task's partitions, in the order in which the task processes
+them. Methods are ordinary functions, because a task runs between two commits and can't wait; code
+that awaits belongs in an agent.
+
+Rule: declarations only. They are read when the stream is built, and a class that can't be run is
+refused there. Not done here: running processors (`processing/processor_step`).
 """
 
 from __future__ import annotations
@@ -36,51 +38,56 @@ K = TypeVar("K")
 V = TypeVar("V")
 """A value of a store."""
 KI = TypeVar("KI")
-"""A key that comes in."""
+"""A key of an input record."""
 VI = TypeVar("VI")
-"""A value that comes in."""
+"""A value of an input record."""
 KO = TypeVar("KO")
-"""A key that goes on."""
+"""A key of an output record."""
 VO = TypeVar("VO")
-"""A value that goes on."""
+"""A value of an output record."""
 KF_contra = TypeVar("KF_contra", contravariant=True)
 """A key that is forwarded."""
 VF_contra = TypeVar("VF_contra", contravariant=True)
 """A value that is forwarded."""
 Method = TypeVar("Method", bound=Callable[[UserObject, datetime], None])
-"""A method that is called with the time."""
+"""A method of a processor that is called with the time of its punctuation."""
 
 
 class Store(Protocol[K, V]):
-    """State of a processor by key: local, ordered, and as safe as the task's other state.
+    """State of a processor by key: local, ordered, and part of the task's state.
 
-    What is written is visible at once, and durable with the commit that covers the record.
+    A write is visible to the next read, and durable with the commit that covers the record.
     """
 
     def get(self, key: K) -> V | None:
-        """The value, or None if there is none; changing it in place changes nothing here."""
+        """Return the value of a key, or None. Changes to the object do not change the store."""
 
     def put(self, key: K, value: V) -> None:
-        """Set a value, which can't be None."""
+        """Set the value of a key; None is not a value."""
 
     def delete(self, key: K) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if the store has it."""
 
     def range(
         self, lo: K | None = None, hi: K | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[K, V]]:
-        """Keys from `lo` up to but not including `hi`, in order, as they are when it is called.
+        """Return the keys from `lo` up to but not including `hi`, in order, with their values.
 
-        Bounds are for keys that are str, bytes, int, float or datetime. Keys of other types come
-        in the order of their bytes. `reverse` reads the whole range first.
+        Later writes do not change the result. Bounds need keys that are str, bytes, int, float or
+        datetime; keys of other types are in the order of their bytes.
+
+        Args:
+            lo: the first key; by default, the range begins with the first key of the store.
+            hi: the key after the range; by default, the range ends with the last key.
+            reverse: return the range in descending order; it is read into memory first.
         """
 
 
 class Timers(Protocol):
-    """Timers of a processor, by key: part of its state, so they are there after a restart.
+    """Timers of a processor, by key. They are state, so they survive a restart.
 
-    Each fires once, in the order of (time, key, tag): in event time before the record that moves
-    stream time to it is processed; in wall time when a task looks at the clock after it.
+    Each timer fires once, in the order of (time, key, tag). A timer in event time fires before the
+    record that moves stream time to it; one in wall time, when the task next looks at the clock.
     """
 
     def set(
@@ -93,8 +100,14 @@ class Timers(Protocol):
     ) -> None:
         """Call `on_timer(key, at, tag)` at this time.
 
-        There is one timer for each key and tag (and clock): another `set` moves it. A time that
-        has come already is due at once.
+        There is one timer for each key, tag and clock; another `set` moves it. A timer whose time
+        has passed fires at once.
+
+        Args:
+            key: a key of the type of the records' keys.
+            at: when the timer fires.
+            tag: tells several timers of one key apart.
+            clock: stream time, or the wall clock.
         """
 
     def cancel(
@@ -104,57 +117,63 @@ class Timers(Protocol):
         *,
         clock: Literal["event", "wall"] = "event",
     ) -> None:
-        """Take the timer back, if there is one."""
+        """Remove a timer, if it is set; arguments are those of `set`."""
 
 
 class Context(Protocol[KF_contra, VF_contra]):
-    """What a processor sees of the task it is in, as `self.ctx`."""
+    """The task of a processor, as the processor sees it: `self.ctx`."""
 
     timers: Timers
 
     @property
     def record(self) -> AnyRecord:
-        """The record in hand."""
+        """The current record."""
 
     @property
     def stream_time(self) -> datetime:
-        """How far event time has come in all sources of the records; never goes back.
+        """The event time that all sources of the records have reached; it never decreases.
 
-        1970 as long as one of them has not been heard of. While a timer fires, its time.
+        It is 1970 until each source has had a record. While a timer fires, it is the timer's time.
         """
 
     @property
     def wall_time(self) -> datetime:
-        """What the clock on the wall says in this round of work: not the same another time."""
+        """The wall clock's time in this round of work, which differs when a record is repeated."""
 
     @property
     def random(self) -> Random:
-        """Random numbers that are the same when the record is processed again."""
+        """Random numbers that are equal when the record is processed again."""
 
     def uuid(self) -> UUID:
-        """A new UUID, which is the same when the record is processed again."""
+        """Return a new UUID, which is equal when the record is processed again."""
 
     def forward(self, key: KF_contra, value: VF_contra, *, timestamp: When | None = None) -> None:
-        """Hand a record on, with the timestamp and the headers of the one in hand.
+        """Forward a record to the nodes below, with the headers of the current record.
 
-        While a timer or a punctuation fires, with its time and without headers.
+        While a timer or a punctuation fires, the record has no headers.
+
+        Args:
+            key: the key.
+            value: the value.
+            timestamp: the event time; by default, that of the current record, timer or punctuation.
         """
 
 
 class Processor(Generic[KI, VI, KO, VO]):
-    """A step of a topology with state; see `Stream.process`.
+    """A node of a topology with state and timers; see `Stream.process`.
 
-    KI and VI are the types of keys and values that come in, KO and VO of those that go on.
+    KI and VI are the types of the keys and values of input records, KO and VO those of output
+    records. A subclass overrides `process`, and any of the other methods.
     """
 
     ctx: Context[KO, VO]
-    """There from `init` on."""
+    """The task; set before `init` is called."""
 
     def init(self) -> None:
-        """The state is there; called once, before the first record of this object."""
+        """Prepare this object; called once, with the state in place, before its first record."""
 
     def process(self, record: Record[KI, VI]) -> None:
-        """One record. Every processor has this one."""
+        """Process a record."""
 
     def on_timer(
         self,
@@ -162,10 +181,10 @@ class Processor(Generic[KI, VI, KO, VO]):
         at: datetime,
         tag: str,
     ) -> None:
-        """A timer fires that was set by `ctx.timers.set`."""
+        """Handle a timer that `ctx.timers.set` has set, at its time."""
 
     def close(self) -> None:
-        """The task ends here, after its last commit: stores can't be written any more."""
+        """Release resources; called after the task's last commit, when stores can't be written."""
 
 
 _METHODS = ("init", "process", "on_timer", "close")
@@ -177,15 +196,16 @@ def punctuate(
 ) -> Callable[[Method], Method]:
     """Call a method of a `Processor` at every multiple of an interval, with that time; a decorator.
 
-    In event time: each multiple since 1970 that stream time passes, in order, from the first
-    record on. In wall time: once in each task, however many multiples have been missed.
+    In event time, the method is called for each multiple since 1970 that stream time passes, in
+    order, from the first record on. In wall time, it is called once in each task, however many
+    multiples were missed.
 
     Args:
-        every: the interval.
-        clock: stream time, or the clock on the wall.
+        every: the interval, longer than 0.
+        clock: stream time, or the wall clock.
 
     Raises:
-        ConfigError: the interval is no duration or 0, or the clock is another one.
+        ConfigError: the interval is not a duration or is 0, or the clock is another one.
     """
     every_ms = duration_ms(every)
     if not every_ms:
@@ -201,7 +221,7 @@ def punctuate(
 
 
 class _Declaration:
-    """What `kv_store` stands for until a task puts a store in its place."""
+    """The declaration of a store in a class; the objects of tasks have the stores themselves."""
 
     def __init__(
         self,
@@ -220,7 +240,7 @@ class _Declaration:
         self._name = ""
 
     def store(self, attribute: str, node: str) -> ProcessorStore:
-        """As data."""
+        """Return the declaration as data for the node of this name."""
         spec = StoreSpec(f"{node}/{attribute}")
         described = (attribute, spec, self.key, self.value, self.is_ordered)
         how = (self.backend, self.changelog)
@@ -248,24 +268,25 @@ def kv_store(
     backend: StoreBackend = "rocksdb",
     changelog: bool = True,
 ) -> Store[K, V]:
-    """Declare a store, in the body of a `Processor` class.
+    """Declare a store in the body of a `Processor` class.
 
-    As in `seen = kv_store(str, int)`. Its name, and so the identity of its state, is that of the
-    processor and the attribute.
+    Write it as in `seen = kv_store(str, int)`. The names of the processor and of the attribute
+    identify the state.
 
     Args:
-        key: type of the keys.
-        value: type of the values.
-        ttl: a row is over when stream time is so far beyond the newest record that wrote it.
-        backend: "rocksdb": on disk, and what is in use in memory. "memory": all rows of the task
-            are in memory as well, so that no read waits for the disk.
-        changelog: without one it is in memory only, and empty wherever the task begins: after a
-            restart, or with another worker. What is computed with it is outside of the promise that
-            the same log gives the same results.
+        key: the type of the keys.
+        value: the type of the values.
+        ttl: how far stream time may pass the newest record that wrote a row before the row expires;
+            by default, rows do not expire.
+        backend: "rocksdb" keeps rows on disk, with rows in use in memory. "memory" keeps all rows
+            of the task in memory as well, so that no read waits for the disk.
+        changelog: False keeps rows in memory only; the store is empty whenever its task starts,
+            after a restart or on another worker. Results that depend on such a store may differ
+            between two runs over one log.
 
     Raises:
-        SerdeError: a type can't be written down.
-        ConfigError: the time to live is no duration, or 0; or there is no such backend.
+        SerdeError: a type can't be serialized.
+        ConfigError: the time to live is not a duration or is 0, or the backend is unknown.
     """
     ttl_ms = None if ttl is None else duration_ms(ttl)
     if ttl_ms == 0:
@@ -281,7 +302,7 @@ AnyProcessor: TypeAlias = Processor[UserKey, UserValue, UserKey, UserValue]
 
 
 def stores_of(kind: type[AnyProcessor], node: str) -> tuple[ProcessorStore, ...]:
-    """The stores that a processor class declares, itself or above it."""
+    """Return the stores that a processor class declares or inherits."""
     return tuple(
         declared.store(attribute, node)
         for attribute, declared in sorted(_attributes(kind).items())
@@ -290,7 +311,7 @@ def stores_of(kind: type[AnyProcessor], node: str) -> tuple[ProcessorStore, ...]
 
 
 def punctuations_of(kind: type[AnyProcessor]) -> tuple[Punctuation, ...]:
-    """What a processor class wants to be called for by the clock."""
+    """Return the methods of a processor class that have `punctuate`."""
     marked = {
         name: getattr(method, _PUNCTUATION)
         for name, method in sorted(_attributes(kind).items())
@@ -300,15 +321,16 @@ def punctuations_of(kind: type[AnyProcessor]) -> tuple[Punctuation, ...]:
 
 
 def has_timers(kind: type[AnyProcessor]) -> bool:
-    """Whether a processor class has something to be called by timers."""
+    """Return whether a processor class overrides `on_timer`."""
     return kind.on_timer is not Processor.on_timer
 
 
 def check_processor(kind: object) -> None:
-    """Refuse what can't be run as a processor.
+    """Refuse anything that can't be run as a processor.
 
     Raises:
-        TopologyError: it is not a class of the right kind, or a method is none that can be run.
+        TopologyError: the argument is not a subclass of `Processor` with a method `process` and a
+            constructor without arguments, or a method is async or a generator.
     """
     if not (isinstance(kind, type) and issubclass(kind, Processor)):
         raise TopologyError(
@@ -342,7 +364,7 @@ def _check_method(owner: str, name: str, method: object) -> None:
 
 
 def _attributes(kind: type) -> dict[str, object]:
-    """All attributes of a class, inherited ones included."""
+    """Return all attributes of a class, inherited ones included, by name."""
     found: dict[str, object] = {}
     for each in reversed(kind.__mro__):
         found.update(vars(each))
@@ -350,7 +372,7 @@ def _attributes(kind: type) -> dict[str, object]:
 
 
 def output_shapes(kind: type[AnyProcessor]) -> tuple[Shape, Shape]:
-    """The shapes of keys and values that it forwards, by Processor[KI, VI, KO, VO]."""
+    """Return the shapes of forwarded keys and values, from `Processor[KI, VI, KO, VO]`."""
     for each in kind.__mro__:
         for base in vars(each).get("__orig_bases__", ()):
             if typing.get_origin(base) is Processor:

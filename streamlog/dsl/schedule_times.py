@@ -22,23 +22,23 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from streamlog.errors import ConfigError, ProcessingError
 
 On = Literal["leader", "every_worker"]
-"""Who runs it: one worker of the app, or each."""
+"""Which workers run it: one of the app, or each."""
 Misfire = Literal["skip", "once", "all"]
-"""What happens to runs that were missed."""
+"""Which missed runs are made up for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Run once by every worker, beside everything else."""
+    """A function that each worker runs once, concurrently with everything else."""
 
     name: str
     run: Callable[[], Awaitable[object]]
 
     async def serve(self) -> None:
-        """Run it.
+        """Run the function.
 
         Raises:
-            ProcessingError: it failed.
+            ProcessingError: the function raised.
         """
         try:
             await self.run()
@@ -50,7 +50,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Run every `every_ms` milliseconds, the first time one interval after the start."""
+    """A function that runs every `every_ms` milliseconds, first one interval after the start."""
 
     name: str
     run: Callable[[], Awaitable[object]]
@@ -60,7 +60,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Crontab:
-    """Run at the times of a cron expression, in the local time of a time zone."""
+    """A function that runs at times of a cron expression, in the local time of a time zone."""
 
     name: str
     run: Callable[[datetime], Awaitable[object]]
@@ -72,7 +72,7 @@ class Crontab:
 
 @dataclass(frozen=True, slots=True)
 class Clockwork:
-    """What an app has declared so far that runs beside its streams."""
+    """The timers, crontabs and services that an app has declared."""
 
     timers: list[Timer] = field(default_factory=list)
     crontabs: list[Crontab] = field(default_factory=list)
@@ -80,27 +80,29 @@ class Clockwork:
 
 
 CATCH_UP_RUNS_MAX = 1_000
-"""A worker that slept for a week (a closed laptop) must not run a minutely job 10,080 times."""
+"""The most missed runs that `misfire="all"` makes up for.
+
+A worker that slept for a week (a closed laptop) must not run a minutely job 10,080 times."""
 LATE_MS_MAX = 60_000
 """With misfire="skip", a run that starts later than this counts as missed."""
 CRON_FIELDS = 5
 RANDOM_FIELD = r"(?i)(?<![a-z])r(?![a-z])"
 """croniter's sign for a random value, other than the letter in a month or a weekday."""
 ANY_DAY = datetime(2000, 1, 1, tzinfo=UTC)
-"""From when a first due time is looked for, to see whether there is one."""
+"""A day from which to look for a due time, to check that there is one."""
 MINUTE_MS = 60_000
 
 
 class Schedule(Protocol):
-    """When something is due."""
+    """Port: the times at which a timer or crontab is due."""
 
     @property
     def least_ms(self) -> int:
-        """Two due times are never closer to each other."""
+        """The smallest time between two due times."""
         ...
 
     def next_after(self, wall_ms: int) -> int:
-        """The first due time after `wall_ms`."""
+        """Return the first due time after `wall_ms`."""
         ...
 
 
@@ -113,11 +115,11 @@ class Interval:
 
     @property
     def least_ms(self) -> int:
-        """Two due times are never closer to each other."""
+        """The smallest time between two due times."""
         return self.every_ms
 
     def next_after(self, wall_ms: int) -> int:
-        """The first due time after `wall_ms`."""
+        """Return the first due time after `wall_ms`."""
         passed = max(wall_ms - self.start_ms, 0) // self.every_ms
         return self.start_ms + (passed + 1) * self.every_ms
 
@@ -131,11 +133,11 @@ class CronTimes:
 
     @property
     def least_ms(self) -> int:
-        """Two due times are never closer to each other."""
+        """The smallest time between two due times."""
         return MINUTE_MS
 
     def next_after(self, wall_ms: int) -> int:
-        """The first due time after `wall_ms`."""
+        """Return the first due time after `wall_ms`."""
         from croniter import croniter  # noqa: PLC0415 - `import streamlog` stays light
 
         times = croniter(self.spec, datetime.fromtimestamp(wall_ms / 1000, self.zone))
@@ -146,7 +148,7 @@ class CronTimes:
         return round(due.timestamp() * 1000)
 
     def local(self, due_ms: int) -> datetime:
-        """A due time in the time zone."""
+        """Return a due time in the time zone."""
         return datetime.fromtimestamp(due_ms / 1000, self.zone)
 
     @property
@@ -157,7 +159,7 @@ class CronTimes:
 
 
 def cron_times(spec: str, timezone: str) -> CronTimes:
-    """The schedule of a cron expression: five fields, or a name such as "@daily".
+    """Return the schedule of a cron expression: five fields, or a name such as "@daily".
 
     Raises:
         ConfigError: the expression is not valid, never falls due, or is due at random, or the time
@@ -192,7 +194,7 @@ def cron_times(spec: str, timezone: str) -> CronTimes:
 
 
 def missed_runs(schedule: Schedule, due_ms: int, now_ms: int, misfire: Misfire) -> list[int]:
-    """The due times to run now, given that `due_ms` was the next one.
+    """Return the due times to run now, given that `due_ms` was the next one.
 
     Everything due up to `now_ms` counts. "all" runs each of them in order (the latest
     `CATCH_UP_RUNS_MAX`), "once" only the latest, "skip" the latest if it is not late by more
@@ -205,7 +207,10 @@ def missed_runs(schedule: Schedule, due_ms: int, now_ms: int, misfire: Misfire) 
 
 
 def _latest(schedule: Schedule, due_ms: int, now_ms: int, count: int) -> list[int]:
-    """The latest due times up to now, none before `due_ms`: looked for further and further back."""
+    """Return the latest `count` due times from `due_ms` to now, in order.
+
+    A schedule only finds the next due time, so the search starts ever further before now.
+    """
     back_ms = count * schedule.least_ms
     while due_ms <= now_ms:
         after_ms = now_ms - back_ms

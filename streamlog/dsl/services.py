@@ -1,7 +1,7 @@
-"""Services: what an app does beside its streams: schedules, tasks, web pages and commands.
+"""Services: functions of an app that no record calls: schedules, tasks, web pages and commands.
 
-Rule: this room declares and checks. It imports nothing of the web or the command line, so an app
-without pages needs neither. Workers, the test driver and the command line call what is declared.
+Rule: this module declares and checks. It imports no web server and no command line, so an app
+without pages needs neither. Workers, the test driver and the command line call the functions.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from streamlog.errors import ConfigError, TopologyError
 from streamlog.serdes.erased_types import UserFunction
 
 REQUEST = "request"
-"""The parameter of a page that is given the request itself."""
+"""The name of the parameter for which a page gets the request itself."""
 OWN_PATHS = ("live", "ready", "metrics", "tables", "peer")
-"""What workers answer themselves begins with one of these."""
+"""The first parts of paths that workers answer themselves."""
 
 _PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 _PATH = re.compile(r"(/[^/{}?#\s]*({\w+(:\w+)?}[^/{}?#\s]*)*)+")
@@ -31,12 +31,12 @@ _COMMAND = re.compile(r"[a-z][a-z0-9-]*")
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """What is answered under a path."""
+    """The function that answers requests for a path."""
 
     path: str
     run: UserFunction
     wants: frozenset[str]
-    """The names of its parameters: of the path, and `request`."""
+    """The names of its parameters: those of the path, and perhaps `request`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class WebAndCommands:
-    """What an app has declared so far."""
+    """The web pages and commands that an app has declared."""
 
     pages: dict[str, WebPage] = field(default_factory=dict)
     commands: dict[str, Command] = field(default_factory=dict)
 
     def add_page(self, path: str, fn: UserFunction) -> None:
-        """Answer with what the function returns.
+        """Add a page whose content is the result of the function.
 
         Raises:
             TopologyError: the path or the function's parameters can't be used.
@@ -76,15 +76,15 @@ class WebAndCommands:
             raise TopologyError(
                 f"the function of page {path!r} takes ({', '.join(sorted(wants))}), but has to "
                 f"take the path's parameters ({', '.join(sorted(given))}), and `request` if it "
-                "wants to see the request"
+                "needs the request"
             )
         self.pages[path] = WebPage(path, fn, frozenset(wants))
 
     def add_command(self, name: str, fn: UserFunction) -> None:
-        """Call the function for a command of this name.
+        """Add a command of this name, which calls the function.
 
         Raises:
-            TopologyError: the name is taken, or none that can be typed.
+            TopologyError: the name is taken, or is not lower-case letters, digits and hyphens.
         """
         if not _COMMAND.fullmatch(name):
             raise TopologyError(
@@ -102,11 +102,11 @@ CommandFunction = TypeVar("CommandFunction", bound=UserFunction)
 
 
 class AppServices:
-    """The decorators for functions that no record calls."""
+    """The decorators of an app for functions that no record calls."""
 
     def __init__(self, timezone: str) -> None:
         self.timezone = timezone
-        """Of crontabs."""
+        """The default time zone of crontabs."""
         self._by_the_clock = Clockwork()
         self._front = WebAndCommands()
 
@@ -122,7 +122,7 @@ class AppServices:
 
     @property
     def tasks(self) -> tuple[Service, ...]:
-        """What every worker runs once, in the order of declaration."""
+        """The functions that each worker runs once, in the order of declaration."""
         return tuple(self._by_the_clock.services.values())
 
     @property
@@ -138,15 +138,16 @@ class AppServices:
     def timer(
         self, every: Dur, *, on: Literal["leader", "every_worker"] = "leader"
     ) -> Callable[[TimerFunction], TimerFunction]:
-        """Call an async function every so often, by the wall clock; a decorator.
+        """Call an async function at intervals of the wall clock; a decorator.
 
         Args:
-            every: the first time one interval after the start. The leader's goes on from its
-                last run, whoever leads: what was missed meanwhile is made up for once.
-            on: one worker of the app, or each of them.
+            every: the interval; the first call is one interval after the start. On the leader, the
+                interval counts from the last call by any leader, and missed calls are made up for
+                by one.
+            on: one worker of the app ("leader"), or each of them ("every_worker").
 
         Raises:
-            ConfigError: the interval is no duration, or 0.
+            ConfigError: the interval is not a duration or is 0.
         """
         every_ms = duration_ms(every)
         if not every_ms:
@@ -167,15 +168,15 @@ class AppServices:
         on: Literal["leader", "every_worker"] = "leader",
         misfire: Literal["skip", "once", "all"] = "skip",
     ) -> Callable[[CronFunction], CronFunction]:
-        """Call an async function with the time it is due, as cron does; a decorator.
+        """Call an async function at times of a cron expression, with the due time; a decorator.
 
         Args:
             spec: minute, hour, day, month and weekday, such as "30 2 * * *".
             tz: the time zone; the app's by default.
-            on: one worker of the app, or each of them.
-            misfire: which of the runs that were missed are made up for, also those while no
-                worker ran: none that is late by more than a minute ("skip"), the latest
-                ("once"), or all. A run that was interrupted counts as missed for the latter two.
+            on: one worker of the app ("leader"), or each of them ("every_worker").
+            misfire: which missed runs are made up for, also those while no worker ran: none that
+                is late by more than a minute ("skip"), the latest ("once"), or all. For the last
+                two, an interrupted run counts as missed.
 
         Raises:
             ConfigError: the expression or the time zone is not valid.
@@ -195,13 +196,13 @@ class AppServices:
         return declare
 
     def task(self, fn: TimerFunction) -> TimerFunction:
-        """Run an async function once in every worker, from when it begins to work; a decorator.
+        """Run an async function once in each worker, from the worker's start on; a decorator.
 
-        It may return or go on for ever: when the worker stops it is cancelled. An error that it
-        raises ends the worker.
+        The function may return or run for ever; it is cancelled when the worker stops. An error
+        that it raises ends the worker.
 
         Raises:
-            TopologyError: the function is not `async def`, or there is one of that name.
+            TopologyError: the function is not `async def`, or the app has a task of its name.
         """
         name = fn.__name__
         _check_async(name, fn)
@@ -211,18 +212,18 @@ class AppServices:
         return fn
 
     def page(self, path: str) -> Callable[[PageFunction], PageFunction]:
-        """Answer a path of the workers' HTTP server (`web=`); a decorator.
+        """Answer requests for a path of the workers' HTTP server (`web=`); a decorator.
 
-        The function is `async`, is given the path's parameters by name, and `request`
-        (Starlette's) if it takes that. It returns text (HTML), a Response of Starlette, or
-        anything that can be written as JSON. Every worker answers; tables are asked with `fetch`
-        and `scan`, wherever the rows are.
+        The function is `async`. It gets the parameters of the path by name, and Starlette's request
+        if it has a parameter `request`. It returns text (HTML), a Response of Starlette, or an
+        object to write as JSON. Every worker answers; `fetch` and `scan` of a table read rows of
+        all workers.
 
         Args:
-            path: such as "/report" or "/users/{name}"; "{day:int}" is a whole number.
+            path: a path such as "/report" or "/users/{name}"; "{day:int}" is a whole number.
 
         Raises:
-            TopologyError: the path is taken, or the function can't be called with it.
+            TopologyError: the path is taken, or its parameters are not those of the function.
         """
 
         def declare(fn: PageFunction) -> PageFunction:
@@ -234,11 +235,12 @@ class AppServices:
     def command(self, name: str | None = None) -> Callable[[CommandFunction], CommandFunction]:
         """Make a function a command: `python app.py NAME`, `streamlog -A app NAME`; a decorator.
 
-        Parameters and their annotations are its arguments and options, as with Typer. An async
-        function runs with the app's log open, so that it can `await topic.send(...)`.
+        The function's parameters and their annotations are the command's arguments and options, as
+        with Typer. An async function runs with the app's log open, so it can
+        `await topic.send(...)`.
 
         Args:
-            name: by default the function's, with hyphens.
+            name: the name of the command; by default that of the function, with hyphens.
 
         Raises:
             TopologyError: the name is taken.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar, overload
 from streamlog.dsl.aggregations import revision_aggregation, revision_reduction, state_shape
 from streamlog.dsl.app_runtime import TableAccess
 from streamlog.dsl.stream_position import StreamPosition, TableView, repartition
-from streamlog.dsl.table_joins import Pointing, join_on_foreign_key, join_tables
+from streamlog.dsl.table_joins import ForeignKeyOptions, join_on_foreign_key, join_tables
 from streamlog.dsl.value_types import Shape, element, is_never_none, return_shape
 from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import TopologyError, UsageError
@@ -315,11 +315,11 @@ class Table(Generic[K, V]):
         Raises:
             TopologyError: a table is windowed, or the name is taken.
         """
-        said = Pointing(
+        options = ForeignKeyOptions(
             left=self.side, right=other.side, on=on, fn=fn, is_left=False, name=name,
             on_error=on_error,
         )  # fmt: skip
-        return Table(join_on_foreign_key(said))
+        return Table(join_on_foreign_key(options))
 
     def left_join_on(
         self,
@@ -331,11 +331,11 @@ class Table(Generic[K, V]):
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, R]:
         """Join as `join_on` does, and join a row that refers to no existing row with None."""
-        said = Pointing(
+        options = ForeignKeyOptions(
             left=self.side, right=other.side, on=on, fn=fn, is_left=True, name=name,
             on_error=on_error,
         )  # fmt: skip
-        return Table(join_on_foreign_key(said))
+        return Table(join_on_foreign_key(options))
 
     def _joined(
         self,

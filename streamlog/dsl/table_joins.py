@@ -42,8 +42,8 @@ from streamlog.tables.stores.store import StoreSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pointing:
-    """A join by foreign keys, as far as it has been said."""
+class ForeignKeyOptions:
+    """The arguments of a join by foreign keys."""
 
     left: TableView
     right: TableView
@@ -54,28 +54,31 @@ class Pointing:
     on_error: ErrorPolicy | None
 
 
-def join_on_foreign_key(said: Pointing) -> TableView:
-    """Each row of a table with the row of another one that it points to.
+def join_on_foreign_key(options: ForeignKeyOptions) -> TableView:
+    """Join each row of a table with the row of another one that it refers to (KIP-213).
 
     Raises:
-        TopologyError: a table is windowed, they are of two apps, or the name is taken.
+        TopologyError: a table is windowed, the tables belong to two apps, or the name is taken.
     """
-    name, left, right = check_name("a join", said.name), said.left, said.right
+    name, left, right = check_name("a join", options.name), options.left, options.right
     check_same_app(left.place, right.place, "join")
     for side in (left, right):
         if side.is_windowed:
             raise TopologyError(
-                f"table {side.owner!r} is windowed, and can't be joined by a foreign key: its rows "
-                "would stay for ever"
+                f"table {side.owner!r} is windowed, and can't be joined by a foreign key, because "
+                "its rows would never be deleted"
             )
     builder, key, value = (
         left.place.builder,
         left.place.key,
-        return_shape(said.fn, left.place.value, right.place.value),
+        return_shape(options.fn, left.place.value, right.place.value),
     )
-    _add_refer(said)
+    # A row of the left table is a reference in the task of its foreign key, where the row of the
+    # right table is. The outcome goes back to the task of the row. Rows that refer to nothing have
+    # an outcome at once, on the same topic.
+    _add_refer(options)
     outcomes = OutcomeSerde(value.serde)
-    met = StreamPosition(builder, _add_join(said), key, Shape(given=outcomes))
+    met = StreamPosition(builder, _add_join(options), key, Shape(given=outcomes))
     behind = repartition(met, f"{name}-results", key)
     topic = cast("Source", builder.nodes[behind.node]).topic
     alone = _only(builder, name, ReferenceOutcome, key, outcomes)
@@ -93,24 +96,24 @@ def join_on_foreign_key(said: Pointing) -> TableView:
     return TableView(StreamPosition(builder, name, key, value), name)
 
 
-def _add_refer(said: Pointing) -> None:
-    place = said.left.place
+def _add_refer(options: ForeignKeyOptions) -> None:
+    place = options.left.place
     place.builder.add(
         Refer(
-            name=f"{said.name}-refers",
+            name=f"{options.name}-refers",
             parents=(place.node,),
-            on=said.on,
-            fn=said.fn,
-            is_left=said.is_left,
+            on=options.on,
+            fn=options.fn,
+            is_left=options.is_left,
             key=place.key.serde,
-            on_error=said.on_error,
+            on_error=options.on_error,
         )
     )
 
 
-def _add_join(said: Pointing) -> str:
-    """Where references meet what they point to."""
-    name, left, right = said.name, said.left.place, said.right.place
+def _add_join(options: ForeignKeyOptions) -> str:
+    """Add the node that joins references with rows of the right table, and return its name."""
+    name, left, right = options.name, options.left.place, options.right.place
     pointing = _only(left.builder, name, Reference, right.key, ReferenceSerde(left.value.serde))
     referring = repartition(pointing, f"{name}-references", right.key)
     sides = (f"{name}/references", f"{name}/rows")
@@ -123,13 +126,13 @@ def _add_join(said: Pointing) -> str:
             parents=sides,
             store=StoreSpec(f"{name}/references"),
             rows=StoreSpec(f"{name}/rows"),
-            fn=said.fn,
-            is_left=said.is_left,
+            fn=options.fn,
+            is_left=options.is_left,
             key=right.key.serde,
             value=right.value.serde,
             row_key=left.key.serde,
             row_value=left.value.serde,
-            on_error=said.on_error,
+            on_error=options.on_error,
         )
     )
     return node
@@ -138,7 +141,7 @@ def _add_join(said: Pointing) -> str:
 def _only(
     builder: AppBuilder, name: str, kind: type, key: Shape, serde: AnySerde
 ) -> StreamPosition:
-    """Of the messages that rows of the left table become, those of one kind."""
+    """Return the messages of one class among those that rows of the left table become."""
     node = f"{name}-{kind.__name__.lower()}s"
     wanted = Filter(name=node, parents=(f"{name}-refers",), fn=lambda _, m: isinstance(m, kind))
     builder.add(wanted)
@@ -154,10 +157,11 @@ def join_tables(
     name: str,
     on_error: ErrorPolicy | None,
 ) -> TableView:
-    """The rows of two tables by key.
+    """Join the rows of two tables by key.
 
     Raises:
-        TopologyError: they are of two apps, their keys can't meet, or the name is taken.
+        TopologyError: the tables belong to two apps, serialize keys differently, only one of them
+            is windowed, or the name is taken.
     """
     check_name("a join", name)
     check_takes_none(fn, *{"inner": (), "left": (1,), "outer": (0, 1)}[kind], where=f"{kind}_join")
@@ -190,7 +194,11 @@ def join_tables(
 
 
 def table_of(place: StreamPosition, name: str, on_error: ErrorPolicy | None) -> TableView:
-    """The latest value per key of a stream."""
+    """Return the table of the latest value per key of a stream.
+
+    Raises:
+        TopologyError: the keys are windowed, or the name is taken.
+    """
     place = repartition_if_needed(place, check_name("a table", name))
     place.builder.add(
         StreamTable(
@@ -205,8 +213,8 @@ def table_of(place: StreamPosition, name: str, on_error: ErrorPolicy | None) -> 
     is_windowed = isinstance(place.key.serde, WindowedSerde)
     if is_windowed:
         raise TopologyError(
-            f"{name!r} can't be a table by windows, as its rows would stay for ever: the stream "
-            "is that of a windowed table, which is one already"
+            f"{name!r} can't be a table by windows, because its rows would never be deleted: the "
+            "stream is that of a windowed table, which is one already"
         )
     value = Shape(given=place.value.serde)
     return TableView(StreamPosition(place.builder, name, place.key, value), name)
@@ -215,8 +223,8 @@ def table_of(place: StreamPosition, name: str, on_error: ErrorPolicy | None) -> 
 def _check_windows(left: TableView, right: TableView) -> None:
     if left.is_windowed != right.is_windowed:
         raise TopologyError(
-            f"{left.owner!r} and {right.owner!r} can't be joined, as only one of them is windowed: "
-            "equal keys would not meet"
+            f"{left.owner!r} and {right.owner!r} can't be joined, because only one of them is "
+            "windowed: equal keys would not meet"
         )
     mine, others = _unwindow_keys(left.place), _unwindow_keys(right.place)
     check_same_keys(mine, others, right.owner)
@@ -232,7 +240,7 @@ def _within_window(serde: AnySerde) -> AnySerde:
 
 
 def _kept_ms(left: TableView, right: TableView) -> int | None:
-    """For how long after its window either table may change a row."""
+    """Return how long after its window a row of either table may change, in milliseconds."""
     if not left.is_windowed:
         return None
     nodes = [side.place.builder.nodes[side.owner] for side in (left, right)]

@@ -1,11 +1,13 @@
-"""Which tables a function works on, read from its code.
+"""Finds the tables that a function uses directly, from its bytecode.
 
-`totals[key] += 1` in an agent needs the rows where the agent is, so the topology has to know before
-anything runs. The names in the code are looked up as the function itself would: among the variables
-around it, its module's, attributes of modules, and in the functions of the same module that it
-calls. A table that is only asked (`await totals.fetch(key)`) is not worked on: it may be anywhere.
-Rule of the file: code is read and never run; what can't be seen (a table handed over as an
-argument) is said with tables=.
+`totals[key] += 1` in an agent needs the row in the agent's worker, so the topology has to know the
+table before anything runs. Names in the code are looked up as the function itself would look them
+up: in the functions around it, in its module, and as attributes of modules. Functions of the same
+module that it calls are read too. A table of which the code only uses methods for any worker, such
+as `await totals.fetch(key)`, is not used directly.
+
+Rule: code is read and never run. Tables that the code does not show, such as arguments, are
+declared with `tables=`.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from streamlog.nodes.table_nodes import WritableTable
 from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.topology import TopologyBuilder
 
-ASKED = frozenset({"fetch", "put", "scan", "name", "side", "changes"})
-"""What is done with a table from anywhere."""
+REMOTE_METHODS = frozenset({"fetch", "put", "scan", "name", "side", "changes"})
+"""Attributes of a table that need no row in this worker."""
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _VARIABLES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
 
 
 def tables_in_code(*functions: object) -> list[Table[UserKey, UserValue]]:
-    """The tables whose rows these functions work on, in the order in which they are met."""
+    """Return the tables that these functions use directly, in the order of the code."""
     found: dict[int, Table[UserKey, UserValue]] = {}
     seen: set[CodeType] = set()
     pending = [each for each in map(_plain, functions) if each is not None]
@@ -36,14 +38,14 @@ def tables_in_code(*functions: object) -> list[Table[UserKey, UserValue]]:
         if function.__code__ in seen:
             continue
         named = list(_references(function, seen))
-        found |= {id(t): t for t, is_worked_on in named if isinstance(t, Table) and is_worked_on}
+        found |= {id(t): t for t, is_direct in named if isinstance(t, Table) and is_direct}
         called = (_plain(thing) for thing, _ in named)
         pending += [each for each in called if each and each.__module__ == function.__module__]
     return list(found.values())
 
 
 def tables_of_class(kind: type) -> list[Table[UserKey, UserValue]]:
-    """The same of all methods of a class, and those that are its attributes."""
+    """Return the tables that methods of a class use directly, and those that are its attributes."""
     attributes = [each for base in kind.__mro__ for each in vars(base).values()]
     found = {id(each): each for each in attributes if isinstance(each, Table)}
     own = [each for each in attributes if isinstance(each, FunctionType)]
@@ -52,25 +54,31 @@ def tables_of_class(kind: type) -> list[Table[UserKey, UserValue]]:
 
 def local_tables(
     who: str,
-    said: Sequence[Table[UserKey, UserValue]] | None,
+    declared: Sequence[Table[UserKey, UserValue]] | None,
     named: Iterable[Table[UserKey, UserValue]],
     builder: TopologyBuilder,
 ) -> tuple[str, ...]:
-    """The tables whose rows somebody works on, by the nodes that keep them.
+    """Return the nodes of the tables that an agent or a processor uses directly.
 
-    Those that are `said`; else, of those that the code names, the ones that the program writes.
+    Args:
+        who: the agent or processor, for messages.
+        declared: the tables of `tables=`; None derives them from the code.
+        named: the tables in its code, of which the writable ones count.
+        builder: the topology of its app.
 
     Raises:
         TopologyError: a table has windows, or belongs to another app.
     """
-    tables = [each for each in named if _is_writable(each, builder)] if said is None else said
+    tables = declared
+    if tables is None:
+        tables = [each for each in named if _is_writable(each, builder)]
     for table in tables:
         if table.side.place.builder is not builder:
-            raise TopologyError(f"table {table.name!r}, which {who} works on, is of another app")
+            raise TopologyError(f"table {table.name!r}, which {who} uses, belongs to another app")
         if table.side.is_windowed:
             raise TopologyError(
-                f"{who} can't have rows of {table.name!r} at hand, as it is windowed: ask for them "
-                "with `await table.fetch(Windowed(...))` or `table.scan()`"
+                f"{who} can't use table {table.name!r} directly, because it is windowed: read its "
+                "rows with `await table.fetch(Windowed(...))` or `table.scan()`"
             )
     return tuple(dict.fromkeys(table.side.owner for table in tables))
 
@@ -82,7 +90,7 @@ def _is_writable(table: Table[UserKey, UserValue], builder: TopologyBuilder) -> 
 
 
 def _plain(thing: object) -> FunctionType | None:
-    """The function in it, below decorators that say what they wrap."""
+    """Return the function inside decorators with `__wrapped__` and methods; None if none is."""
     while (inner := getattr(thing, "__wrapped__", None)) is not None:
         thing = inner
     thing = getattr(thing, "__func__", thing)
@@ -90,7 +98,7 @@ def _plain(thing: object) -> FunctionType | None:
 
 
 def _references(function: FunctionType, seen: set[CodeType]) -> Iterator[tuple[object, bool]]:
-    """What variables in the code stand for, and whether it is more than asked something."""
+    """Yield the objects that the code names, and whether it uses each directly."""
     around: dict[str, object] = {**function.__globals__, **_enclosing_variables(function)}
     pending = [function.__code__]
     while pending:
@@ -111,18 +119,18 @@ def _look_up(
 
 
 def _follow_attributes(thing: object, attributes: Iterator[str]) -> tuple[object, bool]:
-    """What attributes of modules lead to, and whether it is more than asked something."""
+    """Follow attributes of modules; return the object found, and whether its use is direct."""
     for attribute in attributes:
         if not isinstance(thing, ModuleType):
-            return thing, attribute not in ASKED
+            return thing, attribute not in REMOTE_METHODS
         thing = getattr(thing, attribute, None)
     return thing, True
 
 
 def _attributes(following: Iterable[dis.Instruction]) -> Iterator[str]:
-    """The attributes that are taken of what has been loaded, one of the other."""
+    """Yield the attributes that are read from a loaded object, each from the one before."""
     for instruction in following:
-        if instruction.opname == "CACHE":
+        if instruction.opname == "CACHE":  # Space for the interpreter after an instruction.
             continue
         if instruction.opname not in _ATTRIBUTES:
             return
@@ -130,11 +138,11 @@ def _attributes(following: Iterable[dis.Instruction]) -> Iterator[str]:
 
 
 def _enclosing_variables(function: FunctionType) -> dict[str, object]:
-    """The variables of the functions around it."""
+    """Return the variables of the enclosing functions."""
     found: dict[str, object] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             found[name] = cell.cell_contents
         except ValueError:
-            continue  # Not set yet.
+            continue  # The variable is not set yet.
     return found

@@ -1,12 +1,12 @@
-"""What is known of the types of keys and values on their way through a stream.
+"""Types of keys and values along a stream, as far as they are known while it is built.
 
-A topic declares its types. An operator changes them, and the new type is known only if the function
-is annotated; a lambda tells nothing. Types matter where records are serialized: in a repartition
+A topic declares its types. An operator changes them, and the new type is known only if its function
+is annotated, which a lambda can't be. Types matter where records are serialized: in a repartition
 topic and in a store. A field that a known type lacks is refused while the topology is built, with
-the nearest name that it has. The source of a lambda is read for error messages only.
+the nearest name that the type has. The source of a lambda is read for error messages only.
 
-Rule: a type that is not known is never guessed; its values are written as MessagePack
-(`serdes.msgpack`). Not done here: type checking (mypy).
+Rule: an unknown type is never guessed; its values are written as MessagePack (`serdes.msgpack`).
+Not done here: type checking (mypy).
 """
 
 from __future__ import annotations
@@ -55,10 +55,15 @@ _BARE = (str, bytes, int, float, bool)
 
 
 def field_type(declared: object, path: str, what: str) -> object:
-    """The type of a field, by its name or by names with dots between them; None: not known.
+    """Return the type of a field, by its name or by a path `a.b`; None if it is not known.
+
+    Args:
+        declared: the type of the values.
+        path: the name or path.
+        what: the reader of the field, for messages.
 
     Raises:
-        TopologyError: there is no such field.
+        TopologyError: the type has no such field.
     """
     for name in path.split("."):
         declared = _step(bare(declared), name, what)
@@ -66,7 +71,7 @@ def field_type(declared: object, path: str, what: str) -> object:
 
 
 def getter(declared: object, path: str) -> Callable[[UserValue], UserValue] | str:
-    """What reads a field: the name alone if it is an attribute, else a function."""
+    """Return the name of a field that is an attribute, else a function that reads the field."""
     steps: list[Callable[[UserValue], UserValue] | str] = []
     for name in path.split("."):
         kind = bare(declared)
@@ -81,7 +86,7 @@ def getter(declared: object, path: str) -> Callable[[UserValue], UserValue] | st
 
 
 def bare(declared: object) -> object:
-    """A type without None, notes and names of its own; None if it is not known."""
+    """Return a type without None, Annotated and NewType; None if it is not known."""
     while isinstance(declared, typing.NewType):
         declared = declared.__supertype__
     if typing.get_origin(declared) is Annotated:
@@ -105,12 +110,12 @@ def list_form(part: TypeForm) -> TypeForm:
 
 
 def is_union(declared: object) -> bool:
-    """Whether it is one of several types."""
+    """Return whether a type is a union."""
     return typing.get_origin(declared) in (Union, types.UnionType)
 
 
 def may_be_none(declared: object) -> bool:
-    """Whether None is one of the values of a type."""
+    """Return whether None is a value of a type."""
     while isinstance(declared, typing.NewType):
         declared = declared.__supertype__
     if typing.get_origin(declared) is Annotated:
@@ -123,20 +128,20 @@ def may_be_none(declared: object) -> bool:
 
 
 def is_never_none(declared: object) -> bool:
-    """Whether a type is known not to have None among its values."""
+    """Return whether a type is known, and None is not one of its values."""
     kind = bare(declared)
     is_known = isinstance(kind, type) or typing.get_origin(kind) is not None
     return is_known and not may_be_none(declared)
 
 
 def nearest(name: str, names: typing.Iterable[str]) -> str:
-    """A question for the end of a message, if one of the names is like it."""
+    """Return a question for the end of a message, if one of the names is similar; else ""."""
     near = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _step(kind: object, name: str, what: str) -> object:
-    """The type of one field of a bare type."""
+    """Return the type of a field of a bare type; None if it is not known."""
     if kind is None or isinstance(kind, typing.TypeVar):
         return None
     if is_union(kind):
@@ -152,14 +157,14 @@ def _step(kind: object, name: str, what: str) -> object:
     if not is_typeddict(origin) and not callable(getattr(origin, name, len)):
         return _hints(getattr(origin, name)).get("return")
     if not hints and origin not in _BARE:
-        return None  # A class that says nothing of what its instances have.
+        return None  # A class without annotations may have any attributes.
     raise TopologyError(
         f"{type_name(kind)} has no field {name!r}, which {what} reads{nearest(name, hints)}"
     )
 
 
 def _hints(described: object) -> Mapping[str, object]:
-    """The annotations of a class, or of what a property or method is made of."""
+    """Return the annotations of a class, or of the function of a property or method."""
     described = getattr(described, "fget", described)
     try:
         return typing.get_type_hints(described)
@@ -168,7 +173,7 @@ def _hints(described: object) -> Mapping[str, object]:
 
 
 def _fill_variables(hint: object, kind: object) -> object:
-    """A field's type with the arguments of a generic class in place of its variables."""
+    """Return a field's type with the arguments of its generic class for its type variables."""
     names = getattr(typing.get_origin(kind), "__parameters__", ())
     parts = typing.get_args(kind)
     if isinstance(hint, typing.TypeVar) and hint in names and len(parts) == len(names):
@@ -199,21 +204,25 @@ def _either(name: str, value: UserValue) -> UserValue:
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """A function that returns values of a type that is not declared."""
+    """A function whose return type is not declared, and the values that it returns."""
 
-    told: str
-    """Which function it is, and where."""
-    gives: str = ""
-    """What it is certain to return that can't be stored without a declared type; "": nothing."""
+    location: str
+    """The name, file and line of the function, for messages."""
+    result: str = ""
+    """The class that it certainly returns, if storing its values needs a declared type; else ""."""
     advice: str = ""
+    """How to declare the type, for messages."""
 
     def refusal(self) -> str:
-        """Why its values can't be stored."""
-        return f"{self.told} returns {self.gives}, which has to be stored behind it: {self.advice}"
+        """Return why its values can't be stored."""
+        return (
+            f"{self.location} returns {self.result}, which has to be stored behind it: "
+            f"{self.advice}"
+        )
 
 
 def source_location(fn: UserFunction) -> str:
-    """A function, and the file and line where it is defined."""
+    """Return the name of a function with the file and line of its definition, for messages."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     name = getattr(fn, "__name__", type(fn).__name__)
     shown = "the lambda" if name == "<lambda>" else f"the function {name!r}"
@@ -229,27 +238,27 @@ def maker_of(
     pick: Callable[[object], object] | None,
     unresolved: str = "",
 ) -> Maker:
-    """What is known of a function whose return type is not.
+    """Return what is known of a function without a return type.
 
     Args:
         fn: the function.
-        given: the types of its parameters, None where they are not known.
-        pick: takes the part that matters out of what it returns.
-        unresolved: why its annotation says nothing.
+        given: the types of its parameters; None for one that is not known.
+        pick: takes the part that matters out of the type of its result.
+        unresolved: why its annotation can't be read; "" if it has none.
     """
-    told = source_location(fn)
+    location = source_location(fn)
     if unresolved:
         advice = f"{unresolved}; import it at the top of the module, outside `if TYPE_CHECKING`"
-        return Maker(told, "what its annotation does not tell", advice)
+        return Maker(location, "what its annotation does not tell", advice)
     returned = _lambda_result(fn, given)
     if pick is not None and returned is not None:
         returned = pick(returned)
     found = _undeclared_class(returned)
     if found is None:
-        return Maker(told)
+        return Maker(location)
     name = type_name(found)
     return Maker(
-        told,
+        location,
         f"a {name}" if found is returned else f"a {name} inside of {type_name(returned)}",
         "use a function that is annotated with what it returns, as in `def made(...) -> "
         f"{name if found is returned else '...'}` (a lambda can't be annotated)",
@@ -257,7 +266,7 @@ def maker_of(
 
 
 def _undeclared_class(kind: object) -> type[UserObject] | None:
-    """A class in a type whose instances can't be stored without a declared type."""
+    """Return a class in a type whose values can't be stored without a declared type, or None."""
     if isinstance(kind, type) and not typing.get_args(kind):
         is_record = dataclasses.is_dataclass(kind) or is_model(kind) or hasattr(kind, "_fields")
         return kind if is_record or issubclass(kind, msgspec.Struct | Enum) else None
@@ -265,13 +274,13 @@ def _undeclared_class(kind: object) -> type[UserObject] | None:
     if isinstance(origin, type) and dataclasses.is_dataclass(origin):
         return origin
     if origin in (typing.Union, types.UnionType):
-        return None  # It may be the other one.
+        return None  # The value may be of the other type.
     parts = (_undeclared_class(part) for part in typing.get_args(kind))
     return next((part for part in parts if part is not None), None)
 
 
 def _lambda_result(fn: UserFunction, given: Sequence[object]) -> TypeForm:
-    """The type of what a lambda returns, as far as its source says it; None if not."""
+    """Return the type of a lambda's result, from its source; None if it is not known."""
     if not isinstance(fn, types.LambdaType) or fn.__name__ != "<lambda>":
         return None
     node = _node_of(fn)
@@ -284,17 +293,18 @@ def _lambda_result(fn: UserFunction, given: Sequence[object]) -> TypeForm:
 
 
 def _node_of(fn: types.LambdaType) -> ast.Lambda | None:
-    """The lambda in the source, by the place of its body."""
+    """Return the syntax tree of a lambda, found by the position of its body in the source."""
     code = fn.__code__
     try:
         lines, _ = inspect.findsource(code)
     except (OSError, TypeError):
         return None
     spans = [each for each in code.co_positions() if None not in each and each[2] != each[3]]
+    # The widest span of an instruction is the whole body: it begins first and ends last.
     body = max(spans, key=lambda each: (each[1], each[3], -each[0], -each[2]), default=None)  # type: ignore[operator]
     for node in _lambdas(tuple(lines)):
-        place = node.body
-        own = (place.lineno, place.end_lineno, place.col_offset, place.end_col_offset)
+        span = node.body
+        own = (span.lineno, span.end_lineno, span.col_offset, span.end_col_offset)
         if own == body:
             return node
     return None
@@ -310,7 +320,7 @@ def _lambdas(lines: tuple[str, ...]) -> tuple[ast.Lambda, ...]:
 
 
 class _Expression:
-    """The types of the expressions in a lambda; None is one that is not known."""
+    """Infers the types of expressions in a lambda; an unknown type is None."""
 
     def __init__(self, fn: types.LambdaType, names: Mapping[str, object]) -> None:
         self._names = names
@@ -318,7 +328,7 @@ class _Expression:
         self._around: dict[str, object] = {**closed.builtins, **closed.globals, **closed.nonlocals}
 
     def type_of(self, node: ast.expr) -> TypeForm:
-        """The type of an expression."""
+        """Return the type of an expression."""
         found: TypeForm = None
         match node:
             case ast.Name(id=name):
@@ -358,7 +368,7 @@ class _Expression:
 
 
 T = TypeVar("T")
-"""What is serialized."""
+"""A state."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -366,7 +376,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class TypedPackedSerde(Generic[T]):
     """Values of a declared type as MessagePack: states of aggregations.
 
-    `pack` is `dumps` for whole columns, and tells less when it fails.
+    `pack` is `dumps` for whole columns; its errors do not name the type.
     """
 
     pack = staticmethod(_encode)
@@ -378,15 +388,15 @@ class TypedPackedSerde(Generic[T]):
 
     @property
     def form(self) -> object:
-        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        """The JSON Schema of the type (`serdes.form_of`)."""
         return {"msgpack": schema_of(self._declared)}
 
     def dumps(self, obj: T) -> bytes:
-        """The value as MessagePack."""
+        """Serialize a value."""
         try:
             return _encode(obj)
         except OverflowError:
-            pass  # A whole number beyond 64 bits.
+            pass  # The value contains a whole number beyond 64 bits.
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise self._unwritable(error) from error
         try:
@@ -395,7 +405,7 @@ class TypedPackedSerde(Generic[T]):
             raise self._unwritable(error) from error
 
     def loads(self, data: bytes) -> T:
-        """The value."""
+        """Deserialize a value."""
         try:
             return cast("T", self._decode(data))
         except (msgspec.MsgspecError, ValueError) as error:
@@ -407,48 +417,48 @@ class TypedPackedSerde(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The type of keys or of values, as far as it is known, and the serde that belongs to it."""
+    """The type of keys or values, as far as it is known, and their serde."""
 
     declared: object = None
-    """None: not known."""
+    """The declared type; None if it is not known."""
     given: AnySerde | None = None
-    """The serde of the topic that it came from."""
+    """The serde of the topic that the keys or values come from, if no operator changed them."""
     maker: Maker | None = field(default=None, compare=False)
-    """The function that values of an unknown type come from."""
+    """The function that returns the values, if their type is not known."""
 
     @property
     def serde(self) -> AnySerde:
-        """How to write it down.
+        """The serde of the keys or values.
 
         Raises:
-            SerdeError: the type can't be.
-            TopologyError: the type is not declared, and is certain to be one that has to be.
+            SerdeError: values of the type can't be serialized.
+            TopologyError: the type is not declared, and certainly needs to be.
         """
-        if self.maker is not None and self.maker.gives:
+        if self.maker is not None and self.maker.result:
             raise TopologyError(self.maker.refusal())
         return self.serde_if_needed
 
     @property
     def serde_if_needed(self) -> AnySerde:
-        """The same, where values may never be written down."""
+        """The serde, without an error for an undeclared type, for values that may not be stored."""
         if self.given is not None:
             return self.given
         if self.declared is not None:
             return serde_for(self.declared)
-        return PACKED if self.maker is None else msgpack_serde_of(self.maker.told)
+        return PACKED if self.maker is None else msgpack_serde_of(self.maker.location)
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known of the type."""
+        """Whether a type or a serde is known."""
         return self.declared is not None or self.given is not None
 
     @property
     def known(self) -> object:
-        """The type, also where only the topic's serde knows it; None if nobody does."""
+        """The type, from the topic's serde if that has it; None if it is not known."""
         return declared_by(self.given) if self.given is not None else self.declared
 
     def windowed(self, windows: Windows) -> Shape:
-        """Of `Windowed` keys with such a key inside."""
+        """Return the shape of windowed keys around keys of this shape."""
         return Shape(given=WindowedSerde(self.serde, layout_of(windows)))
 
 
@@ -460,12 +470,12 @@ def return_shape(
     *given: Shape,
     of: Callable[[object], object] | None = None,
 ) -> Shape:
-    """The shape of what a function returns, by its annotation; a class returns its instances.
+    """Return the shape of a function's result, from its annotation; a class returns its instances.
 
     Args:
         fn: the function.
-        given: the shapes of its parameters, for what is certain of one that is not annotated.
-        of: picks a part of the annotation, such as the second of a tuple.
+        given: the shapes of its parameters, to infer the result of a lambda for messages.
+        of: picks a part of the annotation, such as the second item of a tuple.
     """
     try:
         declared = fn if isinstance(fn, type) else _hint(fn)
@@ -480,14 +490,14 @@ def return_shape(
 
 
 def declared_shape(declared: object) -> Shape:
-    """The shape of a type as it was written down; of Any and type variables nothing is known."""
+    """Return the shape of a type as the user wrote it; Any and type variables are unknown."""
     if declared is None or declared is ANY_TYPE or _is_open(declared):
         return UNKNOWN
     return Shape(declared)
 
 
 def element(index: int) -> Callable[[object], object]:
-    """Picks a type out of tuple[K, V]."""
+    """Return a function that picks a type out of `tuple[K, V]`."""
 
     def pick(declared: object) -> object:
         parts = typing.get_args(declared)
@@ -498,55 +508,61 @@ def element(index: int) -> Callable[[object], object]:
 
 
 def item(declared: object) -> object:
-    """Picks T out of Iterable[T], list[T] and the like."""
+    """Return T of `Iterable[T]`, `list[T]` and the like; None if there is not one argument."""
     parts = typing.get_args(declared)
     return parts[0] if len(parts) == 1 else None
 
 
 def item_element(index: int) -> Callable[[object], object]:
-    """Picks a type out of Iterable[tuple[K, V]]."""
+    """Return a function that picks a type out of `Iterable[tuple[K, V]]`."""
     pick = element(index)
     return lambda declared: pick(item(declared))
 
 
 def _hint(fn: UserFunction) -> object:
-    """What a function is annotated to return.
+    """Return the annotated type of a function's result; None if it has none.
 
     Raises:
-        NameError: the annotation names what only a type checker sees.
+        NameError: the annotation names a type that is imported for type checkers only.
     """
     try:
         hint: object = typing.get_type_hints(fn).get("return")
     except NameError:
-        hint = _return_hint(fn)  # One of the parameters may be the reason.
+        # The annotation of a parameter may be the reason, so read that of the result alone.
+        hint = _return_hint(fn)
     except (TypeError, AttributeError):
         return None
     return None if hint is type(None) else hint
 
 
 def _return_hint(fn: UserFunction) -> object:
-    said = getattr(fn, "__annotations__", {}).get("return")
-    if said is None:
+    annotation = getattr(fn, "__annotations__", {}).get("return")
+    if annotation is None:
         return None
 
     def alone() -> None: ...
 
-    alone.__annotations__ = {"return": said}
+    alone.__annotations__ = {"return": annotation}
     around = getattr(inspect.unwrap(fn), "__globals__", {})
     return typing.get_type_hints(alone, globalns=around).get("return")
 
 
 def _is_open(declared: object) -> bool:
-    """Whether type variables are left in it."""
+    """Return whether a type contains type variables."""
     return isinstance(declared, TypeVar) or any(map(_is_open, typing.get_args(declared)))
 
 
 def topic_key(name: str, declared: object, windows: Windows | None) -> AnySerde:
-    """The serde of a topic's keys.
+    """Return the serde of a topic's keys.
+
+    Args:
+        name: the name of the topic, for messages.
+        declared: the type of the keys.
+        windows: the windows of windowed keys, whose layout follows from them.
 
     Raises:
-        SerdeError: the type can't be written down.
-        TopologyError: there are windows, and the keys are not windowed.
+        SerdeError: keys of the type can't be serialized.
+        TopologyError: there are windows, but the keys are not windowed.
     """
     try:
         serde = serde_for(declared)
@@ -560,10 +576,10 @@ def topic_key(name: str, declared: object, windows: Windows | None) -> AnySerde:
 
 
 def share_layout(key: Shape, topic: TopicSpec) -> None:
-    """Let the topic have the layout of the keys that are written to it.
+    """Give a topic the layout of the windowed keys that are written to it.
 
     Raises:
-        TopologyError: it has another one.
+        TopologyError: the topic has another layout already.
     """
     here, there = key.given, topic.key
     if not isinstance(here, WindowedSerde) or not isinstance(there, WindowedSerde):
@@ -578,7 +594,10 @@ def share_layout(key: Shape, topic: TopicSpec) -> None:
 
 
 def common_key_shape(keys: Shape, *others: Shape) -> Shape:
-    """Of the keys of several streams that become one; of windows of several kinds, both borders."""
+    """Return the shape of the keys of merged streams.
+
+    If their windows differ in layout, the layout of the result has both start and end.
+    """
     serde = keys.given
     layouts = [getattr(each.given, "layout", None) for each in (keys, *others)]
     if not isinstance(serde, WindowedSerde) or all(each == layouts[0] for each in layouts):

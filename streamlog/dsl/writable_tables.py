@@ -1,7 +1,7 @@
-"""Tables that the program writes: how one is declared, and who works on its rows.
+"""Writable tables: their declaration, and the agent or processors that use each of them directly.
 
-Rule of the file: a table belongs to whoever works on its rows, where they are: to one agent, or to
-processors of one task. All others ask, and put.
+Rule: one agent, or the processors of one task, use the rows of a table directly, in their own
+worker. Everything else reads them with `fetch` and `scan` and writes them with `put`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def writable_table(
     ttl: Dur | None,
     partitions: int | None,
 ) -> Table[K, V]:
-    """Declare one; see `App.table`."""
+    """Declare a writable table; see `App.table`."""
     check_name("a table", name)
     if key is None or value is None:
         raise TopologyError(
@@ -73,10 +73,11 @@ def writable_table(
 
 
 def build_topology(builder: AppBuilder, agents: Sequence[Agent[UserKey, UserValue]]) -> Topology:
-    """The topology, with agents where the rows are that they work on.
+    """Return the topology, in which the topics of agents are read in the tasks of their tables.
 
     Raises:
-        TopologyError: rows would belong to several, or a processor's table is declared too late.
+        TopologyError: two agents, or an agent and a processor, use one table directly; or a table
+            was declared after the processor that uses it.
     """
     used = {agent: _tables_of_agent(agent, builder) for agent in agents}
     used = {agent: tables for agent, tables in used.items() if tables}
@@ -102,7 +103,10 @@ def _tables_of_agent(agent: Agent[UserKey, UserValue], builder: AppBuilder) -> t
 
 
 def _source_of(builder: TopologyBuilder, spec: TopicSpec) -> str:
-    """Where the task reads the agent's topic: it takes note of the records, and looks at none."""
+    """Return the source of the agent's topic; a new one reads no event times.
+
+    The task only notes the offsets of these records. The agent reads their content.
+    """
     for node in builder.nodes.values():
         if isinstance(node, Entry) and node.topic.name == spec.name:
             return node.name
@@ -130,7 +134,7 @@ def _refuse_sharing(
 
 
 def _refuse_late(builder: AppBuilder) -> None:
-    """A processor was declared when there was no table yet that its code names."""
+    """Refuse a processor whose code names a table that was declared after it."""
     for node in builder.nodes.values():
         if not isinstance(node, Process) or node.tables_said or not isinstance(node.make, type):
             continue
@@ -138,16 +142,17 @@ def _refuse_late(builder: AppBuilder) -> None:
         now = local_tables(who, None, tables_of_class(node.make), builder)
         for table in set(now) - set(node.tables):
             raise TopologyError(
-                f"{who} works on the rows of table {table!r}, which was declared after it: declare "
+                f"{who} uses table {table!r}, which was declared after it: declare "
                 "the table before .process(...)"
             )
 
 
 def _shared_table_error(table: str, first: str, second: str) -> TopologyError:
     return TopologyError(
-        f"{first} and {second} both work on the rows of table {table!r}: what one has in hand the "
-        "other can't see. Let one of them do it, and the other ask (`await table.fetch(key)`) and "
-        "put (`await table.put(key, value)`); tables=() says that an agent works on none"
+        f"{first} and {second} both use table {table!r} directly, but neither would see "
+        "uncommitted rows of the other: let one of them do it, and the other use "
+        "`await table.fetch(key)` and `await table.put(key, value)`; tables=() declares that an "
+        "agent uses none directly"
     )
 
 

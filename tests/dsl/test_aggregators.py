@@ -18,8 +18,8 @@ def test_a_column_is_data() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: agg.top(0, "amount"), "n is how many to keep: at least 1"),
-        (lambda: agg.collect("amount", limit=0), "limit is how many to keep"),
+        (lambda: agg.top(0, "amount"), "n must be 1 or more"),
+        (lambda: agg.collect("amount", limit=0), "limit must be 1 or more"),
         (lambda: agg.quantile("ms", 99), "0.99, not 99"),
         (lambda: agg.quantile("ms", 0.5, accuracy=1.0), "accuracy of agg.quantile"),
         (lambda: agg.distinct("user", precision=3), "from 4 to 21"),

@@ -97,10 +97,10 @@ def test_rows_may_be_typed_dicts_and_structs(into: Any, wanted: object) -> None:
 def test_columns_must_be_the_fields() -> None:
     with pytest.raises(TopologyError, match=r"Row has no field 'totla'.*did you mean 'total'"):
         row_aggregation("row", Row, {"totla": agg.count()})
-    with pytest.raises(TopologyError, match="gives no value for high, last, low, mean of Row"):
+    with pytest.raises(TopologyError, match="has no column for high, last, low, mean of Row"):
         row_aggregation("row", Row, {"count": agg.count(), "total": agg.sum("amount")})
     for into in (Typed, Fast):
-        with pytest.raises(TopologyError, match="gives no value for n of"):
+        with pytest.raises(TopologyError, match="has no column for n of"):
             row_aggregation("row", into, {})
     with pytest.raises(TopologyError, match="must be one of agg"):
         row_aggregation("row", Row, {"count": len})  # type: ignore[dict-item]
@@ -208,9 +208,9 @@ class One:
         (agg.sum("carrier"), "'carrier' is str, and agg.sum takes numbers"),
         (agg.max("delay"), r"'delay' is int \| None.* lambda v: v\.delay or 0"),
         (agg.last("km", by="delay"), r"'delay' is int \| None"),
-        (agg.mean("km"), "declared as int, and agg.mean gives float"),
-        (agg.max("carrier"), "declared as int, and agg.max gives str"),
-        (agg.collect("km"), "declared as int, and agg.collect gives list"),
+        (agg.mean("km"), "declared as int, and agg.mean returns float"),
+        (agg.max("carrier"), "declared as int, and agg.max returns str"),
+        (agg.collect("km"), "declared as int, and agg.collect returns list"),
     ],
 )
 def test_columns_that_do_not_fit_the_types_are_refused(

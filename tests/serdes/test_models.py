@@ -115,7 +115,7 @@ def test_models_are_keys_values_states_and_rows() -> None:
     takings = grouped.agg(Takings, name="takings", total=agg.sum("amount"), sales=agg.count())
     with pytest.raises(TopologyError, match="Sale has no field 'amuont'"):
         grouped.agg(Takings, name="wrong", total=agg.sum("amuont"), sales=agg.count())
-    with pytest.raises(TopologyError, match="gives no value for sales of Takings"):
+    with pytest.raises(TopologyError, match="has no column for sales of Takings"):
         grouped.agg(Takings, name="wrong", total=agg.sum("amount"))
     with app.test() as t:
         for amount in (3, 5, 4):

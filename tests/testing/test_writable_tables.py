@@ -378,7 +378,7 @@ def test_rows_belong_to_one_agent_or_to_processors() -> None:
         async for record in stream.records():
             totals[record.key] = 1
 
-    with pytest.raises(TopologyError, match="agent 'tally' and agent 'second' both work"):
+    with pytest.raises(TopologyError, match="agent 'tally' and agent 'second' both use"):
         app.topology()
 
 

@@ -251,7 +251,7 @@ def test_without_a_policy_a_failure_names_the_record() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda w: w.aggregate(str, add, name="s"), r"one session of two.*merge="),
+        (lambda w: w.aggregate(str, add, name="s"), r"may merge two of them.*merge="),
         (lambda w: w.emit(Emit.COMMIT).count(name="s"), "can't emit with Emit.COMMIT"),
     ],
 )

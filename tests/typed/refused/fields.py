@@ -67,11 +67,11 @@ per_shop.agg(Takings, name="summed-text-by-name", total=agg.sum("id"))
 # E: incompatible type "Callable[[Sale], float | None]"
 per_shop.agg(Takings, name="summed-none", total=agg.sum(lambda s: s.discount))
 
-# R: say what is to count then, as in lambda v: v.discount or 0
+# R: return another value for it, as in lambda v: v.discount or 0
 per_shop.agg(Takings, name="summed-none-by-name", total=agg.sum("discount"))
 
 # E: incompatible type "Callable[[Sale], float | None]"
 per_shop.agg(Takings, name="largest-none", total=agg.max(lambda s: s.discount))
 
-# R: declared as int, and agg.mean gives float
+# R: declared as int, and agg.mean returns float
 per_shop.agg(Takings, name="mean-of-int", total=agg.mean("amount"))
