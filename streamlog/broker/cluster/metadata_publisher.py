@@ -330,7 +330,7 @@ class MetadataPublisher:
                 unreported[topic.topic_id, number] = partition.leader_epoch
             else:
                 try:
-                    hosted.replica.mend()
+                    hosted.replica.refetch_damage()
                 except StreamlogError as error:
                     _log.error("could not fetch %s anew: %s", hosted.log.name, error)
         return unreported

@@ -1,11 +1,14 @@
-"""Leader: the leader's side of one partition: who is in sync, and what is committed.
+"""Leader: the leader's side of one partition: the in-sync replicas and the high watermark.
 
-Pure: events in, decisions out. After Kafka's `Partition` and the KIPs that mended it: 101 and 279
-(divergence), 497 (proposed in-sync sets), 903 (broker epochs), 966 (no commit below
-min.insync.replicas).
-Rule of the file: what is counted of a replica is on its disk, and the controller owns the in-sync
-set. A proposal to shrink it counts from the controller's confirmation on, one to expand it from
-the moment it is sent, for it may have been confirmed by then.
+Pure: events in, effects out. It follows Kafka's `Partition` and the KIPs that corrected it: KIP-101
+and KIP-279 (divergence), KIP-497 (proposed in-sync sets), KIP-903 (broker epochs), KIP-966 (no
+commit below `min.insync.replicas`).
+
+Rules of this module: a replica counts with what is on its disk. The controller owns the in-sync
+set: a smaller one counts once the controller confirms it, a larger one from the moment it is
+proposed, because the controller may confirm it, and elect from it, before the answer arrives.
+
+Not done here: the follower (`replica`), the in-sync set's elections (`quorum/controller`), I/O.
 """
 
 from __future__ import annotations
@@ -36,26 +39,28 @@ from streamlog.broker.replication.replica_state import (
 from streamlog.protocol.error_codes import ErrorCode
 
 NEVER_MS = -(2**62)
-"""When a replica was last caught up that never was."""
+"""The time at which a replica caught up that has never caught up."""
 
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What the leader knows of one follower in this epoch."""
+    """The leader's view of one follower in this epoch."""
 
     caught_up_ms: int
-    """When it last had everything that the leader had."""
+    """When the follower last had everything that the leader had."""
     end_offset: int = -1
+    """The end of what is on its disk; -1 before its first fetch."""
     start_offset: int = -1
     broker_epoch: int = NO_EPOCH
+    """The broker epoch of its last fetch."""
     fetched_ms: int = NEVER_MS
     leader_end_offset: int = -1
-    """Where the leader's log ended when the follower fetched last."""
+    """The leader's end offset at the follower's last fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Proposal:
-    """The in-sync set that the controller was asked for."""
+    """The in-sync set that this leader has proposed to the controller."""
 
     effect: ProposeIsr
     isr: frozenset[int]
@@ -64,10 +69,17 @@ class _Proposal:
 class Leader:
     """Leader of one partition for one leader epoch.
 
-    `brokers` are the brokers that are alive, with their epochs, as this one knows from metadata;
-    the mapping is the shell's and changes with it.
-    Invariants: the high watermark never falls, and never passes what is on the disk of any
-    replica that is in sync or may have been made so.
+    Invariants: the high watermark never falls, and never exceeds what is on the disk of any
+    replica that is in sync or that the controller may have put in sync.
+
+    Args:
+        broker: this broker.
+        log: the offsets of this broker's log, which the shell changes too.
+        state: the partition's committed state, in which this broker leads.
+        brokers: the live brokers and their epochs; the shell updates the mapping with metadata.
+        settings: the settings of the topic and the broker.
+        now_ms: the time; replicas in sync count as caught up now.
+        rules: the faults to plant.
     """
 
     def __init__(
@@ -98,41 +110,45 @@ class Leader:
         self._set_replicas(state, now_ms)
 
     def follower_lag(self) -> dict[int, int]:
-        """Records that followers have not fetched yet, by broker."""
+        """Return the number of records that each follower has not fetched yet, by broker."""
         end = self._log.end_offset
         return {broker: end - max(each.end_offset, 0) for broker, each in self.followers.items()}
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether fewer replicas are in sync than a commit takes."""
+        """Whether fewer replicas are in sync than a commit requires (KIP-966)."""
         return len(self.isr) < self.min_insync
 
     @property
     def min_insync(self) -> int:
-        """What `min.insync.replicas` comes to: no more than there are replicas."""
+        """The effective `min.insync.replicas`: at most the number of replicas."""
         return min(self.settings.min_insync, len(self.followers) + 1)
 
     @property
     def is_isr_pending(self) -> bool:
-        """Whether the controller was asked for another in-sync set, and has not answered."""
+        """Whether the controller has not answered the last proposed in-sync set."""
         return self._pending is not None
 
     @property
     def is_offset_known(self) -> bool:
-        """Whether the high watermark has reached what earlier leaders may have committed."""
+        """Whether the high watermark has reached what earlier leaders may have committed.
+
+        Until then the latest offset is not known, and ListOffsets gets an error (KIP-207).
+        """
         return self._log.high_watermark >= self.epoch_start
 
     @property
     def low_watermark(self) -> int:
-        """Before this offset no replica that lives has anything any more."""
+        """The lowest start offset of all live replicas, as DeleteRecords reports it (KIP-107)."""
         followers = self.followers.items()
         starts = [each.start_offset for broker, each in followers if broker in self._brokers]
         return min([self._log.start_offset, *starts])
 
     def nearest(self, brokers: Iterable[int], offset: int) -> int | None:
-        """Of these brokers the one in sync, with `offset` in its log, that has most (KIP-392).
+        """Return the one of these brokers that consumers should read `offset` from (KIP-392).
 
-        Who is not in sync may stay behind, and its readers would with it.
+        It is in sync, its log contains `offset`, and it has the largest end offset of these; None
+        if there is no such broker. A replica out of sync may lag, and its readers would too.
         """
         able = [
             (each.end_offset, each.caught_up_ms, -broker)
@@ -143,43 +159,44 @@ class Leader:
         return -max(able)[-1] if able else None
 
     def on_appended(self, end_offset: int) -> list[Effect]:
-        """The log now ends at `end_offset`; it is not on disk by that."""
+        """Note that the log ends at `end_offset`, which need not be synced."""
         self._log.end_offset = end_offset
         return [] if self._log.strict else self._advance()
 
     def on_flushed(self) -> list[Effect]:
-        """More of the log is on disk."""
+        """Advance after a sync, whose offset the shell has put into the log's offsets."""
         return self._advance()
 
     def on_settings(self, settings: ReplicaSettings) -> list[Effect]:
-        """The topic's settings have changed."""
+        """Go by other settings: a smaller `min.insync.replicas` may commit records."""
         self.settings = settings
         return self._advance()
 
     def wait(self, ticket: int, next_offset: int) -> list[Effect]:
-        """Somebody waits until everything below `next_offset` is committed.
+        """Acknowledge `ticket` once everything below `next_offset` is committed.
 
-        Also of a duplicate: the first attempt may not be committed yet.
+        A duplicate batch waits too: its first attempt may not be committed yet.
         """
         heapq.heappush(self._waiting, (next_offset, ticket))
         return self._acknowledge()
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for `ticket` any more; it must be waiting."""
+        """Drop `ticket`, which must be waiting: its answer is not wanted any more."""
         self._cancelled.add(ticket)
 
     def take_tickets(self) -> tuple[int, ...]:
-        """Everybody who waits, and will not be acknowledged."""
+        """Remove and return all waiting tickets, which this leader will not acknowledge."""
         waiting, self._waiting = sorted(self._waiting), []
         gone, self._cancelled = self._cancelled, set()
         return tuple(ticket for _, ticket in waiting if ticket not in gone)
 
     def on_fetch(self, fetch: ReplicaFetch, now_ms: int) -> tuple[FetchAnswer, list[Effect]]:
-        """A follower asks from an offset, so everything before it is on its disk."""
+        """Answer a follower's fetch, and count what it confirms."""
         follower = self.followers.get(fetch.broker)
         refused = self._refusal(fetch, follower)
         if refused is not None:
             return ReplicaError(refused, self._log.start_offset), []
+        # The check comes before the fetch counts: a diverging log confirms nothing.
         diverging = self._divergence(fetch)
         if diverging is not None:
             return diverging, []
@@ -190,7 +207,8 @@ class Leader:
         return Serve(self._log.high_watermark, self._log.start_offset), effects
 
     def on_tick(self, now_ms: int) -> list[Effect]:
-        """Time has passed: whoever lags for too long is out of sync."""
+        """Propose to remove the replicas that lag for longer than `lag_max_ms`."""
+        # One proposal at a time: a second one would name a partition epoch that is already old.
         if self._pending is not None:
             return []
         late = {
@@ -210,17 +228,19 @@ class Leader:
         partition_epoch: int,
         isr: frozenset[int],
     ) -> list[Effect]:
-        """The controller has answered proposal `number`.
+        """Take up the controller's answer to proposal `number`.
 
-        INELIGIBLE_REPLICA: it is void, copies of it that are still under way included: the
-        partition epoch is another one by now. Any other error: something may have changed, by it
-        or by what metadata has not told this broker yet; the proposal stays until that comes.
+        After INELIGIBLE_REPLICA the proposal is void, and so are repetitions of it that are still
+        on their way: the partition epoch has changed. After any other error the controller may
+        have changed the in-sync set, by this proposal or by another event. The proposal then stays
+        pending, and so counts for commits, until metadata arrives.
         """
         if self._pending is None or self._pending.effect.number != number:
             return []
         if code == ErrorCode.INELIGIBLE_REPLICA:
             self._pending = None
         elif code == ErrorCode.NONE and leader_epoch == self.epoch:
+            # An answer that is older than the metadata here must not bring back an old set.
             if partition_epoch < self.partition_epoch:
                 return []
             self._pending = None
@@ -228,11 +248,13 @@ class Leader:
         return self._advance()
 
     def proposal(self) -> ProposeIsr | None:
-        """What the controller was asked for and has not answered: ask again."""
+        """Return the proposal that the controller has not answered, to repeat it; or None."""
         return None if self._pending is None else self._pending.effect
 
     def on_metadata(self, state: ReplicaState, now_ms: int) -> list[Effect]:
-        """The controller has committed something new for this epoch."""
+        """Take up newer metadata of this leader epoch."""
+        # Any proposal is void: it named an older partition epoch, so it is either in this state
+        # or the controller will refuse it.
         self._pending = None
         self.isr, self.partition_epoch = frozenset(state.isr), state.partition_epoch
         self._set_replicas(state, now_ms)
@@ -248,6 +270,9 @@ class Leader:
         }
 
     def _refusal(self, fetch: ReplicaFetch, follower: FollowerProgress | None) -> int | None:
+        # Fencing (KIP-320): 1. Broker 2 leads epoch 4; follower 3 fetches from 10, and the fetch
+        # is delayed. 2. Broker 1 leads epoch 5, and follower 3 cuts its log to 8. 3. Broker 2 leads
+        # epoch 6, and the fetch arrives: it would confirm 8 and 9, which follower 3 has not.
         if not self._rules.ignores_leader_epochs and fetch.leader_epoch != self.epoch:
             older = fetch.leader_epoch < self.epoch
             return ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -255,11 +280,22 @@ class Leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self._rules.ignores_broker_epochs:
             return None
+        # 1. Follower 2 has synced up to 10 and restarts with a disk that lost 8 and 9. 2. A fetch
+        # that it sent before, from offset 10, arrives late. Only its broker epoch tells (KIP-903).
         registered = self._brokers.get(fetch.broker, NO_EPOCH)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if fetch.broker_epoch < registered else None
 
     def _divergence(self, fetch: ReplicaFetch) -> Diverging | None:
-        """Where the follower's log leaves ours, which its end alone does not tell (KIP-279)."""
+        """Return where the follower's log diverges from this one, or None (KIP-101, KIP-279).
+
+        The follower's end offset is not enough; the epoch has to match too:
+          1. Broker 1 leads epoch 1 and appends 7, which is not copied; broker 2 leads epoch 2 and
+             appends another 7, which is not copied either. Both stop.
+          2. Broker 1 leads epoch 3 and appends 8. Broker 2 returns and fetches from 8, with last
+             epoch 2. Broker 1 has no epoch 2: the last one before is epoch 1, which ends at 8.
+          3. 8 is not below 8, so the ends agree. Yet broker 2's 7 is another record: it has to cut,
+             because epoch 1 is not epoch 2.
+        """
         if fetch.last_epoch == NO_EPOCH or self._rules.skips_divergence_check:
             return None
         if fetch.last_epoch >= self.epoch:
@@ -274,7 +310,8 @@ class Leader:
         if fetch.offset >= end_offset:
             follower.caught_up_ms = now_ms
         elif 0 <= follower.leader_end_offset <= fetch.offset:
-            # It has by now what we had when it fetched last: then it was caught up.
+            # It has what this leader had at its last fetch, so it was caught up at that time. By
+            # its end alone, a follower of a busy partition would never be caught up.
             follower.caught_up_ms = max(follower.caught_up_ms, follower.fetched_ms)
         follower.leader_end_offset = end_offset
         follower.fetched_ms = now_ms
@@ -294,6 +331,9 @@ class Leader:
     def _expand(self, broker: int, follower: FollowerProgress) -> list[Effect]:
         if self._pending is not None or broker in self.isr:
             return []
+        # KIP-966. 1. Leader 1 of epoch 5 has records up to 10, its high watermark is known as 6.
+        # 2. Replica 2 has synced up to 8 and would join. 3. An earlier leader may have committed
+        # 9: if leader 1 stopped and replica 2 were elected from the in-sync set, 9 would be lost.
         started = follower.end_offset >= self.epoch_start or self._rules.joins_before_epoch_start
         if not started or follower.end_offset < self._log.high_watermark:
             return []
@@ -312,7 +352,13 @@ class Leader:
         return self.followers[broker].broker_epoch
 
     def _maximal_isr(self) -> frozenset[int]:
-        """Whoever is in sync, or may be by what was proposed."""
+        """Return the replicas that are in sync, or may be by the pending proposal (KIP-497).
+
+        1. The in-sync set is {1}; leader 1 proposes {1, 2}. 2. The controller commits that, and
+        its answer is delayed. 3. Leader 1 appends 10. If it committed 10 by itself and stopped,
+        the controller could elect 2, which lacks 10. So 2 counts from the proposal on; a replica
+        that the proposal removes counts until the controller has confirmed it.
+        """
         if self._pending is None:
             return self.isr
         expands = self._pending.isr >= self.isr
@@ -326,13 +372,19 @@ class Leader:
         if committed > log.high_watermark and not self._rules.commits_on_append:
             committed = min(committed, self._replicated(now_ms))
         frozen = self.is_under_min_isr and not self._rules.ignores_min_insync_in_commits
+        # Below min.insync.replicas nothing commits (KIP-966): otherwise a lone leader would commit
+        # records that the eligible leader replicas, which stay electable, do not have.
         if frozen or committed <= log.high_watermark:
             return self._acknowledge()
         log.high_watermark = committed
         return [AdvanceHighWatermark(committed), *self._acknowledge()]
 
     def _replicated(self, now_ms: int | None) -> int:
-        """What every replica has that counts, or that is about to join and would never else."""
+        """Return the offset up to which all replicas that count have the log on disk.
+
+        At a fetch (`now_ms`) a caught-up replica outside of the in-sync set counts too: under
+        constant load the high watermark would otherwise stay ahead of it, and it could never join.
+        """
         counted = self._maximal_isr()
         ends = [self._log.end_offset]
         for broker, follower in self.followers.items():
@@ -350,7 +402,7 @@ class Leader:
         while self._waiting and self._waiting[0][0] <= self._log.high_watermark:
             _, ticket = heapq.heappop(self._waiting)
             if ticket in self._cancelled:
-                self._cancelled.discard(ticket)
+                self._cancelled.discard(ticket)  # Removal from the middle of a heap is costly.
                 continue
             effects.append(RefuseAcknowledgement(ticket) if refuse else Acknowledge(ticket))
         return effects

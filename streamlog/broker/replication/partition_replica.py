@@ -1,9 +1,13 @@
-"""PartitionReplica: the machines of one partition's replica over its log.
+"""PartitionReplica: the shell of one partition's replica, over its log.
 
-What `Replica` decides is performed here, in order: the log is appended to and cut, those who wait
-for a commit are told, the controller is asked, and the node is told what there is to fetch.
-Rule of the file: a batch that came from the leader goes into the log as it is, offsets and leader
-epoch included; and before a log is cut its checkpoint says so, durably.
+It performs the effects of `Replica` in order: it appends to the log and cuts it, answers requests
+that wait for a commit, proposes in-sync sets to the controller, and announces what can be fetched.
+
+Rules of this module: a batch from the leader is appended unchanged, with its offsets and its leader
+epoch. Before a log is cut, its checkpoint records the cut durably.
+
+Not done here: decisions (`replica`, `leader_replica`), requests to other brokers (`replicas`,
+`replica_fetcher`).
 """
 
 from __future__ import annotations
@@ -50,55 +54,55 @@ if TYPE_CHECKING:
     from streamlog.protocol.schema import Buffer
 
 Committed = Callable[[StreamlogError | None], None]
-"""What is called when records are committed, or with the reason why nobody can say so."""
+"""A callback without an error once records are committed, or with the reason why not."""
 
 _log = repeated.logger(__name__)
 
 
 class OtherReplicas(Protocol):
-    """The rest of the node, as a replica needs it."""
+    """Port: the rest of the broker, as a replica needs it."""
 
     def propose(self, replica: PartitionReplica, proposal: ProposeIsr) -> None:
-        """Ask the controller for an in-sync set, until there is an answer."""
+        """Ask the controller for an in-sync set, and repeat it until there is an answer."""
         ...
 
     def may_fetch(self, replica: PartitionReplica) -> None:
-        """A follower may have something to ask its leader for."""
+        """Fetch for a follower, if it has something to fetch."""
         ...
 
     def on_progress(self, topic: str, partition: int) -> None:
-        """Followers that wait for more have something to be told."""
+        """Answer fetches that wait for new records or a higher high watermark."""
         ...
 
     def keep_checkpoints(self) -> None:
-        """Make all checkpoints durable. Raises LogDirectoryError."""
+        """Write and sync all checkpoints. Raises LogDirectoryError."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaNode:
-    """What all replicas of one broker have in common."""
+    """The state that all replicas of one broker share."""
 
     broker_id: int
     neighbours: OtherReplicas
     incarnation: int
-    """A number that no earlier life of this broker has had."""
+    """A number that no earlier start of this broker had."""
     lag_max_ms: int
     broker_epoch: int = NO_EPOCH
     registered_offset: int = -1
     brokers: dict[int, int] = field(default_factory=dict)
-    """The brokers that are alive, and their epochs; changes with metadata."""
+    """The live brokers and their epochs; changes with metadata."""
     racks: dict[int, str] = field(default_factory=dict)
-    """Where they stand, those that say so; likewise."""
+    """The racks of the live brokers that have one; changes with metadata."""
     sends_readers_near: bool = False
-    """Whether a leader sends readers to a replica in their rack."""
+    """Whether a leader sends consumers to a replica in their rack (KIP-392)."""
     strict: bool = True
-    """Whether only what is on disk counts (`flush=always`)."""
+    """Whether only synced records count (`flush=always`)."""
     rules: ReplicaRules = CORRECT
 
 
 class _LogEpochs:
-    """The epochs of a log as the machines ask for them."""
+    """The leader epochs of a log, as the port `Epochs`."""
 
     def __init__(self, epochs: LeaderEpochHistory) -> None:
         self.at = epochs.at
@@ -106,11 +110,20 @@ class _LogEpochs:
 
 
 class PartitionReplica:
-    """One partition's replica on this broker; `flushed` is who the log's syncs are begun for."""
+    """One partition's replica on this broker.
+
+    Args:
+        topic_partition: the topic's name and the partition's number.
+        log: the partition's log.
+        node: the state that this broker's replicas share.
+        flush: begins syncs, those of several logs together.
+        flushed: what `flush` calls after a sync of this log.
+        on_committed: called with the bytes that a new high watermark commits.
+    """
 
     def __init__(
         self,
-        place: tuple[str, int],
+        topic_partition: tuple[str, int],
         log: PartitionLog,
         *,
         node: ReplicaNode,
@@ -118,7 +131,7 @@ class PartitionReplica:
         flushed: Flushed,
         on_committed: Callable[[int], None],
     ) -> None:
-        self.topic, self.index = place
+        self.topic, self.index = topic_partition
         self.log = log
         self.facts = ReplicaLog(
             epochs=_LogEpochs(log.epochs),
@@ -144,10 +157,11 @@ class PartitionReplica:
         self._waiting: dict[int, Committed] = {}
         self._tickets = 0
         self._deletions: list[tuple[int, Committed]] = []
-        """Who waits until nothing is left anywhere before an offset."""
+        """Requests that wait until all live replicas have deleted the records below an offset."""
         self._uncommitted: deque[tuple[int, int]] = deque()
-        self._heard: tuple[int, int] | None = None
-        """In which epoch, and when, the leader has answered last, if that is not long ago."""
+        """Per append that is not committed: its end offset and its bytes."""
+        self._last_answer: tuple[int, int] | None = None
+        """Leader epoch and time of the leader's last answer; None if that is long ago."""
 
     @property
     def is_leader(self) -> bool:
@@ -156,16 +170,16 @@ class PartitionReplica:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it leads, and nobody follows: what is synced is committed."""
+        """Whether it leads and has no followers, so that synced records are committed."""
         return self.machine.leader is not None and not self.machine.leader.followers
 
     @property
     def has_waiting_commits(self) -> bool:
-        """Whether somebody waits for a commit."""
+        """Whether a request waits for a commit."""
         return bool(self._waiting)
 
     def is_syncing_for(self, leader: int) -> bool:
-        """Whether it follows this broker, and has something on its way to the disk."""
+        """Whether it follows this broker, and has records that are not synced."""
         follower = self.machine.follower
         return (
             follower is not None
@@ -175,14 +189,14 @@ class PartitionReplica:
 
     @property
     def is_in_touch(self) -> bool:
-        """Whether it follows, and its leader has answered, in this epoch and not long ago."""
+        """Whether it follows a leader that has answered recently, in the present epoch."""
         follower = self.machine.follower
-        if follower is None or follower.is_stopped or self._heard is None:
+        if follower is None or follower.is_stopped or self._last_answer is None:
             return False
-        return self._heard[0] == follower.epoch
+        return self._last_answer[0] == follower.epoch
 
     def nearest(self, rack: str, offset: int) -> int | None:
-        """The broker that readers in a rack are sent to for `offset`; None: they stay with us."""
+        """Return the broker from which consumers in a rack read `offset`; None for this one."""
         node, leader = self._node, self.machine.leader
         racks = node.racks
         if leader is None or not node.sends_readers_near or racks.get(node.broker_id) == rack:
@@ -191,7 +205,7 @@ class PartitionReplica:
 
     @property
     def is_throttled_follower(self) -> bool:
-        """Whether it follows by the quota: it is throttled, and not in sync."""
+        """Whether the replication quota applies to this follower: only out of sync (KIP-73)."""
         state, own = self.machine.state, self._node.broker_id
         listed = self.log.config.follower_throttled_replicas
         if not listed or state is None or own in state.isr:
@@ -199,7 +213,7 @@ class PartitionReplica:
         return is_listed(listed, self.index, own)
 
     def throttles_follower(self, follower: int) -> bool:
-        """Whether a follower goes by the quota of this leader."""
+        """Return whether this leader's replication quota applies to a follower (KIP-73)."""
         leader, own = self.machine.leader, self._node.broker_id
         listed = self.log.config.leader_throttled_replicas
         if not listed or leader is None or follower in leader.isr:
@@ -208,34 +222,37 @@ class PartitionReplica:
 
     @property
     def current_leader(self) -> tuple[int, int] | None:
-        """Who leads, and in which epoch; None if nobody does, or nothing is known of it."""
+        """The leader and its epoch; None if there is no leader, or no metadata yet."""
         state = self.machine.state
         return None if state is None or state.leader < 0 else (state.leader, state.leader_epoch)
 
     @property
     def is_empty(self) -> bool:
-        """Whether its log holds nothing."""
+        """Whether its log contains no record."""
         return self.facts.end_offset == self.facts.start_offset
 
     @property
     def high_watermark(self) -> int:
-        """Records below this offset are committed, as far as this replica knows."""
+        """The offset below which this replica knows that records are committed."""
         return min(self.facts.high_watermark, self.facts.end_offset)
 
     def apply(self, state: ReplicaState, *, metadata_offset: int, now_ms: int) -> None:
-        """The controller has committed this. See `Replica.on_metadata`."""
-        self.look(keep=not self.is_alone)
+        """Take the role of the committed state, see `Replica.on_metadata`."""
+        self.read_offsets(keep=not self.is_alone)
         machine, node = self.machine, self._node
         self._perform(machine.on_registered(node.broker_epoch, node.registered_offset))
         self._perform(machine.on_metadata(state, metadata_offset=metadata_offset, now_ms=now_ms))
         if self.facts.flushed_offset < self.facts.end_offset:
             self._flush.add(self._flushed)
         self.configure()
-        self._tell_of_deletions()
+        self._answer_deletions()
         self._node.neighbours.may_fetch(self)
 
-    def look(self, *, keep: bool) -> None:
-        """Take what the log says: nobody has told of appends while the leader was alone."""
+    def read_offsets(self, *, keep: bool) -> None:
+        """Read the log's offsets: a leader without followers does not report its appends.
+
+        `keep` leaves the high watermark; otherwise everything that counts is committed.
+        """
         facts, log = self.facts, self.log
         facts.start_offset = log.log_start_offset
         facts.end_offset = log.log_end_offset
@@ -245,7 +262,7 @@ class PartitionReplica:
         facts.high_watermark = max(facts.high_watermark, log.log_start_offset)
 
     def configure(self) -> None:
-        """The topic's settings, or its replicas, have changed."""
+        """Go by other settings of the topic, or by another number of replicas."""
         state = self.machine.state
         count = 1 if state is None else len(state.replicas)
         settings = ReplicaSettings(
@@ -256,21 +273,22 @@ class PartitionReplica:
     # ---- the leader's log ----
 
     def on_appended(self, size_bytes: int) -> None:
-        """So much was appended by this leader."""
+        """Note an append of `size_bytes` by this leader."""
         self._uncommitted.append((self.log.log_end_offset, size_bytes))
         self._perform(self.machine.on_appended(self.log.log_end_offset))
         self._node.neighbours.on_progress(self.topic, self.index)
 
     def on_synced(self, generation: int) -> None:
-        """The log has got some further on the disk."""
+        """Note a sync of the log, which began in `generation`."""
         self._perform(self.machine.on_flushed(generation, self.log.synced.offset))
         if self.machine.follower is not None:
             self._node.neighbours.may_fetch(self)
 
     def when_committed(self, end_offset: int, then: Committed) -> None:
-        """Call back when everything below `end_offset` is committed, or it can't be said.
+        """Call `then` once everything below `end_offset` is committed, or with an error.
 
-        Errors: NOT_LEADER_OR_FOLLOWER, this broker leads no more; NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+        Errors: NOT_LEADER_OR_FOLLOWER if this broker does not lead any more, so that the outcome
+        is not known; NOT_ENOUGH_REPLICAS_AFTER_APPEND.
         """
         leader = self.machine.leader
         if leader is None:
@@ -281,32 +299,32 @@ class PartitionReplica:
         self._perform(leader.wait(self._tickets, end_offset))
 
     def close(self) -> None:
-        """The partition is none of this broker's any more: nobody waits for its commits."""
+        """End the replica; waiting requests are answered with NOT_LEADER_OR_FOLLOWER."""
         self._perform(self.machine.retire())
-        self._tell_of_deletions()
+        self._answer_deletions()
 
-    # ---- deleting its head ----
+    # ---- deletion of the log's head ----
 
     @property
     def low_watermark(self) -> int:
-        """Before this offset no replica that lives has anything any more; -1 if not known."""
+        """The lowest start offset of all live replicas; -1 if this broker does not lead."""
         leader = self.machine.leader
         return -1 if leader is None else leader.low_watermark
 
     def on_deleted(self) -> None:
-        """The log begins later now: followers are to hear of it."""
+        """Note that the log's head was deleted, and announce it to followers."""
         self.facts.start_offset = self.log.log_start_offset
         self._node.neighbours.on_progress(self.topic, self.index)
 
     def when_deleted(self, offset: int, then: Committed) -> None:
-        """Call back once no replica that lives has anything before `offset`, or with why not.
+        """Call `then` once no live replica has records below `offset`, or with an error.
 
-        Errors: NOT_LEADER_OR_FOLLOWER, this broker leads no more.
+        Errors: NOT_LEADER_OR_FOLLOWER if this broker does not lead any more.
         """
         self._deletions.append((offset, then))
-        self._tell_of_deletions()
+        self._answer_deletions()
 
-    def _tell_of_deletions(self) -> None:
+    def _answer_deletions(self) -> None:
         waiting, self._deletions = self._deletions, []
         low_watermark = self.low_watermark
         for offset, then in waiting:
@@ -318,7 +336,7 @@ class PartitionReplica:
                 self._deletions.append((offset, then))
 
     def check_insync(self) -> None:
-        """Whether enough replicas are in sync for acks=all.
+        """Check that enough replicas are in sync for acks=all.
 
         Raises:
             LogError: NOT_ENOUGH_REPLICAS.
@@ -327,22 +345,22 @@ class PartitionReplica:
         if leader is not None and leader.is_under_min_isr:
             raise error_for(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.topic}-{self.index}: {len(leader.isr)} in sync, and acks=all takes"
-                f" {leader.min_insync} (min.insync.replicas)",
+                f"{self.topic}-{self.index}: {len(leader.isr)} replicas are in sync, and acks=all"
+                f" requires {leader.min_insync} (min.insync.replicas)",
             )
 
     def not_leader(self) -> StreamlogError:
-        """What is told to who asks a broker that does not lead."""
+        """Return the error for a request to a broker that does not lead the partition."""
         leader = self.current_leader
-        who = "nobody" if leader is None else f"broker {leader[0]}"
+        who = "no broker does" if leader is None else f"broker {leader[0]} does"
         return not_leader_error(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"{self.topic}-{self.index}: not broker {self._node.broker_id} leads it, but {who}",
+            f"broker {self._node.broker_id} does not lead {self.topic}-{self.index}: {who}",
             leader,
         )
 
     def on_fetch(self, fetch: ReplicaFetch, now_ms: int) -> FetchAnswer | None:
-        """What a follower gets; None from a broker that does not lead."""
+        """Answer a follower's fetch; None from a broker that does not lead."""
         leader = self.machine.leader
         if leader is None:
             return None
@@ -350,13 +368,13 @@ class PartitionReplica:
         answer, effects = leader.on_fetch(fetch, now_ms)
         self._perform(effects)
         if self._deletions:
-            self._tell_of_deletions()
+            self._answer_deletions()
         return answer
 
     def on_isr_answer(
         self, number: int, code: int, epochs: tuple[int, int], isr: frozenset[int]
     ) -> None:
-        """The controller's answer to a proposal; `epochs` are the leader's and the partition's."""
+        """Take up the controller's answer; `epochs` are the leader's and the partition's."""
         if self.machine.leader is not None:
             self._perform(
                 self.machine.leader.on_isr_answer(
@@ -365,19 +383,19 @@ class PartitionReplica:
             )
 
     def proposal(self) -> ProposeIsr | None:
-        """What the controller has not answered."""
+        """Return the proposal that the controller has not answered, or None."""
         return None if self.machine.leader is None else self.machine.leader.proposal()
 
     def on_tick(self, now_ms: int) -> None:
-        """Time has passed."""
-        if self._heard is not None and now_ms - self._heard[1] > self._node.lag_max_ms:
-            self._heard = None
+        """Forget an old answer of the leader, and remove lagging followers from the ISR."""
+        if self._last_answer is not None and now_ms - self._last_answer[1] > self._node.lag_max_ms:
+            self._last_answer = None
         self._perform(self.machine.on_tick(now_ms))
 
     # ---- the follower's log ----
 
     def next_fetch(self) -> OutstandingFetch | None:
-        """What to ask the leader for; None if nothing now."""
+        """Return the next fetch of this follower; None if there is none now."""
         follower = self.machine.follower
         if follower is None:
             return None
@@ -385,13 +403,13 @@ class PartitionReplica:
         return follower.next_fetch()
 
     def append_fetched(self, effects: list[Effect], records: Buffer, now_ms: int) -> None:
-        """Perform what the follower has decided of an answer that brought `records`.
+        """Perform the follower's effects after an answer that contained `records`.
 
         Raises:
-            StreamlogError: the log does not take them.
+            StreamlogError: the log refused the records, or the disk failed.
         """
         follower = self.machine.follower
-        self._heard = None if follower is None else (follower.epoch, now_ms)
+        self._last_answer = None if follower is None else (follower.epoch, now_ms)
         try:
             for effect in effects:
                 if isinstance(effect, AppendBatches):
@@ -400,26 +418,28 @@ class PartitionReplica:
                 else:
                     self._perform([effect])
         except StreamlogError:
-            self._forget()
+            self._recover_offsets()
             raise
         self._node.neighbours.may_fetch(self)
 
-    def _forget(self) -> None:
-        """The log has not become what was decided: go on from what it is.
+    def _recover_offsets(self) -> None:
+        """Read the log's offsets again after an effect that failed.
 
-        What was to be cut counts as not on disk already. Nobody is asked for more before it is.
+        A cut that had begun counts: what it was to remove is not on disk. The follower fetches
+        again once the log is synced.
         """
         facts, log = self.facts, self.log
         facts.generation = log.truncation.generation
         facts.high_watermark = log.high_watermark
-        self.look(keep=True)
+        self.read_offsets(keep=True)
         if facts.flushed_offset < facts.end_offset:
             self._flush.add(self._flushed)
 
-    def mend(self) -> None:
-        """Give up what a log has behind a hole, to fetch it anew; only who is out of sync may.
+    def refetch_damage(self) -> None:
+        """Cut the log where records were lost, to fetch them again; for replicas out of sync.
 
-        Of a damaged log nobody knows what else it lacks, and all of it goes.
+        A damaged log is emptied: it is not known what else it lacks. A log in which a repair has
+        replaced lost records by empty batches is cut at the first of them.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -429,15 +449,15 @@ class PartitionReplica:
         offset = start if damage else self.log.lost.first_from(start)
         if follower is None or offset is None:
             return
-        why = damage[0] if damage else "what was lost there had been mended with empty batches"
+        why = damage[0] if damage else "a repair had replaced lost records by empty batches"
         _log.warning(
-            "%s-%d is fetched anew from broker %d, from offset %d on: %s",
-            *(self.topic, self.index, follower.leader, offset, why),
+            "%s-%d: fetching the records from offset %d on again from broker %d: %s",
+            *(self.topic, self.index, offset, follower.leader, why),
         )
         try:
             self._perform(follower.begin_anew(offset))
         except StreamlogError:
-            self._forget()
+            self._recover_offsets()
             raise
         self._node.neighbours.may_fetch(self)
 
@@ -451,7 +471,7 @@ class PartitionReplica:
                 case Acknowledge(ticket):
                     self._waiting.pop(ticket)(None)
                 case RefuseAcknowledgement(ticket):
-                    self._waiting.pop(ticket)(self._too_few())
+                    self._waiting.pop(ticket)(self._not_enough_replicas())
                 case LoseLeadership(_, tickets):
                     self._uncommitted.clear()
                     for ticket in tickets:
@@ -462,7 +482,7 @@ class PartitionReplica:
                 case BeginEpoch(epoch):
                     self.log.epochs.begin(epoch)
                 case AppendBatches():
-                    raise TypeError("only an answer of the leader brings batches")
+                    raise TypeError("AppendBatches without an answer of the leader")
                 case _:
                     self._change_log(effect)
 
@@ -479,7 +499,10 @@ class PartitionReplica:
     def _change_log(self, effect: Truncate | StartAt | AdvanceLogStart | StopReplica) -> None:
         match effect:
             case Truncate(offset):
-                _log.info("%s-%d is cut to offset %d", self.topic, self.index, offset)
+                _log.info("%s-%d is cut at offset %d", self.topic, self.index, offset)
+                # 1. `begin` lowers the synced end. 2. The checkpoints make that durable. 3. Records
+                # go. In another order, a crash would leave a log that is shorter than its
+                # checkpoint says, which looks like damage.
                 self.log.high_watermark = self.facts.high_watermark
                 self.log.truncation.begin(offset)
                 self._node.neighbours.keep_checkpoints()
@@ -488,7 +511,7 @@ class PartitionReplica:
                 self.facts.flushed_offset = self.log.synced.offset
             case StartAt(offset):
                 _log.warning(
-                    "%s-%d begins again at offset %d, where its leader's log begins",
+                    "%s-%d is emptied and continues at offset %d, where its leader's log begins",
                     *(self.topic, self.index, offset),
                 )
                 self.log.high_watermark = offset
@@ -498,17 +521,18 @@ class PartitionReplica:
             case AdvanceLogStart(offset):
                 self.log.advance_start(offset)
             case StopReplica(reason):
-                _log.critical("%s-%d is not followed any more: %s", self.topic, self.index, reason)
+                _log.critical("%s-%d stops to follow: %s", self.topic, self.index, reason)
 
-    def _too_few(self) -> StreamlogError:
+    def _not_enough_replicas(self) -> StreamlogError:
         return error_for(
             ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            f"{self.topic}-{self.index}: appended, and fewer are in sync than acks=all takes",
+            f"{self.topic}-{self.index}: the records are appended, but fewer replicas are in sync"
+            " than acks=all requires (min.insync.replicas)",
         )
 
 
 def not_leader_error(code: int, what: str, leader: tuple[int, int] | None) -> StreamlogError:
-    """The error of who asks the wrong broker, or with another leader epoch than the current one."""
+    """Return an error that names the current leader, for a request to the wrong broker or epoch."""
     error = error_for(code, what)
     if isinstance(error, NotLeader):
         error.current = leader

@@ -1,16 +1,18 @@
-"""Replica: one broker's copy of one partition, as its leader, a follower, or neither.
+"""Replica: one broker's copy of one partition, as its leader, as a follower, or as neither.
 
-Pure. Committed metadata says which of them it is; all three share the log's numbers (`ReplicaLog`),
-so a high watermark survives a change of leader. `Follower` decides what to fetch, where to cut and
-what to append. One fetch at a time is in flight, and its answer counts only if it answers that
-fetch, in this leader epoch, and the log still ends where the fetch began.
-`parse_fetched_batches` checks that batches follow each other and the log without a gap.
+Pure. Committed metadata decides the role; all roles share the log's offsets (`ReplicaLog`), so that
+the high watermark survives a change of leader. `Follower` decides what to fetch, where to cut and
+what to append. `parse_fetched_batches` checks that batches follow each other without a gap.
 
-Rules of this module: a follower fetches only from an end that is on disk; no cut goes below the
-high watermark, except after an unclean election. A replica acts on nothing that was committed
-before this start of the broker was registered. A scenario without that: A leads in epoch 3 and
-serves records that are not synced; A loses them in a power cut, comes back, reads in its metadata
-log that it leads in epoch 3, and writes others at the same offsets, in the same epoch.
+Rules of this module:
+
+- A follower fetches only from an end that is on disk. One fetch is open at a time; its answer
+  counts in this leader epoch only, and if the log still ends where the fetch began.
+- No cut goes below the high watermark, except after an unclean election.
+- A replica does not act on metadata from before the broker's registration. Without that rule:
+  1. Broker 1 leads epoch 3 and appends 8 and 9, not synced, which followers copy.
+  2. It loses them in a power cut, and restarts. 3. Its own metadata log still says that it leads
+  epoch 3. 4. It appends other records at 8 and 9, in epoch 3: no comparison of epochs shows it.
 
 Not done here: the leader's side (`leader_replica`), all I/O (`partition_replica`).
 """
@@ -51,20 +53,28 @@ if TYPE_CHECKING:
 
 
 class FetchedBatches(NamedTuple):
-    """What may be appended."""
+    """Batches that follow the log, and the offset after them."""
 
     records: Buffer
     end_offset: int
     begin_offset: int | None = None
-    """Where it begins, if that is before the end of the follower's log."""
+    """The first batch's base offset, if an empty log has to begin earlier than planned."""
 
 
 def parse_fetched_batches(data: Buffer, offset: int, *, is_empty: bool) -> FetchedBatches:
-    """The batches in `data`, for a log that ends at `offset`, and holds nothing if `is_empty`.
+    """Return the batches in `data` for a log that ends at `offset`.
+
+    The first batch may begin before `offset`: the leader's log starts within a batch, or
+    compaction left a batch without records that spans the offset.
+
+    Args:
+        data: record batches of a fetch response.
+        offset: the end of the follower's log.
+        is_empty: whether that log contains no record.
 
     Raises:
-        CorruptData: one is cut off, or does not follow the one before it. Whether its bytes are
-            what they were is the log's to find out.
+        CorruptData: a batch is cut off, or does not follow the one before it. The log checks the
+            CRC when it appends.
     """
     begin_offset: int | None = None
     due, position = offset, 0
@@ -72,13 +82,18 @@ def parse_fetched_batches(data: Buffer, offset: int, *, is_empty: bool) -> Fetch
         batch = RecordBatch(data, position)
         if position == 0 and batch.base_offset < offset < batch.next_offset:
             if batch.record_count == 0:
+                # Compacted away: an empty batch from `offset` on stands for the rest of the range.
                 rest = filler(offset, batch.last_offset, batch.leader_epoch)
                 data = rest + bytes(data[batch.size_bytes :])
                 continue
             if is_empty:
+                # The leader deleted records up to the middle of this batch: an empty log takes
+                # the whole batch and begins with it.
                 begin_offset = due = batch.base_offset
         if batch.base_offset != due:
-            raise CorruptData(f"a batch begins at offset {batch.base_offset}, {due} is due")
+            raise CorruptData(
+                f"a fetched batch begins at offset {batch.base_offset} instead of {due}"
+            )
         due = batch.next_offset
         position += batch.size_bytes
     return FetchedBatches(data, due, begin_offset)
@@ -87,7 +102,8 @@ def parse_fetched_batches(data: Buffer, offset: int, *, is_empty: bool) -> Fetch
 class Follower:
     """Follower of one partition for one leader epoch.
 
-    `fetch_ids` are numbers that no other fetch of this broker has, in this life and earlier ones.
+    Fetch ids are unique over all starts of this broker: `first_fetch_id` is the number of this
+    start, and the number of the first fetch.
     """
 
     def __init__(
@@ -111,21 +127,20 @@ class Follower:
 
     @property
     def next_fetch_id(self) -> tuple[int, int]:
-        """What the next fetch will be called."""
+        """The id of the next fetch."""
         return self._incarnation, self._number
 
     @property
     def is_stopped(self) -> bool:
-        """Whether following on would lose what was committed."""
+        """Whether this follower has stopped, because it would have to cut committed records."""
         return self._stopped
 
     def next_fetch(self) -> OutstandingFetch | None:
-        """What to ask the leader for now.
-
-        None while an answer is due, or something is on its way to the disk.
-        """
+        """Return the next fetch; None while one is open, or while the log is not synced."""
         if self._outstanding is not None or self._stopped:
             return None
+        # 1. The follower appends 8, and fetches from 9 before the sync. 2. The leader counts 8 as
+        # confirmed and commits it. 3. Both lose power: 8 was committed and is on no disk.
         if self._log.counted_offset < self._log.end_offset and not self._rules.fetches_before_flush:
             return None
         fetch = ReplicaFetch(
@@ -149,15 +164,20 @@ class Follower:
         log_start: int,
         begin_offset: int | None = None,
     ) -> list[Effect]:
-        """The leader has sent batches up to `end_offset`, or none: then that is our end.
+        """Take up an answer of the leader, with or without batches.
 
-        The first of them may begin before our end, at `begin_offset`, if our log is empty: where
-        the leader's log starts is within a batch then.
+        Args:
+            fetch_id: the fetch that is answered.
+            end_offset: the offset after the last batch; without batches, the fetch's offset.
+            high_watermark: the leader's.
+            log_start: the start of the leader's log.
+            begin_offset: where an empty log has to begin instead, see `FetchedBatches`.
         """
         if not self._take(fetch_id):
             return []
         log = self._log
         if log_start > log.end_offset:
+            # The leader deleted everything that this log has, so the batches do not follow it.
             log.start_at(log_start)
             return [StartAt(log_start)]
         effects: list[Effect] = []
@@ -170,6 +190,7 @@ class Follower:
         if log_start > log.start_offset:
             log.start_offset = log_start
             effects.append(AdvanceLogStart(log_start))
+        # The leader's high watermark may be past this log's end: the batches were limited in size.
         committed = min(high_watermark, log.end_offset)
         if committed > log.high_watermark:
             log.high_watermark = committed
@@ -177,7 +198,15 @@ class Follower:
         return effects
 
     def on_diverging(self, fetch_id: tuple[int, int], diverging: Diverging) -> list[Effect]:
-        """Our log is not a beginning of the leader's: go back to where both may agree."""
+        """Cut the log where it diverges from the leader's (KIP-101, KIP-279, KIP-595).
+
+        1. This log: epoch 1 up to 6, epoch 2 up to 9. The leader's: epoch 1 up to 8, epoch 3.
+        2. The follower fetches from 9 with last epoch 2; the leader has no epoch 2, and answers
+           with the last one before it: epoch 1, which ends at 8 there.
+        3. Here epoch 1 ends at 6. Records 6 and 7 of epoch 2 are not the leader's, so the cut is
+           at 6, the smaller of both ends. If this log has no epoch 1, the cut is where its last
+           earlier epoch ends, and the next fetch compares again.
+        """
         if not self._take(fetch_id):
             return []
         log = self._log
@@ -187,10 +216,11 @@ class Follower:
         return self._cut(max(min(end_offset, log.end_offset), log.start_offset))
 
     def on_out_of_range(self, fetch_id: tuple[int, int], log_start: int) -> list[Effect]:
-        """The leader has nothing of what we ask for: begin where its log begins."""
+        """Begin at the start of the leader's log, which does not contain the fetch offset."""
         if not self._take(fetch_id):
             return []
         log = self._log
+        # An end after the leader's is a divergence, which the next fetch finds by its epoch.
         if log.end_offset < log_start or log.end_offset == log.start_offset:
             if log_start < log.high_watermark and not self._may_lose():
                 return self._stop(log_start)
@@ -199,7 +229,10 @@ class Follower:
         return []
 
     def begin_anew(self, offset: int) -> list[Effect]:
-        """Our log has lost what it had from `offset` on, and we are out of sync: fetch it again."""
+        """Cut the log at `offset`, from which on it is damaged, to fetch the rest again.
+
+        Only for a replica out of sync: the cut may go below the high watermark.
+        """
         self._outstanding = None
         log = self._log
         if offset <= log.start_offset:
@@ -209,16 +242,23 @@ class Follower:
         return [Truncate(offset)]
 
     def on_failed(self, fetch_id: tuple[int, int]) -> None:
-        """The fetch was refused, or its answer is lost: the next one may be sent."""
+        """Allow the next fetch: this one was refused, or its answer is lost."""
         if self._outstanding is not None and self._outstanding.fetch_id == fetch_id:
             self._outstanding = None
 
     def truncate_to_high_watermark(self) -> list[Effect]:
-        """What followers did before KIP-101; only a planted fault does."""
+        """Cut the log as followers did before KIP-101; only a planted fault does this.
+
+        1. The follower has record 8, which is committed, but knows high watermark 8, not yet 9.
+        2. It restarts and cuts 8. 3. The leader stops, and the follower is elected: 8 is lost.
+        """
         return self._cut(self._log.high_watermark)
 
     def _take(self, fetch_id: tuple[int, int]) -> bool:
-        """Whether this is the answer that is due; if so, none is any more."""
+        """Return whether this is the awaited answer; if so, the fetch is closed.
+
+        An answer for another end offset does not count: the log was cut since the fetch was sent.
+        """
         outstanding = self._outstanding
         if outstanding is None or outstanding.fetch_id != fetch_id:
             return False
@@ -235,7 +275,7 @@ class Follower:
         return [Truncate(offset)]
 
     def _may_lose(self) -> bool:
-        """Whether a leader was elected outside of the in-sync set since our last commit."""
+        """Return whether there was an unclean election since the last record committed here."""
         committed = self._log.high_watermark
         epoch = self._log.epochs.at(committed - 1) if committed > 0 else NO_EPOCH
         return self._last_unclean_epoch > epoch
@@ -244,8 +284,9 @@ class Follower:
         self._stopped = True
         return [
             StopReplica(
-                f"leader {self.leader} of epoch {self.epoch} has no records from offset {offset}"
-                f" on, and those below {self._log.high_watermark} were committed"
+                f"the log of leader {self.leader}, epoch {self.epoch}, lacks the records from"
+                f" offset {offset} on, although those below {self._log.high_watermark} are"
+                " committed"
             )
         ]
 
@@ -253,7 +294,13 @@ class Follower:
 class Replica:
     """This broker's replica of one partition.
 
-    `incarnation` is a number that no earlier life of this broker has had.
+    Args:
+        broker_id: this broker.
+        log: the offsets of its log.
+        brokers: the live brokers and their epochs, see `Leader`.
+        settings: the settings of the topic and the broker.
+        incarnation: a number that no earlier start of this broker had.
+        rules: the faults to plant.
     """
 
     def __init__(
@@ -279,13 +326,13 @@ class Replica:
 
     @property
     def leader_epoch(self) -> int | None:
-        """The newest leader epoch that this replica knows of; None before it knows any."""
+        """The newest leader epoch that this replica knows; None before the first metadata."""
         return None if self.state is None else self.state.leader_epoch
 
     def on_registered(self, broker_epoch: int, metadata_offset: int) -> list[Effect]:
-        """This life of the broker was registered by the record at `metadata_offset`.
+        """End every role under an earlier registration of this broker.
 
-        What it did under an earlier registration ends.
+        `metadata_offset` is that of the record that registered it; older metadata is ignored.
         """
         if broker_epoch == self._broker.epoch:
             return []
@@ -298,11 +345,11 @@ class Replica:
     def on_metadata(
         self, state: ReplicaState, *, metadata_offset: int, now_ms: int
     ) -> list[Effect]:
-        """The partition's state as of `metadata_offset`, committed.
+        """Take the role that the partition's committed state gives this broker.
 
-        It is ignored before `on_registered`, if it is older than the registration, and if it is
-        older than what is known. So the shell brings the state of every partition again once it
-        has applied the registration.
+        The state, as of `metadata_offset`, is ignored before `on_registered`, and if it is older
+        than the registration or than the known state. So the shell passes the state of every
+        partition again once it has applied the registration.
         """
         if not self._is_news(state, metadata_offset):
             return []
@@ -317,17 +364,18 @@ class Replica:
         return self._follow(state)
 
     def retire(self) -> list[Effect]:
-        """The partition is none of this broker's any more."""
+        """End the role: this broker has no replica of the partition any more."""
         self.state = None
         return self._leave()
 
     def on_appended(self, end_offset: int) -> list[Effect]:
-        """The leader's log now ends at `end_offset`."""
+        """Note an append by this leader, up to `end_offset`."""
         self.log.end_offset = end_offset
         return [] if self.leader is None else self.leader.on_appended(end_offset)
 
     def on_flushed(self, generation: int, end_offset: int) -> list[Effect]:
-        """A sync that began in `generation` has brought everything below `end_offset` to disk."""
+        """Note a sync of everything below `end_offset` that began in `generation`."""
+        # A sync that began before a cut proves nothing, see `replica_state`.
         if generation != self.log.generation and not self._rules.ignores_generations:
             return []
         flushed = min(end_offset, self.log.end_offset)
@@ -335,12 +383,12 @@ class Replica:
         return [] if self.leader is None else self.leader.on_flushed()
 
     def on_settings(self, settings: ReplicaSettings) -> list[Effect]:
-        """The topic's settings have changed."""
+        """Go by other settings of the topic."""
         self._settings = settings
         return [] if self.leader is None else self.leader.on_settings(settings)
 
     def on_tick(self, now_ms: int) -> list[Effect]:
-        """Time has passed."""
+        """Remove lagging replicas from the in-sync set, if this broker leads."""
         return [] if self.leader is None else self.leader.on_tick(now_ms)
 
     def _is_news(self, state: ReplicaState, metadata_offset: int) -> bool:
@@ -352,6 +400,7 @@ class Replica:
             return True
         if state.leader_epoch < known.leader_epoch:
             return False
+        # An answer to AlterPartition tells the leader a partition epoch before metadata does.
         of_leader = -1 if self.leader is None else self.leader.partition_epoch
         return state.partition_epoch > max(known.partition_epoch, of_leader)
 
@@ -381,7 +430,7 @@ class Replica:
         return effects
 
     def _leave(self) -> list[Effect]:
-        """Be neither leader nor follower any more."""
+        """End the present role."""
         if self.follower is not None:
             self._fetch_id = self.follower.next_fetch_id
             self.follower = None

@@ -1,15 +1,15 @@
-"""Replica state: the log's numbers that a replica decides by, and its decisions as data.
+"""Replica state: the offsets of a replica's log, and the replica's effects as data.
 
-`ReplicaLog` holds where the log begins and ends, how much of it is on disk, and up to where it is
-committed. The shell reports appends and syncs, performs the decisions in order, and performs each
-at once or stops, because its effect on the numbers is noted when it is returned. `ReplicaRules`
-are the safety rules in force: all of them, except in a simulation that plants a fault.
+`ReplicaLog` holds the log's start and end, the end of what is on disk, and the high watermark. The
+shell reports appends and syncs, and performs the effects in order. It performs each one at once or
+stops, because `ReplicaLog` already contains the outcome when an effect is returned. `ReplicaRules`
+are faults that a simulation plants. The metadata quorum (`quorum/raft`) shares some effects.
 
-Rules of this module: decisions are frozen values without behaviour. `flushed_offset` is what the
-disk is known to have. A sync that began before a truncation says nothing about later appends, so
-each cut begins a generation, and only syncs of the current one count. A scenario: a sync of 10
-records begins; the log is cut to 8 and gets 2 others; the sync ends, and the disk has 8 of the
-log's records, not 10.
+Rules of this module: effects are frozen values without behavior. `flushed_offset` is what the disk
+is known to have. A sync that began before a truncation proves nothing about later appends, so each
+cut begins a generation, and only syncs of the current one count:
+  1. A sync of 10 records begins. 2. The log is cut to 8 and gets two other records.
+  3. The sync ends: the disk has 8 of the log's records, not 10.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from typing import Protocol, TypeAlias
 
 NO_LEADER = -1
 NO_EPOCH = -1
-"""No epoch is known: of an empty log, or of a broker that is not."""
+"""The epoch of an empty log, or of a broker that is not registered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """What the controller has committed of one partition."""
+    """A partition's state as the controller has committed it."""
 
     leader: int
-    """The broker that leads it, or `NO_LEADER`."""
+    """The broker that leads the partition, or `NO_LEADER`."""
     leader_epoch: int
+    """Grows with every election: a leader's term."""
     partition_epoch: int
+    """Grows with every change of this state, of the in-sync replicas too (KIP-497)."""
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     last_unclean_epoch: int = NO_EPOCH
-    """The last leader epoch whose leader was elected outside of the in-sync set."""
+    """The last leader epoch that began with an unclean election."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
-    """Settings of the topic and the broker that decide who is in sync."""
+    """The settings by which a leader decides what is in sync and what is committed."""
 
     lag_max_ms: int
     """For how long a follower may lag behind and stay in sync (`replica.lag.time.max.ms`)."""
@@ -48,7 +50,7 @@ class ReplicaSettings:
 
 @dataclass(slots=True)
 class BrokerIdentity:
-    """Which broker a replica belongs to, and the epoch of its registration."""
+    """The broker of a replica, and the epoch of its registration (KIP-903)."""
 
     id: int
     epoch: int = NO_EPOCH
@@ -56,28 +58,31 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """Records below `offset` are committed: consumers may see them."""
+    """Records below `offset` are committed: they never change, and consumers may read them."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """What was appended for `ticket` is committed: answer."""
+    """Answer `ticket`: its records are committed."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseAcknowledgement:
-    """What was appended for `ticket` is committed by too few: NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+    """Answer `ticket` with NOT_ENOUGH_REPLICAS_AFTER_APPEND: too few replicas are in sync."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoseLeadership:
-    """This broker leads no more: whoever waits for one of `tickets` has to ask the new leader."""
+    """This node leads `leader_epoch` no longer; answer `tickets` with the new leader, if known.
+
+    Records of these tickets may still be committed, or may be lost.
+    """
 
     leader_epoch: int
     tickets: tuple[int, ...]
@@ -85,18 +90,21 @@ class LoseLeadership:
 
 @dataclass(frozen=True, slots=True)
 class ProposeIsr:
-    """Ask the controller for this in-sync set (AlterPartition), until it or metadata answers."""
+    """Ask the controller for this in-sync set (AlterPartition, KIP-497).
+
+    The shell repeats the request until the controller answers or newer metadata arrives.
+    """
 
     number: int
     leader_epoch: int
     partition_epoch: int
     isr: tuple[tuple[int, int], ...]
-    """Brokers and the epochs that they were seen with; `NO_EPOCH` if they were not seen."""
+    """Brokers, with the broker epoch of their last fetch; `NO_EPOCH` before their first."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeginEpoch:
-    """Batches appended from now on are of this leader epoch; it begins at `offset`."""
+    """Give this leader epoch to batches that are appended from `offset` on."""
 
     epoch: int
     offset: int
@@ -104,35 +112,35 @@ class BeginEpoch:
 
 @dataclass(frozen=True, slots=True)
 class AppendBatches:
-    """Append the batches that were fetched, as they are, and bring them to disk."""
+    """Append the fetched batches unchanged, up to `end_offset`, and sync them."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log: nothing from `offset` on stays."""
+    """Cut the log at `offset`, durably, before any effect that follows."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Empty the log: it goes on at `offset`, where the leader's begins."""
+    """Empty the log, and let it continue at `offset`, where the leader's log begins."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceLogStart:
-    """Delete what is below `offset`, as the leader has."""
+    """Delete the records below `offset`, as the leader has."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class StopReplica:
-    """The log would have to lose what was committed: touch it no more, and say so loudly."""
+    """Stop this replica and report why: to continue, it would have to cut committed records."""
 
     reason: str
 
@@ -154,20 +162,21 @@ Effect: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFetch:
-    """What a follower asks its leader for, and thereby claims to have on disk."""
+    """A follower's fetch, which confirms that everything before `offset` is on its disk."""
 
     broker: int
     broker_epoch: int
     leader_epoch: int
     offset: int
     last_epoch: int
-    """The epoch of the record before `offset`; `NO_EPOCH` of an empty log."""
+    """The leader epoch of the record before `offset`; `NO_EPOCH` of an empty log."""
     log_start: int
+    """The start offset of the follower's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutstandingFetch:
-    """The one fetch of a follower that has not been answered."""
+    """The one fetch of a follower that is not answered yet."""
 
     fetch_id: tuple[int, int]
     leader: int
@@ -176,7 +185,7 @@ class OutstandingFetch:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Answer with batches from the offset that was asked for, synced or not, and these bounds."""
+    """Answer with batches from the requested offset on, synced or not, and with these offsets."""
 
     high_watermark: int
     log_start: int
@@ -184,7 +193,11 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Diverging:
-    """The follower's log is not a beginning of ours: it has to go back to where `epoch` ended."""
+    """The follower's log is not a prefix of the leader's (KIP-595).
+
+    `epoch` is the leader's last epoch that is not after the follower's last one; it ends at
+    `end_offset` in the leader's log.
+    """
 
     epoch: int
     end_offset: int
@@ -192,7 +205,7 @@ class Diverging:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaError:
-    """An error code of Kafka, and where the leader's log begins."""
+    """An error code of Kafka, and the start offset of the leader's log."""
 
     code: int
     log_start: int
@@ -202,20 +215,20 @@ FetchAnswer: TypeAlias = Serve | Diverging | ReplicaError
 
 
 class Epochs(Protocol):
-    """Which leader epoch wrote which offsets."""
+    """Port: the leader epochs of a log."""
 
     def at(self, offset: int) -> int:
-        """The epoch that wrote `offset`."""
+        """Return the leader epoch of the record at `offset`."""
         ...
 
     def start_after(self, epoch: int) -> int | None:
-        """Where the first epoch after `epoch` begins; None if there is none."""
+        """Return the start offset of the first epoch after `epoch`; None if there is none."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaLog:
-    """The log of one replica."""
+    """The offsets of one replica's log."""
 
     epochs: Epochs
     start_offset: int
@@ -223,26 +236,27 @@ class ReplicaLog:
     flushed_offset: int
     high_watermark: int
     strict: bool = True
-    """Whether only what is on disk counts (`flush=always`)."""
+    """Whether only synced records count (`flush=always`)."""
     generation: int = 0
+    """The number of cuts, see the head of this module."""
 
     @property
     def counted_offset(self) -> int:
-        """Below this offset the replica may claim to have everything."""
+        """The offset up to which the replica may confirm its log."""
         return min(self.flushed_offset, self.end_offset) if self.strict else self.end_offset
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record; `NO_EPOCH` of an empty log."""
+        """The leader epoch of the last record; `NO_EPOCH` of an empty log."""
         if self.end_offset <= self.start_offset:
             return NO_EPOCH
         return self.epochs.at(self.end_offset - 1)
 
     def end_of(self, epoch: int) -> tuple[int, int]:
-        """The last epoch in the log that is not after `epoch`, and where it ends.
+        """Return the last epoch in the log that is not after `epoch`, and its end offset.
 
-        Of one whose records were all deleted: `epoch` itself, and where the log begins. Whoever
-        ends there, or before, may go on at the log's start.
+        If all records of `epoch` and earlier ones were deleted, this is `epoch` itself and the
+        log's start: a follower that ends there, or before, can continue at the log's start.
         """
         start = self.start_offset
         if self.end_offset <= start or epoch < self.epochs.at(start):
@@ -252,7 +266,7 @@ class ReplicaLog:
         return self.epochs.at(end_offset - 1), end_offset
 
     def cut(self, offset: int) -> None:
-        """Nothing from `offset` on stays."""
+        """Note that the records from `offset` on are cut off."""
         self.end_offset = offset
         self.flushed_offset = min(self.flushed_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
@@ -260,7 +274,7 @@ class ReplicaLog:
         self.generation += 1
 
     def start_at(self, offset: int) -> None:
-        """Nothing stays; the log goes on at `offset`."""
+        """Note that the log is emptied and continues at `offset`."""
         self.start_offset = self.end_offset = self.flushed_offset = offset
         self.high_watermark = offset
         self.generation += 1
@@ -268,39 +282,39 @@ class ReplicaLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRules:
-    """Planted faults of a partition's replicas, all absent."""
+    """Faults that a simulation plants in a partition's replicas, all absent in production."""
 
     commits_on_append: bool = False
-    """The high watermark follows the leader's own log: acks=all waits for nobody."""
+    """The high watermark follows the leader's own log: acks=all waits for no follower."""
     truncates_to_high_watermark: bool = False
-    """A new follower cuts its log to its own high watermark (before KIP-101)."""
+    """A new follower cuts its log to its own high watermark (no KIP-101)."""
     compares_ends_only: bool = False
-    """Where a follower's last epoch ended is looked at, but not which one it is (no KIP-279)."""
+    """The leader compares where a follower's last epoch ended, not which epoch (no KIP-279)."""
     skips_divergence_check: bool = False
-    """A follower is taken to have what the leader has, up to where it asks from."""
+    """The leader does not compare a follower's log with its own."""
     fetches_before_flush: bool = False
-    """A follower asks for more, and so claims what it has, before that is on its disk."""
+    """A follower fetches, and so confirms its log, before the log is synced."""
     shrinks_at_once: bool = False
-    """A smaller in-sync set counts before the controller has confirmed it."""
+    """A smaller in-sync set counts before the controller confirms it."""
     forgets_pending_isr: bool = False
-    """The high watermark does not wait for a replica that has been proposed (no KIP-497)."""
+    """The high watermark does not wait for a replica that was proposed (no KIP-497)."""
     joins_before_epoch_start: bool = False
-    """A replica may join that has not reached where the leader's epoch began (no KIP-966)."""
+    """A replica may join that has not reached the start of the leader's epoch (no KIP-966)."""
     ignores_broker_epochs: bool = False
-    """What an earlier life of a broker has fetched counts for the present one (no KIP-903)."""
+    """The progress of a broker's earlier registration counts for the present one (no KIP-903)."""
     ignores_leader_epochs: bool = False
-    """The leader epoch in a fetch is not compared."""
+    """The leader does not compare the leader epoch of a fetch."""
     ignores_min_insync_in_commits: bool = False
-    """The high watermark moves on however few replicas are in sync."""
+    """The high watermark advances with fewer replicas in sync than `min.insync.replicas`."""
     ignores_min_insync_in_answers: bool = False
-    """A producer is answered without an error however few replicas are in sync."""
+    """Such a commit is acknowledged without an error."""
     repeats_fetch_ids: bool = False
-    """The numbers of fetches begin anew with every life of a broker."""
+    """The numbers of fetches begin again with every start of a broker."""
     takes_old_metadata: bool = False
-    """What was committed before this life of the broker was registered is acted upon."""
+    """A broker acts on metadata that was committed before its registration."""
     ignores_generations: bool = False
     """A sync that began before a truncation counts after it."""
 
 
 CORRECT = ReplicaRules()
-"""Of everything that serves users."""
+"""No fault, as in production."""

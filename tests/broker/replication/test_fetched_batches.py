@@ -25,7 +25,7 @@ def test_batches_that_follow_each_other_are_taken_as_they_are() -> None:
 
 @pytest.mark.parametrize("data", [at(6, 1), at(5, 1) + at(7, 1), at(3, 4)])
 def test_a_gap_or_an_overlap_is_not_taken(data: bytes) -> None:
-    with pytest.raises(CorruptData, match="is due"):
+    with pytest.raises(CorruptData, match="begins at offset"):
         parse_fetched_batches(data, 5, is_empty=False)
 
 

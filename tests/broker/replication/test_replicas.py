@@ -457,7 +457,7 @@ async def test_a_hole_in_a_log_is_filled_by_the_leader(cluster: Cluster) -> None
     assert follower.partition.log.damage
     replica = follower.partition.replica
     assert replica is not None
-    replica.mend()
+    replica.refetch_damage()
     await cluster.until(lambda: cluster.isr == (0, 1, 2))
     assert not follower.partition.log.damage
     assert follower.content() == leader.content()
@@ -475,9 +475,9 @@ async def test_what_a_mended_log_has_lost_is_fetched_from_there_on(cluster: Clus
     replica = follower.partition.replica
     assert replica is not None
     assert follower.partition.log.lacks_records
-    replica.mend()
+    replica.refetch_damage()
     assert (follower.partition.log.log_start_offset, follower.end) == (0, 2)
-    replica.mend()  # There is nothing to be done again.
+    replica.refetch_damage()  # There is nothing to be done again.
     await cluster.until(lambda: cluster.isr == (0, 1, 2))
     assert not follower.partition.log.lacks_records
     assert follower.content() == leader.content()
