@@ -82,11 +82,11 @@ class SimulatedFile:
             raise _error(errno.EIO)
         regular.sync()
 
-    def linked(self) -> bool:
+    def is_linked(self) -> bool:
         """See the port."""
         return self._alive().links > 0
 
-    def shared(self) -> SimulatedFile:
+    def share(self) -> SimulatedFile:
         """See the port."""
         return SimulatedFile(self._disk, self._alive(), writable=self._writable)
 

@@ -288,9 +288,9 @@ class Broker:
         """Counters of events in the cluster."""
         return self._member.figures
 
-    def standing(self) -> BrokerStatus:
+    def status(self) -> BrokerStatus:
         """Return the state of this broker."""
-        return self._member.standing(self._replicas.follower_lag())
+        return self._member.status(self._replicas.follower_lag())
 
     @property
     def copy_bytes_read(self) -> int:

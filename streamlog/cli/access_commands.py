@@ -233,7 +233,7 @@ def acls_remove(
 
 
 def _config() -> BrokerConfig:
-    return BrokerConfig().overridden(CHECKED)
+    return BrokerConfig().override(CHECKED)
 
 
 def _principal(text: str) -> str:

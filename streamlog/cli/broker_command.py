@@ -167,7 +167,7 @@ def broker_config(file: Path | None, flush: FlushChoice | None) -> BrokerConfig:
     given = {} if file is None else read_properties(str(file))
     if flush is not None:
         given["flush"] = flush
-    return BrokerConfig().overridden(given)
+    return BrokerConfig().override(given)
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -62,14 +62,14 @@ class BrokerHealth:
 
     def live(self) -> HealthReport:
         """It answers, so it works; one whose disk has failed has ended."""
-        return HealthReport(is_well=True, facts={"live": True, **_facts(self._broker.standing())})
+        return HealthReport(is_well=True, facts={"live": True, **_facts(self._broker.status())})
 
     def ready(self) -> HealthReport:
         """Whether it does all of its share: it is alive to a controller that it knows.
 
         That replicas lag is told, and does not make it unready: its clients need it all the more.
         """
-        standing = self._broker.standing()
+        standing = self._broker.status()
         lacking = standing.partitions.under_replicated
         is_well = standing.is_ready
         facts = {"ready": is_well, **_facts(standing), "under_replicated": lacking}
@@ -106,7 +106,7 @@ class _BrokerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All of them, as they are now."""
-        standing = self._broker.standing()
+        standing = self._broker.status()
         yield _gauge(
             "kafka_server_kafkaserver_brokerstate",
             "1 starting, 2 registered and fenced, 3 running, 6 shutting down in order, 7 ended.",

@@ -198,7 +198,7 @@ def node_setup(
         **quorum,
         **more,
     }
-    BrokerConfig().overridden(settings)
+    BrokerConfig().override(settings)
     return NodeSetup(
         number=number, data=data, config=config or settings_path(data), settings=settings
     )
@@ -347,7 +347,7 @@ class OwnSettings:
         changes = {VOTERS: voters}
         if LISTENERS not in known:
             changes[LISTENERS] = f"PLAINTEXT://{voter_endpoint(number, voters)}"
-        settings = BrokerConfig().overridden({**known, **changes})
+        settings = BrokerConfig().override({**known, **changes})
         if settings.node_id != number:
             raise UsageError(
                 f"{path} is of node {settings.node_id}, and {data} of node {number}: say by"

@@ -35,7 +35,7 @@ class Brokers:
             own = {"node.id": str(number), "controller.quorum.voters": voters}
             if racks:
                 own["broker.rack"] = racks[number - 1]
-            config = BrokerConfig().overridden(own | settings)
+            config = BrokerConfig().override(own | settings)
             node = self.nodes[number] = Node(self.network, f"b{number}", config=config)
             format_directory(DIRECTORY, node_id=number, cluster_id=CLUSTER_ID, files=node.disk)
         self.machine = self.network.machine("client")

@@ -94,7 +94,7 @@ def test_what_nodes_ask_each_other_is_shown_where_they_come_to_each_other() -> N
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
             "inter.broker.listener.name": "INNER",
         }
-        config, files = BrokerConfig().overridden(settings), MemoryFiles()
+        config, files = BrokerConfig().override(settings), MemoryFiles()
         format_directory("data", node_id=1, files=files)
         async with Broker.open("data", config=config, files=files) as broker:
             inner, outer = await shown(broker, "INNER"), await shown(broker, "PLAINTEXT")

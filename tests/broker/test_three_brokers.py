@@ -64,7 +64,7 @@ def test_three_elect_a_controller_and_all_know_the_topics_that_any_is_asked_for(
 def test_new_voters_do_not_drop_what_one_that_was_alone_has_decided() -> None:
     async def story(cluster: Cluster) -> None:
         first, *new = cluster.nodes.values()
-        one_of_three, alone = first.config, BrokerConfig().overridden({"node.id": "1"})
+        one_of_three, alone = first.config, BrokerConfig().override({"node.id": "1"})
         first.config = alone
         await create(await first.start(), "orders", replicas=1)
         await first.stop()

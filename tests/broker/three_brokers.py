@@ -42,7 +42,7 @@ class Node:
         self.node_id = node_id
         self.port = port
         self.files = MemoryFiles()
-        self.config = BrokerConfig().overridden({**QUICK, "node.id": str(node_id), **settings})
+        self.config = BrokerConfig().override({**QUICK, "node.id": str(node_id), **settings})
         format_directory("data", node_id=node_id, cluster_id=cluster_id, files=self.files)
         self.broker: Broker | None = None
         self._process: asyncio.Task[None] | None = None

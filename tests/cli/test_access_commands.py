@@ -48,7 +48,7 @@ def test_they_hold_for_the_broker_that_is_started_then(told: Invoke, tmp_path: P
     told("add", "User:alice", "read", "--topic", "sales")
 
     async def main() -> None:
-        config = BrokerConfig().overridden({"authorizer.class.name": "standard"})
+        config = BrokerConfig().override({"authorizer.class.name": "standard"})
         async with Broker.open(str(tmp_path / "log"), config=config) as broker:
             assert broker.authorizer is not None
             (kept,) = broker.authorizer.acls.all

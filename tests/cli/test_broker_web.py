@@ -62,7 +62,7 @@ def test_one_that_is_on_its_way_is_not_ready() -> None:
     async def main() -> None:
         async with Broker.open("data", files=MemoryFiles()) as broker:
             broker._member._session._lifecycle.epoch = -1
-            broker._member._session._lifecycle.state = type(broker.standing().state).STARTING
+            broker._member._session._lifecycle.state = type(broker.status().state).STARTING
             report = BrokerHealth(broker).ready()
             assert (report.is_well, report.facts["state"]) == (False, "starting")
             assert b"brokerstate 1.0" in BrokerExposition(broker).text()

@@ -31,7 +31,7 @@ Grow = Callable[..., str]
 
 def opened(config: Path) -> Broker:
     given = read_properties(str(config))
-    return Broker.open(given["log.dirs"], config=BrokerConfig().overridden(given))
+    return Broker.open(given["log.dirs"], config=BrokerConfig().override(given))
 
 
 def started_once(config: Path) -> None:

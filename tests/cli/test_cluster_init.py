@@ -46,9 +46,7 @@ def test_a_directory_is_made_one_of_a_cluster_once(
 
     async def serve() -> str:
         given = read_properties(f"{data}.properties")
-        async with Broker.open(
-            given["log.dirs"], config=BrokerConfig().overridden(given)
-        ) as broker:
+        async with Broker.open(given["log.dirs"], config=BrokerConfig().override(given)) as broker:
             return broker.cluster_id
 
     assert asyncio.run(serve()) == "abc"
@@ -58,9 +56,7 @@ def test_a_set_of_nodes_has_three_voters(tmp_path: Path, init: Callable[..., str
     said = init("--nodes", "4", "--listen", "127.0.0.1:19092", "--set", "flush=os")
     assert said.count("streamlog broker --config") == 4
     configs = [
-        BrokerConfig().overridden(
-            read_properties(str(tmp_path / "data" / f"broker-{n}.properties"))
-        )
+        BrokerConfig().override(read_properties(str(tmp_path / "data" / f"broker-{n}.properties")))
         for n in (1, 2, 3, 4)
     ]
     (voters,) = {config.quorum.voters for config in configs}
@@ -97,14 +93,14 @@ def test_who_rejoins_says_so_in_its_directory(tmp_path: Path, init: Callable[...
     with pytest.raises(UsageError, match="--rejoin needs the --cluster-id"):
         init("--node", "2", "--voters", VOTERS, "--rejoin")
     init("--node", "2", "--voters", VOTERS, "--rejoin", "--cluster-id", "abc")
-    given = BrokerConfig().overridden(read_properties(str(tmp_path / "data.properties")))
+    given = BrokerConfig().override(read_properties(str(tmp_path / "data.properties")))
     opened = LogDirectory.open(given.log_dirs, config=given)
     assert opened.rejoins
     opened.close()
 
 
 def test_a_directory_without_a_cluster_is_not_made_one_by_a_broker(tmp_path: Path) -> None:
-    given = BrokerConfig().overridden({"controller.quorum.voters": VOTERS, "node.id": "2"})
+    given = BrokerConfig().override({"controller.quorum.voters": VOTERS, "node.id": "2"})
     with pytest.raises(
         LogDirectoryLost, match=r"cluster init --node 2 --cluster-id ID --data .*new"
     ):

@@ -167,7 +167,7 @@ def test_rename_replaces_a_file_and_moves_a_directory(place: Place) -> None:
     files.rename(f"{path}/a", f"{path}/b")
     assert files.list(path) == ["b"]
     assert read_file(files, f"{path}/b") == b"a"
-    assert not old.linked()
+    assert not old.is_linked()
     files.make_directory(f"{path}/d")
     files.open(f"{path}/d/x", writable=True).close()
     files.rename(f"{path}/d", f"{path}/e")
@@ -179,9 +179,9 @@ def test_rename_replaces_a_file_and_moves_a_directory(place: Place) -> None:
 def test_an_open_file_notices_that_it_was_removed(place: Place) -> None:
     files, path = place
     file = files.open(f"{path}/a", writable=True)
-    assert file.linked()
+    assert file.is_linked()
     files.remove(f"{path}/a")
-    assert not file.linked()
+    assert not file.is_linked()
     assert file.write(b"x", 0) == 1
     with pytest.raises(FileNotFoundError):
         files.remove(f"{path}/a")

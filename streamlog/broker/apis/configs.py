@@ -351,7 +351,7 @@ class ConfigRequests:
 
         return _Resource(
             settings=TOPIC_SETTINGS,
-            effective=self._directory.config.topic.overridden(configs).described(),
+            effective=self._directory.config.topic.override(configs).as_texts(),
             layers=layers,
         )
 
@@ -368,7 +368,7 @@ class ConfigRequests:
 
         return _Resource(
             settings=settings,
-            effective=effective(kind, own, self._directory.config.described()),
+            effective=effective(kind, own, self._directory.config.as_texts()),
             layers=layers,
         )
 
@@ -390,7 +390,7 @@ class ConfigRequests:
     def _broker(self) -> _Resource:
         return _Resource(
             settings=BROKER_SETTINGS,
-            effective=self._directory.config.described(),
+            effective=self._directory.config.as_texts(),
             layers=self._layers,
         )
 
@@ -399,7 +399,7 @@ class ConfigRequests:
         default = directory.altered.default
         return _Resource(
             settings=BROKER_SETTINGS,
-            effective=directory.given_config.overridden(default).described(),
+            effective=directory.given_config.override(default).as_texts(),
             layers=lambda name: [
                 each for each in self._layers(name) if each.source != SettingSource.BROKER
             ],
@@ -408,7 +408,7 @@ class ConfigRequests:
     def _layers(self, name: str) -> list[DescribeConfigsSynonym]:
         """Where a setting of the broker has a value."""
         setting = BROKER_SETTINGS[name]
-        given = self._directory.given_config.described()[name]
+        given = self._directory.given_config.as_texts()[name]
         default = setting.text(setting.default)
         found = [
             _synonym(name, texts[name], source)

@@ -211,13 +211,13 @@ class UserRequests:
         self._metadata = metadata
         self._own = own
         self._kept = metadata.users()
-        self.users = self._kept.joined(own)
+        self.users = self._kept.join(own)
         """Whom it knows."""
 
     def on_changed(self) -> None:
         """The metadata knows others."""
         self._kept = self._metadata.users()
-        self.users = self._kept.joined(self._own)
+        self.users = self._kept.join(self._own)
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
         """Return the handler of each request type."""

@@ -186,7 +186,7 @@ class ClusterNode:
         """Whether there are no other nodes, and never will be."""
         return self._connections is None
 
-    def standing(self, follower_lag: Mapping[int, int]) -> BrokerStatus:
+    def status(self, follower_lag: Mapping[int, int]) -> BrokerStatus:
         """Return the state of this broker; `follower_lag` is the lag of its followers."""
         directory, metadata = self._directory, self.metadata
         configs = {name: topic.config for name, topic in directory.topics.items()}

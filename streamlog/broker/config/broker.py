@@ -216,7 +216,7 @@ class BrokerConfig:
                 " one volume, or run a broker for each"
             )
 
-    def overridden(self, configs: Mapping[str, str]) -> BrokerConfig:
+    def override(self, configs: Mapping[str, str]) -> BrokerConfig:
         """Return these settings with some replaced, by the broker's names and as text.
 
         Raises:
@@ -238,10 +238,10 @@ class BrokerConfig:
             bounds = [*bounds, *([given] if given else ())]
             sections["connections"][_LISTENER_BOUNDS] = ",".join(bounds)
         parts = {name: replace_settings(getattr(self, name), sections[name]) for name in _SECTIONS}
-        topic = self.topic.overridden(sections["topic"])
+        topic = self.topic.override(sections["topic"])
         return replace_settings(self, sections[""], topic=topic, **parts)
 
-    def described(self) -> dict[str, str]:
+    def as_texts(self) -> dict[str, str]:
         """Return every setting by the broker's name, as text."""
         texts = {name: texts_of(getattr(self, name)) for name in (*_SECTIONS, "topic")}
         texts[""] = texts_of(self)

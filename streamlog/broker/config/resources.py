@@ -87,7 +87,7 @@ class QuotaTable:
         """Return the quotas set for exactly this entity."""
         return self._rates.get(entity, {})
 
-    def altered(self, entity: Entity, changes: Mapping[str, float | None]) -> QuotaTable:
+    def alter(self, entity: Entity, changes: Mapping[str, float | None]) -> QuotaTable:
         """Return the table with other quotas for an entity; None removes one."""
         bounds = {**self.of(entity), **changes}
         kept = {key: rate for key, rate in bounds.items() if rate is not None}

@@ -455,7 +455,7 @@ class TopicConfig:
         usual = INSYNC_USUAL if replication_factor > INSYNC_USUAL else 1
         return max(1, min(self.min_insync_replicas or usual, replication_factor))
 
-    def overridden(self, configs: Mapping[str, str]) -> TopicConfig:
+    def override(self, configs: Mapping[str, str]) -> TopicConfig:
         """Return these settings with some replaced, by Kafka's names and as text.
 
         Raises:
@@ -466,7 +466,7 @@ class TopicConfig:
                 raise unknown_setting("topic", name, TOPIC_SETTINGS)
         return replace_settings(self, configs)
 
-    def described(self) -> dict[str, str]:
+    def as_texts(self) -> dict[str, str]:
         """Return every setting by Kafka's name, as text."""
         return texts_of(self)
 

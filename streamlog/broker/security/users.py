@@ -34,7 +34,7 @@ Credentials = Mapping[str, Mapping[ScramMechanism, ScramCredential]]
 
 
 class Users:
-    """Users and their credentials. Immutable: see `altered`."""
+    """Users and their credentials. Immutable: see `alter`."""
 
     def __init__(self, secret: bytes, credentials: Credentials) -> None:
         self._secret = secret
@@ -64,11 +64,11 @@ class Users:
         strongest = max(self.of(user), default=self._usual_mechanism())
         return self.credential(user, strongest)
 
-    def joined(self, others: Credentials) -> Users:
+    def join(self, others: Credentials) -> Users:
         """Return these users and others, which replace those of equal names."""
         return Users(self._secret, {**self._credentials, **others}) if others else self
 
-    def altered(
+    def alter(
         self,
         deletions: Iterable[ScramCredentialDeletion],
         upsertions: Iterable[ScramCredentialUpsertion],

@@ -397,7 +397,7 @@ class LogDirectory:
             raise TopicExists(f"topic {name!r} already exists")
         check_partition_count(name, partitions, least=1)
         given = dict(configs or {})
-        config = self._config.topic.overridden(given)
+        config = self._config.topic.override(given)
         topic_id = new_topic_id() if topic_id is None else topic_id
         topic = TopicState(
             name=name, topic_id=topic_id, partitions={}, configs=given, config=config
@@ -417,7 +417,7 @@ class LogDirectory:
         topic = self._topics.get(name)
         if topic is None:
             given = dict(configs)
-            config = self._config.topic.overridden(given)
+            config = self._config.topic.override(given)
             topic = TopicState(
                 name=name, topic_id=topic_id, partitions={}, configs=given, config=config
             )
@@ -548,7 +548,7 @@ class LogDirectory:
             LogDirectoryError: the disk refused; nothing was changed.
         """
         topic = self._writable(name)
-        config = self._config.topic.overridden(configs)
+        config = self._config.topic.override(configs)
         after = replace(topic, configs=dict(configs), config=config)
         others = {**self._topics, name: after}
         with self._disk():
@@ -562,10 +562,10 @@ class LogDirectory:
             ConfigError: a setting is unknown or out of range; nothing was changed.
         """
         given = self._given_config
-        config = given.overridden(altered.default).overridden(altered.node)
+        config = given.override(altered.default).override(altered.node)
         self._config, self._altered = config, altered
         for topic in list(self._topics.values()):
-            self._take_topic(replace(topic, config=config.topic.overridden(topic.configs)))
+            self._take_topic(replace(topic, config=config.topic.override(topic.configs)))
 
     def _take_topic(self, topic: TopicState) -> None:
         self._topics[topic.name] = topic
@@ -711,7 +711,7 @@ class LogDirectory:
         """
         if self._failure is not None:
             raise self._failure
-        if self._lock is not None and not self._lock.linked():
+        if self._lock is not None and not self._lock.is_linked():
             raise LogDirectoryLost(
                 f"{self.path} has vanished while it was in use: the log stops here; restore the"
                 " data directory, or start with a new one"
@@ -832,7 +832,7 @@ class LogDirectory:
         names: set[str],
         ends: Mapping[str, SegmentEnd] | None,
     ) -> None:
-        config = self._config.topic.overridden(entry.configs)
+        config = self._config.topic.override(entry.configs)
         logs: dict[int, PartitionLog] = {}
         self._topics[entry.name] = topic_state(entry, logs, config)
         for number in entry.partitions:

@@ -89,14 +89,14 @@ def test_the_most_specific_holds() -> None:
     table = QuotaTable()
     assert table.bound(PRODUCE_RATE, "u", "c") is None
     for rate, (entity, account) in enumerate(levels, 1):
-        table = table.altered(entity, {PRODUCE_RATE: rate})
+        table = table.alter(entity, {PRODUCE_RATE: rate})
         assert table.bound(PRODUCE_RATE, "u", "c") == (rate, account)
         assert table.bound(FETCH_RATE, "u", "c") is None, "each by itself"
     other = table.bound(PRODUCE_RATE, "v", "d")
     assert other == (4, ("v", "d"))
     for rate, (entity, _) in reversed([*enumerate(levels, 1)]):
         assert table.bound(PRODUCE_RATE, "u", "c") == (rate, levels[rate - 1][1])
-        table = table.altered(entity, {PRODUCE_RATE: None})
+        table = table.alter(entity, {PRODUCE_RATE: None})
     assert len(table) == 0
 
 

@@ -44,7 +44,7 @@ CREATION = CreateTopicsRequest(
 
 
 def config_of(**settings: str) -> BrokerConfig:
-    return BrokerConfig().overridden(settings)
+    return BrokerConfig().override(settings)
 
 
 def several(**settings: str) -> BrokerConfig:

@@ -7,7 +7,7 @@ from streamlog.errors import ConfigError
 
 
 def test_settings_are_replaced_by_kafka_s_names() -> None:
-    config = TopicConfig(segment_ms=5).overridden(
+    config = TopicConfig(segment_ms=5).override(
         {"segment.bytes": "2048", "cleanup.policy": "compact,delete"}
     )
     assert (config.segment_bytes, config.segment_ms) == (2048, 5)
@@ -15,9 +15,9 @@ def test_settings_are_replaced_by_kafka_s_names() -> None:
 
 
 def test_settings_are_described_by_kafka_s_names() -> None:
-    described = TopicConfig().described()
+    described = TopicConfig().as_texts()
     assert described["max.message.bytes"] == "1048588"
-    assert TopicConfig().overridden(described) == TopicConfig()
+    assert TopicConfig().override(described) == TopicConfig()
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_setting_that_is_unknown_or_out_of_range_is_refused(
     name: str, value: str, why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
-        TopicConfig().overridden({name: value})
+        TopicConfig().override({name: value})
 
 
 def test_a_node_id_is_not_negative() -> None:
@@ -46,14 +46,14 @@ def test_a_node_id_is_not_negative() -> None:
 
 
 def test_a_broker_s_settings_hold_for_its_topics() -> None:
-    config = BrokerConfig().overridden(
+    config = BrokerConfig().override(
         {"log.segment.bytes": "2048", "num.partitions": "7", "group.min.session.timeout.ms": "5"}
     )
     assert (config.topic.segment_bytes, config.num_partitions) == (2048, 7)
     assert config.group.session_timeout_ms_min == 5
-    assert config.described()["log.segment.bytes"] == "2048"
-    assert BrokerConfig().overridden(config.described()) == config
+    assert config.as_texts()["log.segment.bytes"] == "2048"
+    assert BrokerConfig().override(config.as_texts()) == config
     with pytest.raises(ConfigError, match=r"did you mean 'num\.partitions'"):
-        BrokerConfig().overridden({"num.partition": "7"})
+        BrokerConfig().override({"num.partition": "7"})
     with pytest.raises(ConfigError, match=r"below group\.min"):
-        BrokerConfig().overridden({"group.max.session.timeout.ms": "5"})
+        BrokerConfig().override({"group.max.session.timeout.ms": "5"})

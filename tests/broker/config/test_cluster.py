@@ -69,10 +69,10 @@ def test_too_many_voters_are_refused() -> None:
 )
 def test_a_role_that_contradicts_the_voters_is_refused(configs: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        BrokerConfig().overridden(configs)
+        BrokerConfig().override(configs)
 
 
 def test_number_voters_and_role_are_judged_together() -> None:
-    config = BrokerConfig().overridden({"node.id": "3", "controller.quorum.voters": VOTERS})
-    changed = config.overridden({"node.id": "4", "process.roles": "broker"})
+    config = BrokerConfig().override({"node.id": "3", "controller.quorum.voters": VOTERS})
+    changed = config.override({"node.id": "4", "process.roles": "broker"})
     assert (changed.node_id, changed.quorum.is_controller) == (4, False)

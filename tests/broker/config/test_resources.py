@@ -213,9 +213,9 @@ def test_everything_that_is_ignored_says_why() -> None:
     assert {each.name for each in ignored} <= {*BROKER_SETTINGS}
     for setting in (*ignored, *(TOPIC_SETTINGS[name] for name in KAFKAS_TOPIC)):
         assert "without effect" in setting.documentation or "Only false" in setting.documentation
-    assert BrokerConfig().overridden({"num.io.threads": "16"}).described()["num.io.threads"] == "16"
+    assert BrokerConfig().override({"num.io.threads": "16"}).as_texts()["num.io.threads"] == "16"
     with pytest.raises(ConfigError, match=r"num\.io\.threads"):
-        BrokerConfig().overridden({"num.io.threads": "0"})
+        BrokerConfig().override({"num.io.threads": "0"})
 
 
 def test_what_a_group_does_not_set_is_the_brokers() -> None:

@@ -96,7 +96,7 @@ def test_a_broker_that_is_away_counts_for_the_usual_number_of_copies(three: Deci
 
 def test_an_internal_topic_waits_for_the_voters_that_are_to_come() -> None:
     voters = {"controller.quorum.voters": "1@a:1,2@b:1,3@c:1"}
-    cluster = Deciding(config=BrokerConfig().overridden(voters), node_id=1)
+    cluster = Deciding(config=BrokerConfig().override(voters), node_id=1)
     cluster.start(1, 2)
     answer = create(cluster, topic(INTERNAL), topic("mine")).topics
     assert answer[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR

@@ -35,7 +35,7 @@ from streamlog.transport.security import BearerExchange, Exchange, exchange_of
 from tests.broker.security.test_users import upsertion
 
 NOW_MS = 1_700_000_000_000
-USERS = Users(b"secret", {}).altered(
+USERS = Users(b"secret", {}).alter(
     [], [upsertion(mechanism=1), upsertion(mechanism=2), upsertion("b,o=b")]
 )[0]
 TOKENS = UnsecuredTokens(

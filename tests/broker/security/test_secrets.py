@@ -74,7 +74,7 @@ def test_settings_show_no_secret() -> None:
 
 
 def test_users_show_no_secret() -> None:
-    users, _ = no_users().altered([], [upsertion()])
+    users, _ = no_users().alter([], [upsertion()])
     credential = users.of("alice")[ScramMechanism.SCRAM_SHA_256]
     for name in ("salt", "stored_key", "server_key"):
         assert repr(getattr(credential, name)) not in repr(credential)

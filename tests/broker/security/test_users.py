@@ -43,17 +43,17 @@ def no_users() -> Users:
 
 
 def test_a_user_is_there_until_the_last_credential_is_gone() -> None:
-    users, results = no_users().altered([], [upsertion(), upsertion(mechanism=2)])
+    users, results = no_users().alter([], [upsertion(), upsertion(mechanism=2)])
     assert results == {"alice": None}
     assert users.names == ["alice"]
     credential, is_real = users.credential("alice", SHA_256)
     assert is_real
     assert credential.fits("wonderland")
     assert users.password_credential("alice")[0].mechanism is SHA_512
-    users, _ = users.altered([deletion(mechanism=2)], [])
+    users, _ = users.alter([deletion(mechanism=2)], [])
     assert set(users.of("alice")) == {SHA_256}
     assert users.password_credential("alice")[0].mechanism is SHA_256
-    users, _ = users.altered([deletion()], [])
+    users, _ = users.alter([deletion()], [])
     assert users.names == []
 
 
@@ -61,10 +61,10 @@ def test_a_user_is_there_until_the_last_credential_is_gone() -> None:
 def test_a_salted_password_has_any_length_but_none(size_bytes: int) -> None:
     asked = upsertion()
     asked.salted_password = b"p" * size_bytes
-    users, results = no_users().altered([], [asked])
+    users, results = no_users().alter([], [asked])
     assert (results, users.names) == ({"alice": None}, ["alice"])
     asked.salted_password = b""
-    _, results = users.altered([], [asked])
+    _, results = users.alter([], [asked])
     refusal = results["alice"]
     assert refusal is not None
     assert refusal.code == ErrorCode.UNACCEPTABLE_CREDENTIAL
@@ -87,8 +87,8 @@ def test_a_user_whose_changes_are_refused_stays(
     upsertions: list[ScramCredentialUpsertion],
     code: ErrorCode,
 ) -> None:
-    users, _ = no_users().altered([], [upsertion("carol")])
-    after, results = users.altered(deletions, upsertions)
+    users, _ = no_users().alter([], [upsertion("carol")])
+    after, results = users.alter(deletions, upsertions)
     errors = [error for error in results.values() if error is not None]
     assert [error.code for error in errors] == [code]
     assert isinstance(errors[0], LogError)
@@ -99,7 +99,7 @@ def test_a_user_whose_changes_are_refused_stays(
 
 
 def test_a_stranger_looks_like_the_others_every_time() -> None:
-    users, _ = no_users().altered([], [upsertion(iterations=5000)])
+    users, _ = no_users().alter([], [upsertion(iterations=5000)])
     made_up, is_real = users.credential("mallory", SHA_256)
     assert not is_real
     assert made_up == users.credential("mallory", SHA_256)[0]

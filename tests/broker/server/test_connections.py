@@ -255,7 +255,7 @@ def test_one_that_was_half_open_gives_way_no_more() -> None:
 
 
 def test_addresses_and_listeners_have_bounds_of_their_own() -> None:
-    limits = BrokerConfig().overridden(
+    limits = BrokerConfig().override(
         {
             "max.connections.per.ip": "9",
             "max.connections.per.ip.overrides": "10.0.0.7:2, ::1:3",
@@ -280,7 +280,7 @@ def test_addresses_and_listeners_have_bounds_of_their_own() -> None:
 )
 def test_a_bound_that_is_no_number_is_refused(setting: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="NAME:COUNT"):
-        BrokerConfig().overridden(setting)
+        BrokerConfig().override(setting)
 
 
 def test_a_listener_that_is_full_leaves_the_others_room() -> None:

@@ -196,8 +196,8 @@ class ConfigControl:
         return _Resource(
             settings=TOPIC_SETTINGS,
             own=own,
-            effective=config.overridden(own).described(),
-            check=config.overridden,
+            effective=config.override(own).as_texts(),
+            check=config.override,
         )
 
     def _named(self, kind: int, name: str) -> _Resource:
@@ -218,7 +218,7 @@ class ConfigControl:
         return _Resource(
             settings=resource_settings(kind),
             own=own,
-            effective=effective(kind, own, broker.described()),
+            effective=effective(kind, own, broker.as_texts()),
             check=check,
         )
 
@@ -229,20 +229,20 @@ class ConfigControl:
 
         def with_own(texts: Mapping[str, str]) -> BrokerConfig:
             if name == ALL_BROKERS:
-                return config.overridden(texts)
-            return config.overridden(default).overridden(texts)
+                return config.override(texts)
+            return config.override(default).override(texts)
 
         return _Resource(
             settings=BROKER_SETTINGS,
             own=own,
-            effective=with_own(own).described(),
+            effective=with_own(own).as_texts(),
             check=lambda texts: self._check_topics(with_own(texts)),
         )
 
     def _check_topics(self, config: BrokerConfig) -> None:
         metadata = self._realm.metadata
         for name in metadata.topic_names():
-            config.topic.overridden(metadata.config(TOPIC_RESOURCE, name))
+            config.topic.override(metadata.config(TOPIC_RESOURCE, name))
 
 
 def inherited_source(realm: ControllerContext, topic_setting: str) -> SettingSource:
@@ -257,7 +257,7 @@ def inherited_source(realm: ControllerContext, topic_setting: str) -> SettingSou
     ):
         if name in realm.metadata.config(BROKER_RESOURCE, resource):
             return source
-    given = realm.config.described()[name]
+    given = realm.config.as_texts()[name]
     return SettingSource.DEFAULT if given == setting.text(setting.default) else SettingSource.STATIC
 
 
@@ -348,7 +348,7 @@ class QuotaControl:
                 if counts[_parts(entry.entity)] > 1:
                     raise _refusal("the same entity is in twice")
                 entity, changes = _checked(entry)
-                quotas = quotas.altered(entity, changes)
+                quotas = quotas.alter(entity, changes)
                 if len(quotas) > max(QUOTAS_MAX, len(known)):
                     detail = f"there are quotas for {QUOTAS_MAX} entities already: remove some"
                     raise error_for(ErrorCode.POLICY_VIOLATION, detail)

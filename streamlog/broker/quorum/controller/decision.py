@@ -131,7 +131,7 @@ class ControllerContext:
         """The settings as this node was started, with what was altered since."""
         default = self.metadata.config(BROKER_RESOURCE, ALL_BROKERS)
         own = self.metadata.config(BROKER_RESOURCE, str(self.node_id))
-        return self.config.overridden(default).overridden(own)
+        return self.config.override(default).override(own)
 
     def decisive_config(self, topic: str) -> TopicConfig:
         """The topic's own settings, else those of all brokers, else as this node was started.
@@ -148,4 +148,4 @@ class ControllerContext:
 @lru_cache(maxsize=64)
 def _overridden(config: TopicConfig, texts: tuple[tuple[str, str], ...]) -> TopicConfig:
     """A table of settings is checked as a whole when it is made; few are different."""
-    return config.overridden(dict(texts))
+    return config.override(dict(texts))

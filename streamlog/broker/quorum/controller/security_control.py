@@ -88,7 +88,7 @@ class SecurityControl:
     def alter_users(self, request: AlterUserScramCredentialsRequest, _: int, __: int) -> Decision:
         """Change credentials; of each user all that was asked for, or nothing."""
         before = self._realm.metadata.users()
-        after, results = before.altered(request.deletions, request.upsertions)
+        after, results = before.alter(request.deletions, request.upsertions)
         response = AlterUserScramCredentialsResponse(
             results=[_result(name, error) for name, error in results.items()]
         )

@@ -176,7 +176,7 @@ class TopicControl:
                         else inherited_source(self._realm, name)
                     ),
                 )
-                for name, value in effective.described().items()
+                for name, value in effective.as_texts().items()
             ],
         )
         return result, [
@@ -295,7 +295,7 @@ class TopicControl:
 
     def _effective(self, configs: dict[str, str]) -> TopicConfig:
         try:
-            return self._realm.node_config().topic.overridden(configs)
+            return self._realm.node_config().topic.override(configs)
         except ConfigError as error:
             raise error_for(ErrorCode.INVALID_CONFIG, str(error)) from error
 

@@ -255,11 +255,11 @@ class File(Protocol):
         """Sync the content to disk. A sync that failed once must not be repeated."""
         ...
 
-    def linked(self) -> bool:
+    def is_linked(self) -> bool:
         """Whether the file still has a name in a directory."""
         ...
 
-    def shared(self) -> File:
+    def share(self) -> File:
         """Return the same open file under a separate handle; each is closed separately."""
         ...
 

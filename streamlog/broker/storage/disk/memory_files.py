@@ -88,10 +88,10 @@ class MemoryFile:
         self._files.admit_sync()
         content.durable = bytes(content.data)
 
-    def linked(self) -> bool:
+    def is_linked(self) -> bool:
         return self._alive().links > 0
 
-    def shared(self) -> MemoryFile:
+    def share(self) -> MemoryFile:
         self._alive()
         return type(self)(self._files, self._content, writable=self._writable)
 

@@ -92,10 +92,10 @@ class OsFile:
     def sync(self) -> None:
         _sync_data(self._descriptor)
 
-    def linked(self) -> bool:
+    def is_linked(self) -> bool:
         return os.fstat(self._descriptor).st_nlink > 0
 
-    def shared(self) -> OsFile:
+    def share(self) -> OsFile:
         return OsFile(self._files, self._open_descriptor())
 
     def range(self, size_bytes: int, position: int) -> FileRange | bytes:

@@ -281,7 +281,7 @@ class Segment:
         """Open the files that may not be on disk, under separate handles that the caller closes."""
         file = self._appended.file
         if file is not None:
-            return [file.shared()]
+            return [file.share()]
         sealed = self._appended.is_closed
         paths = [self.path, *(self._indexes.paths if sealed else ())]
         if sealed and len(self.aborted):
@@ -342,12 +342,12 @@ class Segment:
             file.sync()
         self.trailing_bytes = 0
 
-    def linked(self) -> bool:
+    def is_linked(self) -> bool:
         """Whether the active segment's log file is still in a directory."""
         file = self._appended.file
         if file is None and not self._sealed:
             file = self._appended.open(self.path, self.size_bytes)
-        return file is not None and file.linked()
+        return file is not None and file.is_linked()
 
     @property
     def end(self) -> SegmentEnd:

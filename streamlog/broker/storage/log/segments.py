@@ -215,7 +215,7 @@ class Segments:
             last.aborted.distrust()  # It may list aborts whose markers are cut off.
             last.cut()
         last.unseal()
-        last.linked()
+        last.is_linked()  # Opens the file for appends, so that `sync` uses that handle.
         # The caller counts everything that is left as synced: sync what was still waiting.
         for segment in self.unsynced:
             if segment in self._chain[:-1]:

@@ -110,7 +110,7 @@ class LogDisk:
         """
         if now_ms < self._link_check_ms:
             return
-        if not segment.linked():
+        if not segment.is_linked():
             self.failure = LogDirectoryLost(
                 f"{segment.path} has vanished while it was in use: the log of {self._name}"
                 " stops here; restore the data directory, or start with a new one"

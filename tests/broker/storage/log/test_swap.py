@@ -46,8 +46,8 @@ class MortalFile:
         self._act()
         self._file.sync()
 
-    def linked(self) -> bool:
-        return self._file.linked()
+    def is_linked(self) -> bool:
+        return self._file.is_linked()
 
     def close(self) -> None:
         self._file.close()
