@@ -13,18 +13,23 @@ import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from streamlog.broker.apis.data import DataRequests
 from streamlog.broker.apis.delete_records import DeleteRecordsRequests
 from streamlog.broker.apis.fetch import DelayedFetch
 from streamlog.broker.apis.internal_topics import INTERNAL_NAMES
 from streamlog.broker.apis.metadata import MetadataRequests
-from streamlog.broker.apis.produce import Answer, DelayedProduce, Pieces
+from streamlog.broker.apis.produce import DelayedProduce
 from streamlog.broker.apis.publish import Coordinators, PublishRequests
 from streamlog.broker.apis.replica_fetch import ReplicaFetches
 from streamlog.broker.apis.security import AclRequests, RequestAuthorization, UserRequests
-from streamlog.broker.apis.table import Parts, table_of
+from streamlog.broker.apis.table import (
+    FETCH_ENDPOINTS_VERSION,
+    LeaderEndpoints,
+    Parts,
+    table_of,
+)
 from streamlog.broker.cluster.background import BackgroundTasks
 from streamlog.broker.cluster.metadata_publisher import Observers
 from streamlog.broker.cluster.node import ClusterNode
@@ -57,17 +62,19 @@ from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.protocol.api_table import APIS
-from streamlog.protocol.fetch_patterns import FetchAlike
 from streamlog.protocol.messages.broker_registration import RegisteredListener as BrokerListener
-from streamlog.protocol.produce_runs import ProduceRun
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from streamlog.broker.apis.produce import RecordChecks
+    from streamlog.broker.apis.fetch import RepeatAnswer
+    from streamlog.broker.apis.produce import Answer, Pieces, RecordChecks
     from streamlog.broker.cluster.figures import BrokerStatus, ClusterFigures
     from streamlog.broker.storage.disk.files import Files
+    from streamlog.protocol.fetch_patterns import FetchAlike
+    from streamlog.protocol.messages.produce_and_fetch import FetchRequest, ProduceRequest
+    from streamlog.protocol.produce_runs import ProduceRun
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
 """The requests that clients may send."""
@@ -124,10 +131,11 @@ class Broker:
             check_transaction=self._verification.check,
             want_mark=self._idle_marks.want,
         )
-        self._durable = DelayedProduce(
-            self._data, flush=self._flush, clock=clock, alarm=alarm, threads=threads
-        )
         self._admin = self._make_metadata_requests()
+        self._leaders = LeaderEndpoints(self._admin, self._listener)
+        begin_repeat = self._fetches.begin_alike
+        self._begin_repeat = self._leaders.completed(begin_repeat, FETCH_ENDPOINTS_VERSION)
+        self._durable = self._make_produce(threads)
         config = directory.config
         self.shares = shares_now()
         """How many of the process's descriptors connections and files may use."""
@@ -163,8 +171,19 @@ class Broker:
             publishing=self._publishing,
             users=self._users,
             acls=self._acls,
+            leaders=self._leaders,
             listener=self._listener,
             on_deadline=self._arm,
+        )
+
+    def _make_produce(self, threads: Threads) -> DelayedProduce:
+        return DelayedProduce(
+            self._data,
+            flush=self._flush,
+            clock=self._clock,
+            alarm=self._alarm,
+            threads=threads,
+            complete=self._leaders.complete,
         )
 
     def _make_metadata_requests(self) -> MetadataRequests:
@@ -402,24 +421,55 @@ class Broker:
         answer = self.begin(request, context)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
-    @overload
-    def begin(
-        self, request: Message, context: RequestContext
-    ) -> Message | asyncio.Future[Message] | None: ...
-
-    @overload
-    def begin(
-        self, request: ProduceRun | FetchAlike, context: RequestContext
-    ) -> Pieces | asyncio.Future[Pieces]: ...
-
-    def begin(self, request: Message | ProduceRun | FetchAlike, context: RequestContext) -> Answer:
-        """Begin a request, or a run of requests. Raises what `handle` raises."""
-        if self._closed:
-            raise ConnectionLost("the broker was stopped")
+    def begin(self, request: Message, context: RequestContext) -> Answer:
+        """Begin to handle a request. Raises what `handle` raises."""
+        self._check_open()
         handler = self._handlers.get(type(request))
         if handler is None:
             raise UsageError(f"a broker does not answer {type(request).__name__}")
         return cast("Answer", self._authorization.begin(request, context, handler))
+
+    def begin_run(
+        self, run: ProduceRun, context: RequestContext
+    ) -> Pieces | asyncio.Future[Pieces] | None:
+        """Append the requests of a run, from the first on, that the principal may make.
+
+        The run is cut before the first that it may not make; that one takes the full way, `begin`,
+        where it is refused. Returns the responses, or where they will be; None if no request is
+        left.
+
+        Raises:
+            ConnectionLost: the broker was stopped.
+        """
+        self._check_open()
+        run.cut(self._authorization.count_allowed(run, context))
+        return self._durable.begin_run(run, context) if run.requests else None
+
+    def begin_repeat(
+        self, alike: FetchAlike, context: RequestContext
+    ) -> RepeatAnswer | asyncio.Future[RepeatAnswer] | None:
+        """Answer a Fetch that repeats another; None if the principal may not make it.
+
+        In that case it takes the full way, `begin`, where it is refused.
+
+        Raises:
+            ConnectionLost: the broker was stopped.
+        """
+        self._check_open()
+        if not self._authorization.allows_repeat(alike.pattern.request, context):
+            return None
+        answer = self._begin_repeat(alike, context)
+        return cast("RepeatAnswer | asyncio.Future[RepeatAnswer]", answer)
+
+    def allows_repeat(
+        self, request: ProduceRequest | FetchRequest, context: RequestContext
+    ) -> bool:
+        """Return whether the principal may make every part of a request."""
+        return self._authorization.allows_repeat(request, context)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionLost("the broker was stopped")
 
     @property
     def checks(self) -> RecordChecks:

@@ -36,6 +36,8 @@ _ONE: Final = b"x"
 READ_COMMITTED: Final = 1
 _MARKS: Final = tuple(0x7EED_FACE_FEED_0FF5 + number for number in range(3))
 """Offsets that nothing else in a message looks like: names are text, numbers small."""
+_THROTTLE_MARK: Final = 0x5AFE_0DD5
+"""A throttle time, of which the first occurrence counts: it comes before names and ids."""
 
 
 class PartitionEnds(NamedTuple):
@@ -44,6 +46,13 @@ class PartitionEnds(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+
+
+class FoundRecords(NamedTuple):
+    """The answer for one partition that is not refused and has no aborted transactions."""
+
+    ends: PartitionEnds
+    records: Piece
 
 
 class FetchPattern:
@@ -86,9 +95,9 @@ class FetchPattern:
         offset: int = _INT64.unpack_from(frame, at)[0]
         return FetchAlike(self, number, offset)
 
-    def answer(self, correlation_id: int, ends: PartitionEnds, records: Piece) -> list[Piece]:
-        """The answer to a request that has found records, none of them aborted."""
-        return self._head.around(correlation_id, ends, records)
+    def answer(self, correlation_id: int, found: FoundRecords, throttle_ms: int) -> list[Piece]:
+        """Return the frame of the response with these records."""
+        return self._head.around(correlation_id, found, throttle_ms)
 
 
 class FetchAlike(NamedTuple):
@@ -102,10 +111,16 @@ class FetchAlike(NamedTuple):
         """What the codec would have read."""
         return _at_offset(self.pattern.request, self.offset)
 
-    def written(self, response: FetchResponse) -> list[Piece]:
-        """Any answer, by the codec."""
+    def full(self) -> Request:
+        """Return the request with its header, as the codec would have read it."""
         pattern = self.pattern
-        return encode_response(pattern.api, pattern.version, self.correlation_id, response)
+        return Request(
+            pattern.api, pattern.version, self.correlation_id, pattern.client_id, self.message()
+        )
+
+    def written(self, found: FoundRecords, throttle_ms: int) -> list[Piece]:
+        """Return the frame of the response: a copy of the pattern's, with these records."""
+        return self.pattern.answer(self.correlation_id, found, throttle_ms)
 
 
 class _AnswerHead:
@@ -126,28 +141,33 @@ class _AnswerHead:
             FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[found])
         ]
         api, version = request.api, request.version
-        head, _, *rest = encode_response(api, version, 0, FetchResponse(responses=responses))
+        response = FetchResponse(throttle_time_ms=_THROTTLE_MARK, responses=responses)
+        head, _, *rest = encode_response(api, version, 0, response)
         self._tail = b"".join(map(one_buffer, rest))
         self._flexible = api.is_flexible(version)
         length_bytes = len(uvarint(len(_ONE) + 1)) if self._flexible else _INT32.size
         parts, rest_of_head = [], bytes(one_buffer(head))[2 * _INT32.size : -length_bytes]
-        for mark in _MARKS:
-            part, _, rest_of_head = rest_of_head.partition(_INT64.pack(mark))
+        for mark in (_INT32.pack(_THROTTLE_MARK), *map(_INT64.pack, _MARKS)):
+            part, _, rest_of_head = rest_of_head.partition(mark)
             parts.append(part)
         parts.append(rest_of_head)
         self._parts = parts
-        layout = struct.Struct(">ii" + "q".join(f"{len(part)}s" for part in parts))
+        lengths = [f"{len(part)}s" for part in parts]
+        layout = struct.Struct(f">ii{lengths[0]}i" + "q".join(lengths[1:]))
         self._bytes = layout.size - _INT32.size + len(self._tail)
         self._pack = layout.pack
 
-    def around(self, correlation_id: int, ends: PartitionEnds, records: Piece) -> list[Piece]:
-        """The whole answer, with these records."""
+    def around(self, correlation_id: int, found: FoundRecords, throttle_ms: int) -> list[Piece]:
+        """Return the frame of a response with these records."""
+        ends, records = found
         size_bytes = len(records)
         length = uvarint(size_bytes + 1) if self._flexible else _INT32.pack(size_bytes)
-        first, second, third, last = self._parts
+        start, first, second, third, last = self._parts
         head = self._pack(
             self._bytes + len(length) + size_bytes,
             correlation_id,
+            start,
+            throttle_ms,
             first,
             ends[0],
             second,

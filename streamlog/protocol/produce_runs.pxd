@@ -15,7 +15,7 @@ cdef class ProducePattern:
     cdef readonly int acks
     cdef readonly int timeout_ms
     cdef long long _start
-    cdef bytes _alike
+    cdef readonly bytes alike
     cdef Py_ssize_t _alike_bytes
     cdef bint is_flexible
     cdef _AcceptedAnswer _answer
@@ -45,6 +45,8 @@ cdef class _AcceptedAnswer:
 @cython.final
 cdef class ProduceRun:
     cdef readonly list requests
+    cdef readonly Py_ssize_t found_count
+    cdef readonly Py_ssize_t found_bytes
 
 @cython.final
 cdef class ProducePatterns:
@@ -52,9 +54,17 @@ cdef class ProducePatterns:
     cdef tuple _ends
     cdef ProducePattern _last
 
+    @cython.locals(count=cython.Py_ssize_t, size_bytes=cython.Py_ssize_t, run=ProduceRun)
+    cpdef take(self, object reader, ProduceRun run)
+
+    @cython.locals(run=ProduceRun)
+    cpdef peek(self, object reader)
+
+    cpdef forget(self, ProducePattern pattern)
+
     @cython.locals(
-        at=cython.Py_ssize_t, begin=cython.Py_ssize_t, end=cython.Py_ssize_t,
-        frame_end=cython.Py_ssize_t, number=cython.longlong, pattern=ProducePattern,
+        at=cython.Py_ssize_t, begin=cython.Py_ssize_t, count_max=cython.Py_ssize_t,
+        end=cython.Py_ssize_t, frame_end=cython.Py_ssize_t, number=cython.longlong, pattern=ProducePattern,
         position=cython.Py_ssize_t, size_bytes=cython.longlong, size_bytes_max=cython.longlong,
     )
     cdef Py_ssize_t _collect(

@@ -61,11 +61,11 @@ class ProducePattern:
     """What the requests of one producer to one partition have in common."""
 
     __slots__ = (
-        "_alike",
         "_alike_bytes",
         "_answer",
         "_start",
         "acks",
+        "alike",
         "api",
         "client_id",
         "index",
@@ -86,8 +86,8 @@ class ProducePattern:
         self.acks = message.acks if isinstance(message, ProduceRequest) else -1
         self.timeout_ms = message.timeout_ms if isinstance(message, ProduceRequest) else 0
         self._start = _int32(frame, 0)
-        self._alike = frame[_ALIKE_AT:]
-        self._alike_bytes = len(self._alike)
+        self.alike = frame[_ALIKE_AT:]
+        self._alike_bytes = len(self.alike)
         self.is_flexible = request.api.is_flexible(request.version)
         self._answer = _AcceptedAnswer(self, log_start_offset=0)
 
@@ -97,7 +97,7 @@ class ProducePattern:
         return (
             end - begin >= self._alike_bytes
             and _int32(data, position) == self._start
-            and data[begin : begin + self._alike_bytes] == self._alike
+            and data[begin : begin + self._alike_bytes] == self.alike
         )
 
     def records_at(self, data: bytearray, position: int, end: int) -> int:
@@ -136,9 +136,16 @@ class ProducePattern:
         return self._answer.to(correlation_id, base_offset)
 
     def answered(self, correlation_id: int, answer: PartitionProduceResponse) -> bytes:
-        """Any answer, by the codec."""
+        """Return the response with this answer for the partition, encoded by the codec."""
+        return self.written(correlation_id, self.response_with(answer))
+
+    def response_with(self, answer: PartitionProduceResponse) -> ProduceResponse:
+        """Return the response that has this answer for the partition."""
         topic = TopicProduceResponse(name=self.topic, partition_responses=[answer])
-        response = ProduceResponse(responses=[topic])
+        return ProduceResponse(responses=[topic])
+
+    def written(self, correlation_id: int, response: ProduceResponse) -> bytes:
+        """Return a response as the codec encodes it."""
         pieces = encode_response(self.api, self.version, correlation_id, response)
         return b"".join(map(one_buffer, pieces))
 
@@ -177,10 +184,18 @@ class Alike(NamedTuple):
 class ProduceRun:
     """Requests of one connection that came together, in their order."""
 
-    __slots__ = ("requests",)
+    __slots__ = ("found_bytes", "found_count", "requests")
 
     def __init__(self) -> None:
         self.requests: list[Alike] = []
+        self.found_count = 0
+        """The number of requests before any was cut off."""
+        self.found_bytes = 0
+        """The bytes of those requests in the receive buffer, sizes included."""
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` requests; the others stay in the receive buffer."""
+        del self.requests[count:]
 
     def keep(self) -> None:
         """Give the requests records of their own: these lie where the next ones will."""
@@ -209,32 +224,49 @@ class ProducePatterns:
         self._last: ProducePattern | None = None
         """Of the last request: that the next one has it, too, is likely."""
 
-    def take(self, reader: FrameReader) -> ProduceRun | None:
-        """The requests of known patterns that come next in what has been received, if any."""
+    def peek(self, reader: FrameReader) -> ProduceRun | None:
+        """Return the requests of known patterns that come next in the receive buffer, if any.
+
+        They stay there until `take`, so that a caller may cut the run.
+        """
         if not self._patterns:
             return None
         data, view, start, end = reader.held()
         run = ProduceRun()
-        position = self._collect(data, view, (start, end, reader.size_bytes_max), run.requests)
-        if position == start:
-            return None
-        reader.skip(position - start)
-        return run
+        bounds = (start, end, reader.size_bytes_max, _RUN_MAX)
+        run.found_bytes = self._collect(data, view, bounds, run.requests) - start
+        run.found_count = len(run.requests)
+        return run if run.found_count else None
+
+    def take(self, reader: FrameReader, run: ProduceRun) -> None:
+        """Take the requests of a run, as far as it was not cut, from the receive buffer."""
+        size_bytes = run.found_bytes
+        count = len(run.requests)
+        if count < run.found_count:
+            data, view, start, end = reader.held()
+            bounds = (start, end, reader.size_bytes_max, count)
+            size_bytes = self._collect(data, view, bounds, []) - start
+        reader.skip(size_bytes)
+
+    def forget(self, pattern: ProducePattern) -> None:
+        """Leave requests of a pattern to the codec until one is learned again."""
+        self._last = None
+        self._patterns.pop(pattern.alike, None)
 
     def _collect(
         self,
         data: bytearray,
         view: memoryview,
-        bounds: tuple[int, int, int],
+        bounds: tuple[int, int, int, int],
         requests: list[Alike],
     ) -> int:
-        """Take frames up to the first that is not whole or not known; where that begins.
+        """Collect frames up to the first that is incomplete or unknown; return its position.
 
-        `bounds` are the position of the first, the end of what has come, and the size that no
-        frame may exceed.
+        `bounds` are the position of the first frame, the end of the received bytes, the maximum
+        size of a frame, and the maximum number of frames.
         """
-        position, end, size_bytes_max = bounds
-        while end - position > _INT32_BYTES + _ALIKE_AT and len(requests) < _RUN_MAX:
+        position, end, size_bytes_max, count_max = bounds
+        while end - position > _INT32_BYTES + _ALIKE_AT and len(requests) < count_max:
             size_bytes = _int32(data, position)
             begin = position + _INT32_BYTES
             if size_bytes <= _ALIKE_AT or size_bytes > size_bytes_max or size_bytes > end - begin:

@@ -78,19 +78,20 @@ def test_the_same_batches_wait_for_a_thread(
         max_size=4,
     ),
     noise=changes,
-    cut=st.integers(0, 40),
+    cut=st.tuples(st.integers(0, 40), st.sampled_from([1024, 0, 1, 2])),
     size_bytes_max=st.sampled_from([200, 2**31 - 1]),
 )
 def test_requests_are_taken_alike(
     version: int,
     requests: list[tuple[str, int, int]],
     noise: list[tuple[int, int]],
-    cut: int,
+    cut: tuple[int, int],
     size_bytes_max: int,
 ) -> None:
+    cut_bytes, count = cut
     frames = [frame_of(version, name, number, bytes(size)) for name, number, size in requests]
     stream = changed(b"".join(frames), noise)
-    stream = stream[: len(stream) - cut]
+    stream = stream[: len(stream) - cut_bytes]
 
     def act(module: ModuleType) -> object:
         patterns = module.ProducePatterns()
@@ -99,7 +100,10 @@ def test_requests_are_taken_alike(
             patterns.learn(frame, decode_request(frame))
         reader = FrameReader(size_bytes_max=size_bytes_max)
         reader.feed(stream)
-        run = patterns.take(reader)
+        run = patterns.peek(reader)
+        if run is not None:
+            run.cut(count)
+            patterns.take(reader, run)
         rest = bytes(reader.held().view[reader.held().start : reader.held().end])
         return rest, [] if run is None else [told(alike) for alike in run.requests]
 

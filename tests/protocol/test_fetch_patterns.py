@@ -11,6 +11,7 @@ from streamlog.protocol.api_table import api_of
 from streamlog.protocol.fetch_patterns import (
     VERSION_MIN,
     FetchPattern,
+    FoundRecords,
     PartitionEnds,
     fetch_pattern,
 )
@@ -144,9 +145,15 @@ def test_what_can_be_written_in_another_way_makes_no_pattern(version: int) -> No
     ends=st.builds(PartitionEnds, OFFSETS, OFFSETS, OFFSETS),
     records=st.binary(min_size=1, max_size=20_000),
     isolation_level=st.integers(0, 1),
+    throttle_ms=st.sampled_from([0, 1, 30_000]),
 )
-def test_an_answer_is_the_codecs(
-    version: int, number: int, ends: PartitionEnds, records: bytes, isolation_level: int
+def test_an_answer_is_the_codecs(  # noqa: PLR0917 - what an answer has
+    version: int,
+    number: int,
+    ends: PartitionEnds,
+    records: bytes,
+    isolation_level: int,
+    throttle_ms: int,
 ) -> None:
     pattern = known(version, isolation_level)
     found = PartitionData(
@@ -157,10 +164,11 @@ def test_an_answer_is_the_codecs(
     )
     topic = pattern.request.topics[0]
     response = FetchResponse(
+        throttle_time_ms=throttle_ms,
         responses=[
             FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[found])
-        ]
+        ],
     )
     expected = encode_response(FETCH, version, number, response)
-    pieces = pattern.answer(number, ends, records)
+    pieces = pattern.answer(number, FoundRecords(ends, records), throttle_ms)
     assert b"".join(map(one_buffer, pieces)) == b"".join(map(one_buffer, expected))

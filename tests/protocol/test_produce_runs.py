@@ -24,6 +24,7 @@ from streamlog.protocol.produce_runs import (
     VERSION_MIN,
     Alike,
     ProducePatterns,
+    ProduceRun,
 )
 from streamlog.protocol.schema import one_buffer
 
@@ -55,8 +56,15 @@ def received(*frames: memoryview, size_bytes_max: int = 2**31 - 1) -> FrameReade
     return reader
 
 
+def take(patterns: ProducePatterns, reader: FrameReader) -> ProduceRun | None:
+    run = patterns.peek(reader)
+    if run is not None:
+        patterns.take(reader, run)
+    return run
+
+
 def match(patterns: ProducePatterns, frame: memoryview) -> Alike | None:
-    run = patterns.take(received(frame))
+    run = take(patterns, received(frame))
     if run is None:
         return None
     (alike,) = run.requests
@@ -202,22 +210,44 @@ def test_a_run_ends_where_it_is_full_or_something_else_comes() -> None:
     other = frame_of(produce("other"), 9)
     patterns = learnt(frame)
     reader = received(*[frame] * (RUN_MAX + 1), other, frame)
-    runs = [patterns.take(reader), patterns.take(reader)]
+    runs = [take(patterns, reader), take(patterns, reader)]
     assert [len(run.requests) for run in runs if run is not None] == [RUN_MAX, 1]
-    assert patterns.take(reader) is None
+    assert take(patterns, reader) is None
     assert reader.next_frame() == other
-    assert patterns.take(reader) is not None
+    assert take(patterns, reader) is not None
     assert reader.next_frame() is None
+
+
+def test_what_is_cut_off_a_run_stays_to_be_read() -> None:
+    frames = [frame_of(produce(records=b"r" * (1 + number)), 9) for number in range(3)]
+    patterns = learnt(frames[0])
+    for kept in range(4):
+        reader = received(*frames)
+        run = patterns.peek(reader)
+        assert run is not None
+        run.cut(kept)
+        patterns.take(reader, run)
+        assert [bytes(each) for each in reader.frames()] == [bytes(f) for f in frames[kept:]]
+
+
+def test_a_pattern_that_is_forgotten_is_left_to_the_codec() -> None:
+    one, other = frame_of(produce(), 9), frame_of(produce("other"), 9)
+    patterns = learnt(one, other)
+    known = match(patterns, one)
+    assert known is not None
+    patterns.forget(known.pattern)
+    assert match(patterns, one) is None
+    assert match(patterns, other) is not None
 
 
 def test_a_frame_that_is_too_large_or_not_whole_is_left_to_the_reader() -> None:
     frame = frame_of(produce(records=bytes(100)), 9)
     patterns = learnt(frame)
-    assert patterns.take(received(frame, size_bytes_max=len(frame))) is not None
-    assert patterns.take(received(frame, size_bytes_max=len(frame) - 1)) is None
+    assert take(patterns, received(frame, size_bytes_max=len(frame))) is not None
+    assert take(patterns, received(frame, size_bytes_max=len(frame) - 1)) is None
     reader = FrameReader(size_bytes_max=1_000)
     reader.feed(len(frame).to_bytes(4, "big") + frame[:-1])
-    assert patterns.take(reader) is None
+    assert take(patterns, reader) is None
     assert reader.next_frame() is None
     reader.feed(frame[-1:])
-    assert patterns.take(reader) is not None
+    assert take(patterns, reader) is not None

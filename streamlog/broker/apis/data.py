@@ -21,7 +21,7 @@ from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import CorruptData, LogError, NotLeader, RecordsRefused, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
-from streamlog.protocol.fetch_patterns import FetchAlike, PartitionEnds
+from streamlog.protocol.fetch_patterns import FetchAlike, FoundRecords, PartitionEnds
 from streamlog.protocol.messages.cluster_metadata import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -302,7 +302,7 @@ class DataRequests:
             return FetchAttempt(response)
         return FetchAttempt(response, tuple(reading.places), missing_bytes)
 
-    def fetch_alike(self, alike: FetchAlike) -> list[Piece] | FetchWait | None:
+    def fetch_alike(self, alike: FetchAlike) -> FoundRecords | FetchWait | None:
         """The answer to a Fetch that repeats another one, or what it has to wait for.
 
         None if it has to be read for as any other: it may be refused, told more, or sent elsewhere.
@@ -328,7 +328,7 @@ class DataRequests:
             return None
         if len(found.records) < max(request.min_bytes, 1) or found.aborted:
             return None
-        return alike.pattern.answer(alike.correlation_id, found.ends, found.records)
+        return FoundRecords(found.ends, found.records)
 
     # ---- list offsets ----
 

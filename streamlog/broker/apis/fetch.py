@@ -13,13 +13,14 @@ import itertools
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from streamlog.broker.apis.data import FetchWait
 from streamlog.broker.apis.fetch_sessions import FetchSessions, Visit
 from streamlog.broker.config.settings import INT_MAX
 from streamlog.broker.replication.purgatory import Purgatory
 from streamlog.errors import ConnectionLost, LogError, StreamlogError
+from streamlog.protocol.fetch_patterns import FoundRecords
 from streamlog.protocol.messages.produce_and_fetch import FetchRequest, FetchResponse, FetchTopic
 from streamlog.protocol.schema import Message
 
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
     from streamlog.broker.security.acl_authorizer import Readable
     from streamlog.clock import Clock
     from streamlog.protocol.fetch_patterns import FetchAlike
-    from streamlog.protocol.schema import Piece
 
 FETCH_WAIT_MS_MAX = 5 * 60 * 1000
 """No Fetch waits longer, whatever it asks for; every client gives up on an answer before that."""
+
+
+RepeatAnswer: TypeAlias = FoundRecords | FetchResponse
+"""The answer to a Fetch that repeats another: what it has found, or any response."""
 
 
 class Reads(Protocol):
@@ -42,7 +46,7 @@ class Reads(Protocol):
         """Read for any Fetch."""
         ...
 
-    def fetch_alike(self, alike: FetchAlike) -> list[Piece] | FetchWait | None:
+    def fetch_alike(self, alike: FetchAlike) -> FoundRecords | FetchWait | None:
         """Read for one that repeats another, if nothing is special in it."""
         ...
 
@@ -80,7 +84,7 @@ class _ParkedAlike:
     """One that repeats another, and has no session."""
 
     alike: FetchAlike
-    answer: asyncio.Future[list[Piece]]
+    answer: asyncio.Future[RepeatAnswer]
     deadline_ms: int
 
     def look(self, reads: Reads, now_ms: int) -> FetchWait | None:
@@ -89,13 +93,13 @@ class _ParkedAlike:
         waits = now_ms < self.deadline_ms
         if isinstance(found, FetchWait) and waits:
             return found
-        if isinstance(found, list):
+        if isinstance(found, FoundRecords):
             self.answer.set_result(found)
             return None
         attempt = reads.fetch(self.alike.message(), self.alike.pattern.version)
         if attempt.missing_bytes and waits:
             return attempt.wait
-        self.answer.set_result(self.alike.written(attempt.response))
+        self.answer.set_result(attempt.response)
         return None
 
 
@@ -147,17 +151,17 @@ class DelayedFetch:
 
     def begin_alike(
         self, alike: FetchAlike, context: VersionedFetch
-    ) -> list[Piece] | asyncio.Future[list[Piece]]:
-        """The answer, or where it will be, to a Fetch that repeats another."""
+    ) -> RepeatAnswer | asyncio.Future[RepeatAnswer]:
+        """Return the answer to a Fetch that repeats another, or where it will be."""
         wait = self._reads().fetch_alike(alike)
-        if isinstance(wait, list):
+        if isinstance(wait, FoundRecords):
             return wait
         if wait is None:
             attempt = self._reads().fetch(alike.message(), context.version)
             if not attempt.missing_bytes:
-                return alike.written(attempt.response)
+                return attempt.response
             wait = attempt.wait
-        answer: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[RepeatAnswer] = asyncio.get_running_loop().create_future()
         deadline_ms = _deadline_ms(alike.pattern.request, self._clock.now_ms())
         self._park(_ParkedAlike(alike, answer, deadline_ms), wait)
         return answer

@@ -51,10 +51,15 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.disk.offload import Threads
     from streamlog.broker.storage.validator import AppendResult
     from streamlog.clock import Clock
-    from streamlog.protocol.produce_runs import Alike
+    from streamlog.protocol.produce_runs import Alike, ProducePattern
 
+
+LEADER_ENDPOINTS_VERSION = 10
+"""From this version on a response has room for the endpoints of new leaders (KIP-951)."""
 
 Outcome: TypeAlias = Prepared | StreamlogError
+Pieces: TypeAlias = list[Piece]
+"""Responses as bytes, to requests that were read without the codec (`produce_runs`)."""
 
 
 def check_of(
@@ -227,23 +232,29 @@ class RunAttempt(NamedTuple):
 
     run: ProduceRun
     answers: list[bytes]
-    refused: set[int]
-    """The indexes of requests whose response is already an error."""
+    refusals: dict[int, PartitionProduceResponse]
+    """The answers of requests that failed, by the index of the request."""
     durable: bool
     """Whether everything that has to be on disk is."""
     uncommitted: list[Uncommitted]
     """The appends that must also be committed."""
+    complete: Callable[[ProduceResponse, int], None]
+    """Adds to a response of a version what every Produce response has; see `CompleteProduce`."""
 
-    def response(self) -> list[Piece]:
+    def response(self) -> Pieces:
         """Return the responses, concatenated."""
+        for number, refusal in self.refusals.items():
+            pattern, correlation_id, _ = self.run.requests[number]
+            response = pattern.response_with(refusal)
+            self.complete(response, pattern.version)
+            self.answers[number] = pattern.written(correlation_id, response)
         return [b"".join(self.answers)]
 
-    def failed(self, failure: StreamlogError) -> list[Piece]:
+    def failed(self, failure: StreamlogError) -> Pieces:
         """Return the responses if the disk has failed: an error for every request."""
-        for number, (pattern, correlation_id, _) in enumerate(self.run.requests):
-            if number not in self.refused:
-                refusal = refuse_partition(pattern.index, failure)
-                self.answers[number] = pattern.answered(correlation_id, refusal)
+        for number, (pattern, *_) in enumerate(self.run.requests):
+            if number not in self.refusals:
+                self.refusals[number] = refuse_partition(pattern.index, failure)
         return self.response()
 
 
@@ -256,14 +267,17 @@ def append_run(
     run: ProduceRun,
     now_ms: int,
     wall_ms: int,
+    *,
+    complete: Callable[[ProduceResponse, int], None],
     checked: CheckedRun | None = None,
 ) -> RunAttempt:
     """Append the requests of a run, all batches of one partition together.
 
-    `checked` holds the outcomes of requests that a thread has validated.
+    `checked` holds the outcomes of requests that a thread has validated; see `RunAttempt` for
+    `complete`.
     """
     answers = [b""] * len(run.requests)
-    refusals: set[int] = set()
+    refusals: dict[int, PartitionProduceResponse] = {}
     durable = True
     uncommitted: list[Uncommitted] = []
     for pattern, numbers in run.by_pattern().items():
@@ -290,42 +304,42 @@ def append_run(
                 durable = partition.is_kept(end_offset) and durable
             else:
                 uncommitted += _uncommitted(
-                    (run, answers, refusals), partition, zip(numbers, outcomes, strict=True)
+                    refusals, partition, zip(numbers, outcomes, strict=True)
                 )
         for number, outcome in zip(numbers, outcomes, strict=True):
             correlation_id = run.requests[number].correlation_id
             if isinstance(outcome, StreamlogError):
-                refusals.add(number)
-                answers[number] = _refused(run.requests[number], outcome)
-            elif outcome.log_append_time_ms < 0:
-                answers[number] = pattern.accepted(
-                    correlation_id, outcome.base_offset, log_start_offset
-                )
+                refusals[number] = _refused(run.requests[number], outcome)
             else:
-                answer = _stamped(pattern.index, outcome, log_start_offset)
-                answers[number] = pattern.answered(correlation_id, answer)
-    return RunAttempt(run, answers, refusals, durable, uncommitted)
+                answers[number] = _accepted(pattern, correlation_id, outcome, log_start_offset)
+    return RunAttempt(run, answers, refusals, durable, uncommitted, complete)
 
 
-def _refused(request: Alike, error: StreamlogError) -> bytes:
-    """Return the response of a request that failed; requests of a run have no transactional id."""
-    pattern, correlation_id, records = request
-    told = refusal_of_transactional(records) or error
-    return pattern.answered(correlation_id, refuse_partition(pattern.index, told))
+def _accepted(
+    pattern: ProducePattern, correlation_id: int, result: AppendResult, log_start_offset: int
+) -> bytes:
+    """Return the response for records that are in the log."""
+    if result.log_append_time_ms < 0:
+        return pattern.accepted(correlation_id, result.base_offset, log_start_offset)
+    answer = _stamped(pattern.index, result, log_start_offset)
+    return pattern.answered(correlation_id, answer)
+
+
+def _refused(request: Alike, error: StreamlogError) -> PartitionProduceResponse:
+    """Return the answer of a request that failed; requests of a run have no transactional id."""
+    pattern, _, records = request
+    return refuse_partition(pattern.index, refusal_of_transactional(records) or error)
 
 
 def _uncommitted(
-    attempt: tuple[ProduceRun, list[bytes], set[int]],
+    refusals: dict[int, PartitionProduceResponse],
     partition: Partition,
     appended: Iterable[tuple[int, AppendResult | StreamlogError]],
 ) -> list[Uncommitted]:
     """Return what each request waits for in a replicated partition."""
-    run, answers, refusals = attempt
 
     def refuse(number: int, error: StreamlogError) -> None:
-        pattern, correlation_id, _ = run.requests[number]
-        refusals.add(number)
-        answers[number] = pattern.answered(correlation_id, refuse_partition(pattern.index, error))
+        refusals[number] = refuse_partition(partition.index, error)
 
     return [
         Uncommitted(partition, outcome.last_offset + 1, partial(refuse, number))
@@ -350,11 +364,11 @@ def _stamped(index: int, result: AppendResult, log_start_offset: int) -> Partiti
     )
 
 
-Pieces: TypeAlias = list[Piece]
-"""Answers as they are written, to what is read without the codec (`produce_runs`)."""
 R = TypeVar("R", Message, Pieces)
-Answer: TypeAlias = Message | Pieces | asyncio.Future[Message] | asyncio.Future[Pieces] | None
+Answer: TypeAlias = Message | asyncio.Future[Message] | None
 """A response, or where it will be, or nothing for a Produce that wants none."""
+CompleteProduce: TypeAlias = "Callable[[ProduceResponse, VersionedProduce], None]"
+"""Names the endpoints of new leaders in a response (KIP-951)."""
 
 
 class VersionedProduce(Protocol):
@@ -382,8 +396,10 @@ class DelayedProduce:
         clock: Clock,
         alarm: DeadlineTimer,
         threads: Threads,
+        complete: CompleteProduce,
     ) -> None:
         self.checks = RecordChecks(threads)
+        self._complete = complete
         self._data = data
         self._flush = flush
         self._clock = clock
@@ -393,7 +409,6 @@ class DelayedProduce:
         """Return the handler of each request type."""
         return {
             ProduceRequest: self._produce,
-            ProduceRun: self._produce_run,
             ListOffsetsRequest: self._list_offsets,
         }
 
@@ -425,17 +440,27 @@ class DelayedProduce:
             return attempt.response
         return self._when_durable(lambda: attempt.response, attempt.failed)
 
-    def _produce_run(self, run: ProduceRun, context: VersionedProduce) -> Answer:
+    def begin_run(
+        self, run: ProduceRun, context: VersionedProduce
+    ) -> Pieces | asyncio.Future[Pieces]:
+        """Append the requests of a run; return their responses, or where they will be."""
         check = check_of_run(self._data, run, self._clock.wall_ms())
         if check is None and not self.checks.is_busy(context.connection):
-            return self._append_run(run, None)
+            return self._append_run(run, context, None)
         if check is None:
             run.keep()
-        return self.checks.begin(context.connection, check, partial(self._append_run, run))
+        append = partial(self._append_run, run, context)
+        return self.checks.begin(context.connection, check, append)
 
-    def _append_run(self, run: ProduceRun, checked: CheckedRun | None) -> Answer:
+    def _append_run(
+        self, run: ProduceRun, context: VersionedProduce, checked: CheckedRun | None
+    ) -> Pieces | asyncio.Future[Pieces]:
+        def complete(response: ProduceResponse, version: int) -> None:
+            if version >= LEADER_ENDPOINTS_VERSION:
+                self._complete(response, context)
+
         now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
-        attempt = append_run(self._data, run, now_ms, wall_ms, checked)
+        attempt = append_run(self._data, run, now_ms, wall_ms, complete=complete, checked=checked)
         self._flush_in_time()
         if attempt.uncommitted:
             timeout_ms = max(pattern.timeout_ms for pattern, *_ in run.requests)

@@ -19,8 +19,10 @@ from streamlog.broker.quorum.controller.security_control import filter_of
 from streamlog.broker.security.acl_authorizer import Access, Authorizer, super_users_of
 from streamlog.broker.security.principals import IN_PROCESS
 from streamlog.broker.security.rules import RULES
+from streamlog.broker.security.topic_rules import may_read, may_write
 from streamlog.errors import LogError, NotAuthorized
 from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.produce_and_fetch import FetchRequest, ProduceRequest
 from streamlog.protocol.messages.sasl_acls_quotas import (
     AclDescription,
     CredentialInfo,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
     from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.security.users import Credentials
+    from streamlog.protocol.produce_runs import ProduceRun
 
 
 class AuthorizationContext(Protocol):
@@ -64,7 +67,12 @@ class AuthorizationContext(Protocol):
 
 
 class RequestAuthorization:
-    """Stands before the handlers of a broker."""
+    """Authorizes each request before its handler, by the rules of `broker/security`.
+
+    Requests that repeat earlier ones (`produce_runs`, `fetch_patterns`) are only let through here,
+    by the predicates that the rules use. They are never refused: the caller sends what is not let
+    through the full way, where the rule of its request refuses it.
+    """
 
     def __init__(self, acls: AclRequests, partitions: Partitions) -> None:
         self._acls = acls
@@ -81,10 +89,42 @@ class RequestAuthorization:
         Raises:
             NotAuthorized: it can't be told but by hanging up.
         """
+        access = self._access(context)
+        if access is None:
+            return handler(request, context)
+        return _judged(request, access, partial(handler, request, context))
+
+    def count_allowed(self, run: ProduceRun, context: AuthorizationContext) -> int:
+        """Return how many requests of a run, from its first on, the principal may make."""
+        access = self._access(context)
+        if access is None:
+            return len(run.requests)
+        allowed: dict[str, bool] = {}
+        for count, (pattern, *_) in enumerate(run.requests):
+            topic = pattern.topic
+            if topic not in allowed:
+                allowed[topic] = may_write(topic, access)
+            if not allowed[topic]:
+                return count
+        return len(run.requests)
+
+    def allows_repeat(
+        self, request: ProduceRequest | FetchRequest, context: AuthorizationContext
+    ) -> bool:
+        """Return whether the principal may make every part of a request."""
+        access = self._access(context)
+        if access is None:
+            return True
+        if isinstance(request, ProduceRequest):
+            return all(may_write(topic.name, access) for topic in request.topic_data)
+        return all(may_read(topic, access) for topic in request.topics)
+
+    def _access(self, context: AuthorizationContext) -> Access | None:
+        """Return what the principal may do; None if that is everything."""
         authorizer = self._acls.authorizer
         if authorizer is None or context.principal == IN_PROCESS:
-            return handler(request, context)
-        access = Access(
+            return None
+        return Access(
             authorizer=authorizer,
             principal=context.principal,
             host=context.client_host.removeprefix("/"),
@@ -93,7 +133,6 @@ class RequestAuthorization:
             name_of=self._partitions.name_of,
             topics=self._partitions.names,
         )
-        return _judged(request, access, partial(handler, request, context))
 
 
 def _judged(request: Any, access: Access, answer: Callable[..., Any]) -> Any:  # noqa: ANN401 - as above

@@ -17,13 +17,13 @@ from streamlog.broker.apis.find_coordinator import FindCoordinator
 from streamlog.broker.apis.internal_topics import INTERNAL_NAMES, InternalTopics
 from streamlog.broker.apis.log_dirs import NodeReports, PartitionRequests
 from streamlog.broker.apis.metadata import TopicPages
+from streamlog.broker.apis.produce import LEADER_ENDPOINTS_VERSION
 from streamlog.broker.apis.quorum import QuorumRequests
 from streamlog.broker.apis.quotas import QuotaRequests
 from streamlog.broker.apis.replica_fetch import is_of_a_follower
 from streamlog.broker.cluster.peers import PEER_CLIENT_ID, controller_listener, peer_listener
 from streamlog.broker.quorum.raft.raft_wire import about_quorum
 from streamlog.protocol.api_table import APIS
-from streamlog.protocol.fetch_patterns import FetchAlike
 from streamlog.protocol.messages.cluster_metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -41,7 +41,6 @@ from streamlog.protocol.messages.produce_and_fetch import (
 )
 from streamlog.protocol.messages.quorum_messages import DescribeQuorumRequest
 from streamlog.protocol.messages.topics_and_configs import IncrementalAlterConfigsRequest
-from streamlog.protocol.produce_runs import ProduceRun
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -69,8 +68,12 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., Any]
 
-_SINCE: Mapping[type[Message], int] = {ProduceRequest: 10, FetchRequest: 16}
-"""From these versions on there is a place for it."""
+FETCH_ENDPOINTS_VERSION = 16
+_SINCE: Mapping[type[Message], int] = {
+    ProduceRequest: LEADER_ENDPOINTS_VERSION,
+    FetchRequest: FETCH_ENDPOINTS_VERSION,
+}
+"""The first versions whose responses have room for endpoints."""
 
 
 class Brokers(Protocol):
@@ -92,11 +95,13 @@ class LeaderEndpoints:
     def after(self, handlers: Mapping[Any, Handler]) -> dict[Any, Handler]:
         """Wrap handlers so that their responses name the endpoints of leaders."""
         return {
-            kind: self._completed(handler, _SINCE[kind]) if kind in _SINCE else handler
+            kind: self.completed(handler, _SINCE[kind]) if kind in _SINCE else handler
             for kind, handler in handlers.items()
         }
 
-    def _completed(self, handler: Handler, since_version: int) -> Handler:
+    def completed(self, handler: Handler, since_version: int) -> Handler:
+        """Wrap a handler so that its responses name endpoints, in versions that have room."""
+
         def begin(request: Message, context: Any, *more: Any) -> Any:  # noqa: ANN401 - as the handler's
             answer = handler(request, context, *more)
             if context.version < since_version or answer is None:
@@ -104,16 +109,17 @@ class LeaderEndpoints:
             if isinstance(answer, asyncio.Future):
                 answer.add_done_callback(partial(self._on_done, context))
             else:
-                self._complete(answer, context)
+                self.complete(answer, context)
             return answer
 
         return begin
 
     def _on_done(self, context: Any, done: asyncio.Future[Message]) -> None:  # noqa: ANN401 - as above
         if not done.cancelled() and done.exception() is None:
-            self._complete(done.result(), context)
+            self.complete(done.result(), context)
 
-    def _complete(self, answer: Message, context: Any) -> None:  # noqa: ANN401 - as above
+    def complete(self, answer: object, context: Any) -> None:  # noqa: ANN401 - as above
+        """Add the endpoints of the leaders that a response names; not to other answers."""
         match answer:
             case ProduceResponse() | FetchResponse():
                 leaders = {each.leader_id for each in _leaders(answer)}
@@ -137,7 +143,7 @@ def _leaders(answer: ProduceResponse | FetchResponse) -> Iterable[LeaderIdAndEpo
     return [each for each in told if each is not None]
 
 
-Table: TypeAlias = "dict[type[Message | ProduceRun | FetchAlike], Callable[..., Answer]]"
+Table: TypeAlias = "dict[type[Message], Callable[..., Answer]]"
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
 """What clients may ask for."""
@@ -182,6 +188,7 @@ class Parts:
     publishing: PublishRequests
     users: UserRequests
     acls: AclRequests
+    leaders: LeaderEndpoints
     listener: Callable[[Any], AdvertisedEndpoint]
     """Return the endpoint that the sender of a request has connected to."""
     on_deadline: Callable[[], None]
@@ -190,17 +197,15 @@ class Parts:
 
 def table_of(parts: Parts) -> Table:
     """Return the handler of each request type."""
-    member, admin, listener = parts.member, parts.admin, parts.listener
+    member, admin, listener, leaders = parts.member, parts.admin, parts.listener, parts.leaders
     quorum = QuorumRequests(member.quorum)
     reports = NodeReports(parts.directory, member, parts.replicas)
     topics = InternalTopics(parts.partitions, member.submit)
-    leaders = LeaderEndpoints(admin, listener)
     configs = ConfigRequests(parts.directory, member.metadata)
     peer_listeners = _peer_listeners(parts.directory.config, is_alone=member.is_alone)
     return {
         ApiVersionsRequest: lambda _, at: api_versions(to_peers=_is_of_peers(at, peer_listeners)),
         **leaders.after({FetchRequest: _fetch(parts, quorum)}),
-        FetchAlike: parts.fetches.begin_alike,
         OffsetForLeaderEpochRequest: lambda request, _: parts.data.epoch_ends(request),
         MetadataRequest: lambda request, at: admin.metadata(request, at.version, listener(at)),
         DescribeClusterRequest: lambda request, at: admin.describe_cluster(request, listener(at)),

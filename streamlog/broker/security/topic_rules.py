@@ -111,7 +111,7 @@ def produce(request: ProduceRequest, access: Access) -> Verdict:
         return Verdict(item_errors(request, code))
 
     def may(topic: TopicProduceData) -> bool:
-        return access.topic(Operation.WRITE, topic.name)
+        return may_write(topic.name, access)
 
     refused = [each.name for each in request.topic_data if not may(each)]
     if not refused:
@@ -123,6 +123,20 @@ def produce(request: ProduceRequest, access: Access) -> Verdict:
     if len(refused) == len(request.topic_data):
         return Verdict(item_errors(request, DENIED))
     return withhold(request, "topic_data", may, DENIED)
+
+
+def may_write(topic: str, access: Access) -> bool:
+    """Return whether Produce may append to a topic, by `produce` and for a run of requests."""
+    return access.topic(Operation.WRITE, topic)
+
+
+def may_read(topic: FetchTopic, access: Access) -> bool:
+    """Return whether Fetch may read a topic, by `fetch` and for a request that repeats another.
+
+    A topic id that no topic has is let through: its answer is UNKNOWN_TOPIC_ID for everyone.
+    """
+    name = topic.topic or access.name_of(topic.topic_id)
+    return name is None or access.topic(Operation.READ, name)
 
 
 def fetch(request: FetchRequest, access: Access) -> Verdict:
@@ -141,9 +155,7 @@ def fetch(request: FetchRequest, access: Access) -> Verdict:
             wanted.mark_clock, wanted.mark_to_ms = "", -1
 
     def may(topic: FetchTopic) -> bool:
-        name = topic.topic or access.name_of(topic.topic_id)
-        # An unknown id gets the handler's error, which reveals nothing.
-        return name is None or access.topic(Operation.READ, name)
+        return may_read(topic, access)
 
     def readable(
         topics: Iterable[FetchTopic],

@@ -30,7 +30,12 @@ from streamlog.broker.server.tls import TlsConnection, writer_of
 from streamlog.errors import StreamlogError, UnsupportedVersion
 from streamlog.protocol.api_table import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.fetch_patterns import FetchAlike, FetchPattern, fetch_pattern
+from streamlog.protocol.fetch_patterns import (
+    FetchAlike,
+    FetchPattern,
+    FoundRecords,
+    fetch_pattern,
+)
 from streamlog.protocol.frame import (
     KEPT_BYTES_MAX,
     READ_BYTES,
@@ -46,10 +51,10 @@ from streamlog.protocol.messages.produce_and_fetch import (
     ProduceResponse,
 )
 from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
+from streamlog.protocol.schema import Message, Piece
 
 if TYPE_CHECKING:
-    from streamlog.broker.apis.produce import Answer
-    from streamlog.protocol.schema import Message, Piece
+    from streamlog.broker.server.limits import QuotaClient
 
 IN_FLIGHT_MAX = 32
 """Maximum requests of one connection without a written response; clients pipeline about 5."""
@@ -57,6 +62,15 @@ WRITE_BUFFER_BYTES = 256 * 1024
 """Responses go to the socket once they have this many bytes, or no request is left."""
 LINGER_MS = 500
 """How long a refused client has to read the refusal, in ms."""
+
+Result: TypeAlias = Message | list[Piece] | FoundRecords
+"""An answer: a response, responses to a run as bytes, or what a repeated Fetch has found."""
+Pending: TypeAlias = (
+    asyncio.Future[Message]
+    | asyncio.Future[list[Piece]]
+    | asyncio.Future[FoundRecords | FetchResponse]
+)
+"""Where an answer will be."""
 
 _log = repeated.logger(__name__)
 
@@ -68,7 +82,7 @@ class _Slot:
     request: Request | ProduceRun | FetchAlike
     throttle_ms: int = 0
     """For how long the client is left alone for what the request has brought."""
-    answer: asyncio.Future[Message] | asyncio.Future[list[Piece]] | None = None
+    answer: Pending | None = None
     pieces: list[Piece] | None = None
 
 
@@ -287,16 +301,49 @@ class Connection(asyncio.BufferedProtocol):
             self._take_up(frame)
 
     def _take_up_run(self) -> bool:
-        """Whether the next requests were taken up together; see `produce_runs`."""
-        if self._connections.has_quotas:
-            return False  # Each request may be the one that is too much.
-        run = self._patterns.take(self._reader)
+        """Take up the next requests together, if they may be; return whether any was.
+
+        A run has only requests that the full way (`_take_up`) would not refuse for their sender
+        and not throttle, see `produce_runs`. The session, the ACLs and the quota are checked for
+        each of them; the first request that one of them stops takes the full way by itself.
+        """
+        if not self._is_served():
+            return False
+        run = self._patterns.peek(self._reader)
         if run is None:
             return False
         pattern = run.requests[0].pattern
         context = self._context(pattern.version, pattern.client_id)
-        self._take_answer(_Slot(run), self._broker.begin(run, context))
+        has_quotas, now_ms = self._connections.has_quotas, 0
+        if has_quotas:
+            now_ms = self._quota_ms()
+            run.cut(self._count_fitting(run, now_ms))
+            if not run.requests:
+                return False
+        answer = self._broker.begin_run(run, context)
+        if answer is None:
+            # It is not learned again as long as it is refused: what is refused costs one decoding
+            # and no search for patterns.
+            self._patterns.forget(pattern)
+            return False
+        self._patterns.take(self._reader, run)
+        if has_quotas:
+            client = self._quota_client(pattern.client_id)
+            self._connections.quotas.charge_produced(client, _sizes(run), now_ms)
+        self._take_answer(_Slot(run), answer)
         return True
+
+    def _is_served(self) -> bool:
+        """Return whether the client may send requests: it is authenticated, where it has to be."""
+        return self._gate is None or self._gate.is_served()
+
+    def _count_fitting(self, run: ProduceRun, now_ms: int) -> int:
+        """Return how many requests of a run have one client id and stay within its quota."""
+        client_id = run.requests[0].pattern.client_id
+        others = (n for n, each in enumerate(run.requests) if each.pattern.client_id != client_id)
+        run.cut(next(others, len(run.requests)))
+        client = self._quota_client(client_id)
+        return self._connections.quotas.count_fitting(client, _sizes(run), now_ms)
 
     def _has_room(self) -> bool:
         return (
@@ -321,40 +368,48 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the frame is a Fetch that repeats the last one, and is taken up as that."""
         pattern = self._fetch_pattern
         alike = None if pattern is None else pattern.match(frame)
-        if pattern is None or alike is None or self._connections.has_quotas:
+        if pattern is None or alike is None or not self._is_served():
             return False
         context = self._context(pattern.version, pattern.client_id)
-        self._take_answer(_Slot(alike), self._broker.begin(alike, context))
+        answer = self._broker.begin_repeat(alike, context)
+        if answer is None:
+            self._fetch_pattern = None
+            return False
+        self._take_answer(_Slot(alike), answer)
         return True
 
     def _take_up(self, frame: memoryview) -> None:
         if self._repeats_fetch(frame):
             return
-        answer: Answer
+        answer: Message | asyncio.Future[Message] | None
         try:
             request = decode_request(frame) if self._gate is None else self._gate.decode(frame)
         except UnsupportedVersion as error:
             request, answer = _version_refusal(error)
         else:
-            self._learn(frame, request)
             answer = None if self._gate is None else self._gate.answer(request)
             if answer is None:
                 context = self._context(request.version, request.client_id)
+                # Before the request is begun, which may change it.
+                self._learn(frame, request, context)
                 answer = self._broker.begin(request.message, context)
         self._take_answer(_Slot(request, throttle_ms=self._charge(request, None)), answer)
 
-    def _learn(self, frame: memoryview, request: Request) -> None:
-        """Remember what may come again; not where each has to be looked at for who sends it."""
-        if self._gate is not None or self._broker.authorizer is not None:
+    def _learn(self, frame: memoryview, request: Request, context: RequestContext) -> None:
+        """Remember a request that may come again, unless its sender may not make it."""
+        message = request.message
+        if not isinstance(message, ProduceRequest | FetchRequest):
             return
-        if isinstance(request.message, ProduceRequest):
+        if not self._broker.allows_repeat(message, context):
+            return
+        if isinstance(message, ProduceRequest):
             self._patterns.learn(frame, request)
-        elif isinstance(request.message, FetchRequest):
+        else:
             known = self._fetch_pattern
             if known is None or known.match(frame) is None:
                 self._fetch_pattern = fetch_pattern(frame, request)
 
-    def _take_answer(self, slot: _Slot, answer: Answer) -> None:
+    def _take_answer(self, slot: _Slot, answer: Result | Pending | None) -> None:
         """See to it that the answer goes out in its turn."""
         if answer is None:
             return
@@ -387,29 +442,49 @@ class Connection(asyncio.BufferedProtocol):
         """
         if not self._connections.has_quotas:
             return 0
-        loop = asyncio.get_running_loop()
-        principal = self._context(request.version, request.client_id).principal
-        throttle_ms = self._connections.quotas.charge(
-            principal.removeprefix("User:"),
-            request.client_id,
-            request.message if response is None else response,
-            now_ms=int(loop.time() * 1000),
-        )
+        user, client_id = self._quota_client(request.client_id)
+        message = request.message if response is None else response
+        quotas = self._connections.quotas
+        return self._mute(quotas.charge(user, client_id, message, now_ms=self._quota_ms()))
+
+    def _charge_fetched(self, client_id: str | None, size_bytes: int) -> int:
+        """Count the records of a Fetch response; see `_charge`."""
+        if not self._connections.has_quotas:
+            return 0
+        client, now_ms = self._quota_client(client_id), self._quota_ms()
+        return self._mute(self._connections.quotas.charge_fetched(client, size_bytes, now_ms))
+
+    def _mute(self, throttle_ms: int) -> int:
+        """Read nothing from the client for this long; return the time."""
         if throttle_ms:
             if self._muted is not None:
                 self._muted.cancel()
+            loop = asyncio.get_running_loop()
             self._muted = loop.call_later(throttle_ms / 1000, self._unmute)
         return throttle_ms
 
-    def _encoded(self, slot: _Slot, response: Message | list[Piece] | None) -> list[Piece]:
+    def _quota_client(self, client_id: str | None) -> QuotaClient:
+        return self._principal.removeprefix("User:"), client_id
+
+    def _quota_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def _encoded(self, slot: _Slot, response: Result | None) -> list[Piece]:
+        request = slot.request
         if response is None:
             return []  # To a Produce that wants none, once its records were checked.
-        if isinstance(response, list) or not isinstance(slot.request, Request):
-            return cast("list[Piece]", response)
-        throttle_ms = slot.throttle_ms or self._charge(slot.request, response)
+        if isinstance(response, list):
+            return response
+        if isinstance(request, FetchAlike):
+            if isinstance(response, FoundRecords):
+                client_id, size_bytes = request.pattern.client_id, len(response.records)
+                return request.written(response, self._charge_fetched(client_id, size_bytes))
+            request = request.full()
+        if isinstance(request, ProduceRun) or isinstance(response, FoundRecords):
+            raise TypeError(f"{type(response).__name__} is no response to {type(request).__name__}")
+        throttle_ms = slot.throttle_ms or self._charge(request, response)
         if throttle_ms and isinstance(response, ProduceResponse | FetchResponse):
             response.throttle_time_ms = throttle_ms
-        request = slot.request
         if request.version == NO_HEADER:
             return bare(response)
         return encode_response(request.api, request.version, request.correlation_id, response)
@@ -479,7 +554,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._work()
 
-    def _fill(self, slot: _Slot, response: Message | list[Piece]) -> None:
+    def _fill(self, slot: _Slot, response: Result) -> None:
         slot.pieces = self._encoded(slot, response)
         self._queued_bytes += memory_bytes(slot.pieces)
 
@@ -525,6 +600,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+
+def _sizes(run: ProduceRun) -> list[int]:
+    """Return the bytes of records in each request of a run."""
+    return [len(each.records) for each in run.requests]
 
 
 Client: TypeAlias = Connection | TlsConnection

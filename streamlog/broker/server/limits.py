@@ -19,8 +19,8 @@ server's.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.config.resources import FETCH_RATE, PRODUCE_RATE, Account, Bound, QuotaTable
@@ -36,6 +36,9 @@ CLIENTS_MAX = 10_000
 """Clients remembered; the one that has been silent for longest makes room."""
 UNBOUNDED = LONG_MAX
 
+QuotaClient: TypeAlias = tuple[str, str | None]
+"""A user's name, without its principal type, and a client id."""
+
 
 class _Bucket(NamedTuple):
     used_bytes: float
@@ -48,16 +51,14 @@ class Quota:
     def __init__(self) -> None:
         self._buckets: OrderedDict[Account, _Bucket] = OrderedDict()
 
-    def charge(self, account: Account, size_bytes: int, bytes_per_s: int, now_ms: int) -> int:
-        """Count bytes; for how many milliseconds who has used them is to be left alone."""
+    def charge(self, account: Account, sizes: Sequence[int], bytes_per_s: int, now_ms: int) -> int:
+        """Count the bytes of messages; return the throttle time in ms, 0 within the quota."""
         if bytes_per_s >= UNBOUNDED:
             return 0
-        bucket = self._buckets.pop(account, None)
-        used_bytes = 0.0
-        if bucket is not None:
-            drained = (now_ms - bucket.at_ms) * bytes_per_s / 1000
-            used_bytes = max(bucket.used_bytes - drained, 0)
-        used_bytes += size_bytes
+        used_bytes = self._used_bytes(account, bytes_per_s, now_ms)
+        for size_bytes in sizes:
+            used_bytes += size_bytes
+        self._buckets.pop(account, None)
         self._buckets[account] = _Bucket(used_bytes, now_ms)
         if len(self._buckets) > CLIENTS_MAX:
             self._buckets.popitem(last=False)
@@ -65,6 +66,28 @@ class Quota:
         if over_bytes <= 0:
             return 0
         return min(int(over_bytes * 1000 / bytes_per_s) + 1, THROTTLE_MS_MAX)
+
+    def count_fitting(
+        self, account: Account, sizes: Sequence[int], bytes_per_s: int, now_ms: int
+    ) -> int:
+        """Return how many messages, from the first on, `charge` would not throttle."""
+        if bytes_per_s >= UNBOUNDED:
+            return len(sizes)
+        used_bytes = self._used_bytes(account, bytes_per_s, now_ms)
+        most_bytes = bytes_per_s * BURST_MS / 1000
+        for count, size_bytes in enumerate(sizes):
+            used_bytes += size_bytes
+            if used_bytes > most_bytes:
+                return count
+        return len(sizes)
+
+    def _used_bytes(self, account: Account, bytes_per_s: int, now_ms: int) -> float:
+        """Return the bytes in an account's bucket now."""
+        bucket = self._buckets.get(account)
+        if bucket is None:
+            return 0.0
+        drained = (now_ms - bucket.at_ms) * bytes_per_s / 1000
+        return max(bucket.used_bytes - drained, 0)
 
 
 class Quotas:
@@ -85,27 +108,41 @@ class Quotas:
         return bool(table) or min(self._defaults.values()) < UNBOUNDED
 
     def charge(self, user: str, client_id: str | None, message: Message, *, now_ms: int) -> int:
-        """Count what a Produce brings or what the answer to a Fetch takes; how long to wait."""
-        name = client_id or ""
+        """Count the records of a Produce request or of a Fetch response, and no other message.
+
+        Returns the throttle time in ms, 0 for a client within its quota.
+        """
+        client = user, client_id
         if isinstance(message, ProduceRequest):
-            bound = self._bound(PRODUCE_RATE, user, name)
-            if bound.bytes_per_s < UNBOUNDED:
-                parts = (each for topic in message.topic_data for each in topic.partition_data)
-                size_bytes = sum(_size(each.records) for each in parts)
-                return self._buckets[PRODUCE_RATE].charge(
-                    bound.account, size_bytes, bound.bytes_per_s, now_ms
-                )
-        elif isinstance(message, FetchResponse):
-            bound = self._bound(FETCH_RATE, user, name)
-            if bound.bytes_per_s < UNBOUNDED:
-                found = (each for topic in message.responses for each in topic.partitions)
-                size_bytes = sum(_size(each.records) for each in found)
-                return self._buckets[FETCH_RATE].charge(
-                    bound.account, size_bytes, bound.bytes_per_s, now_ms
-                )
+            parts = (each for topic in message.topic_data for each in topic.partition_data)
+            return self.charge_produced(
+                client, [sum(_size(each.records) for each in parts)], now_ms
+            )
+        if isinstance(message, FetchResponse):
+            found = (each for topic in message.responses for each in topic.partitions)
+            return self.charge_fetched(client, sum(_size(each.records) for each in found), now_ms)
         return 0
 
-    def _bound(self, key: str, user: str, client_id: str) -> Bound:
+    def charge_produced(self, client: QuotaClient, sizes: Sequence[int], now_ms: int) -> int:
+        """Count the records of Produce requests, in bytes; return the throttle time in ms."""
+        bound = self._bound(PRODUCE_RATE, client)
+        buckets = self._buckets[PRODUCE_RATE]
+        return buckets.charge(bound.account, sizes, bound.bytes_per_s, now_ms)
+
+    def count_fitting(self, client: QuotaClient, sizes: Sequence[int], now_ms: int) -> int:
+        """Return how many Produce requests of these sizes stay within the quota, from the first."""
+        bound = self._bound(PRODUCE_RATE, client)
+        buckets = self._buckets[PRODUCE_RATE]
+        return buckets.count_fitting(bound.account, sizes, bound.bytes_per_s, now_ms)
+
+    def charge_fetched(self, client: QuotaClient, size_bytes: int, now_ms: int) -> int:
+        """Count the records of a Fetch response; return the throttle time in ms."""
+        bound = self._bound(FETCH_RATE, client)
+        buckets = self._buckets[FETCH_RATE]
+        return buckets.charge(bound.account, (size_bytes,), bound.bytes_per_s, now_ms)
+
+    def _bound(self, key: str, client: QuotaClient) -> Bound:
+        user, client_id = client[0], client[1] or ""
         set_for = self._table.bound(key, user, client_id)
         return Bound(self._defaults[key], (None, client_id)) if set_for is None else set_for
 

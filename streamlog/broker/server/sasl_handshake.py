@@ -128,12 +128,16 @@ class SaslHandshake:
             return self._check(result) if isinstance(result, Checking) else self._respond(result)
         if request.api.key == API_VERSIONS_KEY:
             return None
-        if not self._authentication.is_served(self._clock.wall_ms()):
+        if not self.is_served():
             name = request.api.name
             if self._authentication.stage is AuthenticationStage.OPEN:
                 raise AuthenticationFailed(f"{name} after the end of the session")
             raise AuthenticationFailed(f"{name} before it was proven who asks: it takes SASL")
         return None
+
+    def is_served(self) -> bool:
+        """Return whether the client is authenticated and its session has not expired (KIP-368)."""
+        return self._authentication.is_served(self._clock.wall_ms())
 
     def _check(self, checking: Checking) -> asyncio.Future[Message]:
         """In a thread."""

@@ -34,7 +34,7 @@ def test_who_waits_as_told_keeps_to_its_rate(uses: list[tuple[int, int]]) -> Non
     now_ms = used_bytes = 0
     for pause_ms, size_bytes in uses:
         now_ms += pause_ms
-        throttle_ms = quota.charge((None, "c"), size_bytes, RATE, now_ms)
+        throttle_ms = quota.charge((None, "c"), [size_bytes], RATE, now_ms)
         used_bytes += size_bytes
         assert 0 <= throttle_ms <= THROTTLE_MS_MAX
         now_ms += throttle_ms
@@ -44,16 +44,16 @@ def test_who_waits_as_told_keeps_to_its_rate(uses: list[tuple[int, int]]) -> Non
 
 def test_clients_do_not_pay_for_each_other() -> None:
     quota = Quota()
-    assert quota.charge((None, "greedy"), 10 * RATE, RATE, 0) == 9_001
-    assert quota.charge((None, "modest"), RATE, RATE, 0) == 0
-    assert quota.charge((None, "greedy"), 10**9, RATE, 0) == THROTTLE_MS_MAX
-    assert quota.charge((None, "greedy"), 10**9, UNBOUNDED, 0) == 0
+    assert quota.charge((None, "greedy"), [10 * RATE], RATE, 0) == 9_001
+    assert quota.charge((None, "modest"), [RATE], RATE, 0) == 0
+    assert quota.charge((None, "greedy"), [10**9], RATE, 0) == THROTTLE_MS_MAX
+    assert quota.charge((None, "greedy"), [10**9], UNBOUNDED, 0) == 0
 
 
 def test_clients_are_forgotten_the_most_silent_first() -> None:
     quota = Quota()
     for number in range(CLIENTS_MAX + 5):
-        quota.charge((None, str(number)), 1, RATE, 0)
+        quota.charge((None, str(number)), [1], RATE, 0)
     assert len(quota._buckets) == CLIENTS_MAX
     assert (None, "4") not in quota._buckets
     assert (None, "5") in quota._buckets

@@ -1,0 +1,610 @@
+"""Requests that repeat earlier ones are answered as if each had taken the full way.
+
+Two brokers are given the same bytes by the same client. One of them knows repeated requests by
+their bytes (`produce_runs`, `fetch_patterns`), the other has the codec read every one. Whoever the
+client is, whatever it may do and use, both write the same bytes at the same time, hang up at the
+same place, log the same, store the same and count the same for quotas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import ParamSpec, TypeVar
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from streamlog import repeated
+from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.security.authentication import Bearer
+from streamlog.broker.security.principals import IN_PROCESS
+from streamlog.broker.server import connection as connection_module
+from streamlog.broker.server.connection import Client, Connection
+from streamlog.broker.server.connections import Connections
+from streamlog.broker.server.sasl_handshake import SaslHandshake
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.clock import ManualClock
+from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
+from streamlog.protocol.api_table import api_of
+from streamlog.protocol.frame import Request, encode_request
+from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
+from streamlog.protocol.messages.produce_and_fetch import FetchRequest, FetchTopic
+from streamlog.protocol.messages.sasl_acls_quotas import (
+    AclCreation,
+    AlterClientQuotasRequest,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaOperation,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from streamlog.protocol.schema import Message
+from streamlog.records.batch import encode_batch
+from streamlog.records.compression import Compression
+from tests.broker.node import at, batch, create, fetch_request, produce_request
+
+T = TypeVar("T")
+P = ParamSpec("P")
+WALL_MS = 1_700_000_000_000
+TOPICS = ("t", "other", "nowhere", "__consumer_offsets")
+NAMED = 12
+SESSION_MS = 60_000
+BYTES_PER_S = 20_000
+TOPIC_ID_MARK = b"id-of-the-topic!"
+LISTENERS = ("plain", "tls", "sasl")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A loop in which time passes when nothing else happens, and threads take none."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._now_ms = 0
+        select = self._selector.select  # type: ignore[attr-defined]  # of asyncio's loops
+
+        def pass_time(timeout: float | None) -> object:
+            ready = select(0)
+            if not ready and timeout:
+                self.advance(max(round(timeout * 1000), 1))
+            return ready
+
+        self._selector.select = pass_time  # type: ignore[attr-defined]  # as above
+
+    def advance(self, by_ms: int) -> None:
+        self._now_ms += by_ms
+        self._clock.advance(by_ms)
+
+    def time(self) -> float:
+        return self._now_ms / 1000
+
+
+class Inline(Executor):
+    """A thread whose work is done at once."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class Wire(asyncio.Transport):
+    """A client's side of a connection, and its socket: what it is sent, and when."""
+
+    def __init__(self, principal: str | None) -> None:
+        super().__init__(
+            {
+                "peername": ("10.0.0.1", 5000),
+                "sockname": ("127.0.0.1", 9092),
+                "principal": principal,
+                "second_socket": lambda: self,
+            }
+        )
+        self.sent: list[tuple[int, bytes]] = []
+        self.ended = False
+        self._reads = True
+        self._pending = b""
+
+    def connect(self, client: Connection) -> None:
+        self._client = client
+        client.connection_made(self)
+
+    def deliver(self, data: bytes) -> None:
+        """Send bytes to the broker, as far as it reads."""
+        self._pending += data
+        while self._pending and self._reads and not self.ended:
+            room = self._client.get_buffer(-1)
+            size_bytes = min(len(room), len(self._pending))
+            room[:size_bytes] = self._pending[:size_bytes]
+            self._pending = self._pending[size_bytes:]
+            self._client.buffer_updated(size_bytes)
+
+    # ---- the socket ----
+
+    def settimeout(self, _: float) -> None:
+        """It never blocks."""
+
+    def send(self, data: bytes, _: int = 0) -> int:
+        self.sent.append((round(asyncio.get_running_loop().time() * 1000), bytes(data)))
+        return len(data)
+
+    def sendmsg(self, buffers: Sequence[bytes], *_: object) -> int:
+        return self.send(b"".join(map(bytes, buffers)))
+
+    # ---- the transport ----
+
+    def pause_reading(self) -> None:
+        self._reads = False
+
+    def resume_reading(self) -> None:
+        self._reads = True
+        asyncio.get_running_loop().call_soon(self.deliver, b"")
+
+    def close(self) -> None:
+        if not self.ended:
+            self.ended = True
+            asyncio.get_running_loop().call_soon(self._client.connection_lost, None)
+
+    def abort(self) -> None:
+        self.close()
+
+
+# ---- what a client does ----
+
+
+@dataclass(frozen=True)
+class Produce:
+    topic: str
+    size_bytes: int = 100
+    kind: str = "plain"
+    acks: int = -1
+    version: int = 9
+    client_id: str = "c"
+
+    def frame(self, number: int, _: bytes) -> bytes:
+        value = bytes(self.size_bytes)
+        records: bytes | None = batch(value)
+        if self.kind == "zstd":
+            records = batch(value, codec=Compression.ZSTD)
+        elif self.kind == "transactional":
+            rows = [(1_000, None, value, ())]
+            records = encode_batch(
+                rows, transactional=True, producer_id=7, producer_epoch=0, base_sequence=0
+            )
+        elif self.kind == "corrupt":
+            good = batch(value)
+            records = bytes([*good[:-1], good[-1] ^ 1])
+        elif self.kind == "empty":
+            records = b""
+        request = produce_request(records, topic=self.topic, acks=self.acks)
+        return framed(request, number, self.version, self.client_id)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    topic: str
+    offset: int = 0
+    version: int = NAMED
+    max_wait_ms: int = 0
+    min_bytes: int = 1
+    client_id: str = "c"
+
+    def frame(self, number: int, topic_id: bytes) -> bytes:
+        request = fetch_request(
+            at(self.offset, max_bytes=2_000),
+            topic=self.topic,
+            max_wait_ms=self.max_wait_ms,
+            min_bytes=self.min_bytes,
+        )
+        if self.version > NAMED:
+            partitions = request.topics[0].partitions
+            request.topics = [FetchTopic(topic_id=topic_id, partitions=partitions)]
+        return framed(request, number, self.version, self.client_id)
+
+
+@dataclass(frozen=True)
+class Versions:
+    def frame(self, number: int, _: bytes) -> bytes:
+        return framed(ApiVersionsRequest(), number, 0, "c")
+
+
+@dataclass(frozen=True)
+class Reauthenticate:
+    """Prove it again, or begin to (KIP-368)."""
+
+    user: str = "alice"
+    half: bool = False
+
+    def frame(self, number: int, _: bytes) -> bytes:
+        hello = framed(SaslHandshakeRequest(mechanism="OAUTHBEARER"), number, 1, "c")
+        return hello if self.half else hello + framed(token_of(self.user), number, 1, "c")
+
+
+@dataclass(frozen=True)
+class Pass:
+    ms: int
+
+
+@dataclass(frozen=True)
+class Allow:
+    topic: str
+    operation: Operation
+    permission: Permission = Permission.ALLOW
+    principal: str = "User:alice"
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Remove every ACL of a topic."""
+
+    topic: str
+
+
+@dataclass(frozen=True)
+class Quota:
+    key: str
+    bytes_per_s: int | None
+
+
+Said = Produce | Fetch | Versions | Reauthenticate
+Act = tuple[Said, ...] | Pass | Allow | Forget | Quota
+"""Requests that arrive together, or what happens between them."""
+
+
+def framed(request: Message, number: int, version: int, client_id: str) -> bytes:
+    return b"".join(encode_request(api_of(type(request)), version, number, client_id, request))
+
+
+def token_of(user: str) -> SaslAuthenticateRequest:
+    return SaslAuthenticateRequest(auth_bytes=f"n,,\x01auth=Bearer {user}\x01\x01".encode())
+
+
+# ---- what a broker does ----
+
+
+@dataclass
+class Outcome:
+    """Everything that a client and others can see of what a broker did."""
+
+    sent: list[tuple[int, bytes]] = field(default_factory=list)
+    ended: bool = False
+    lines: list[str] = field(default_factory=list)
+    logs: list[bytes] = field(default_factory=list)
+    used_bytes: object = None
+    repeated: int = 0
+    """How many requests took the fast way; not compared."""
+
+    def seen(self) -> object:
+        by_time: dict[int, bytes] = {}
+        for at_ms, data in self.sent:
+            by_time[at_ms] = by_time.get(at_ms, b"") + data
+        return by_time, self.ended, self.lines, self.logs, self.used_bytes
+
+
+class NoPatterns:
+    """Patterns of a broker that knows no request by its bytes."""
+
+    def peek(self, _: object) -> None:
+        return None
+
+    def learn(self, _: memoryview, __: Request) -> None:
+        """It does not."""
+
+
+@contextmanager
+def full_way() -> Iterator[None]:
+    with (
+        patch.object(connection_module, "ProducePatterns", NoPatterns),
+        patch.object(connection_module, "fetch_pattern", lambda *_: None),
+    ):
+        yield
+
+
+def live(listener: str, acts: Sequence[Act], *, has_acls: bool, flush: str, fast: bool) -> Outcome:
+    clock = ManualClock(wall_ms=WALL_MS)
+    loop = VirtualLoop(clock)
+    outcome = Outcome()
+    handler = logging.Handler()
+    handler.emit = lambda record: outcome.lines.append(record.getMessage())  # type: ignore[method-assign]
+    repeated.forget()
+    logger = logging.getLogger("streamlog")
+    logger.addHandler(handler)
+    try:
+        with pytest.MonkeyPatch.context() as patches:
+            if fast:
+                count_repeats(patches, outcome)
+            with full_way() if not fast else patches.context():
+                config = config_of(flush, has_acls=has_acls)
+                loop.run_until_complete(play(listener, acts, outcome, clock, config))
+    finally:
+        logger.removeHandler(handler)
+        loop.close()
+    return outcome
+
+
+def count_repeats(patches: pytest.MonkeyPatch, outcome: Outcome) -> None:
+    begin_run, begin_repeat = Broker.begin_run, Broker.begin_repeat
+
+    def run(self: Broker, *of: object) -> object:
+        answer = begin_run(self, *of)  # type: ignore[arg-type]  # as it was called
+        outcome.repeated += answer is not None
+        return answer
+
+    def repeat(self: Broker, *of: object) -> object:
+        answer = begin_repeat(self, *of)  # type: ignore[arg-type]  # as it was called
+        outcome.repeated += answer is not None
+        return answer
+
+    patches.setattr(Broker, "begin_run", run)
+    patches.setattr(Broker, "begin_repeat", repeat)
+
+
+def config_of(flush: str, *, has_acls: bool) -> BrokerConfig:
+    security = SecurityConfig(
+        authorizer="standard" if has_acls else "none",
+        sasl_mechanisms="OAUTHBEARER",
+        unsecured_tokens=True,
+        failed_authentication_delay_ms=0,
+    )
+    return BrokerConfig(flush=flush, security=security)
+
+
+async def play(
+    listener: str,
+    acts: Sequence[Act],
+    outcome: Outcome,
+    clock: ManualClock,
+    config: BrokerConfig,
+) -> None:
+    async with Broker.open(
+        "data", config=config, files=MemoryFiles(), clock=clock, threads=lambda _: Inline()
+    ) as broker:
+        create(broker, "t")
+        create(broker, "other", compression_type="zstd")
+        topic_id = broker._partitions.topic_id("t") or bytes(16)
+        connections: Connections[Client] = Connections(
+            lambda: broker.directory.config.connections,
+            quota_table=lambda: broker.directory.altered.quotas,
+        )
+        gate = None
+        if listener == "sasl":
+            gate = SaslHandshake(
+                config.security,
+                users=lambda: broker.users,
+                tokens=lambda token, wall_ms: Bearer(token, wall_ms + SESSION_MS),
+                clock=clock,
+            )
+        client = Connection(
+            broker, listener="L", place=("127.0.0.1", 9092), connections=connections, gate=gate
+        )
+        wire = Wire("User:alice" if listener == "tls" else None)
+        wire.connect(client)
+        if listener == "sasl":
+            wire.deliver(Reauthenticate().frame(0, topic_id))
+        number = 0
+        for act in acts:
+            if isinstance(act, tuple):
+                frames = []
+                for said in act:
+                    number += 1
+                    frames.append(said.frame(number, topic_id))
+                wire.deliver(b"".join(frames))
+            else:
+                await change(broker, act)
+                connections.sweep()
+            await asyncio.sleep(0.001)  # What waits for the flush is answered.
+        await asyncio.sleep(300)
+        outcome.sent = [(ms, data.replace(topic_id, TOPIC_ID_MARK)) for ms, data in wire.sent]
+        outcome.ended = wire.ended
+        outcome.lines = [line.replace(topic_id.hex(), "ID") for line in outcome.lines]
+        outcome.used_bytes = {
+            key: dict(bucket._buckets) for key, bucket in connections.quotas._buckets.items()
+        }
+        outcome.logs = [stored(broker, topic) for topic in ("t", "other")]
+        connections.close()
+        wire.close()
+        await asyncio.sleep(0)
+
+
+def stored(broker: Broker, topic: str) -> bytes:
+    log = broker._partitions.get(topic, 0).log
+    return bytes(memoryview(log.range(0, max_bytes=1 << 30)))  # type: ignore[arg-type]  # of files in memory
+
+
+async def change(broker: Broker, act: Pass | Allow | Forget | Quota) -> None:
+    match act:
+        case Pass(ms):
+            await asyncio.sleep(ms / 1000)
+        case Allow(topic, operation, permission, principal):
+            acl = AclCreation(
+                resource_type=ResourceType.TOPIC,
+                resource_name=topic,
+                resource_pattern_type=Pattern.LITERAL,
+                principal=principal,
+                host="*",
+                operation=operation,
+                permission_type=permission,
+            )
+            await do(broker, CreateAclsRequest(creations=[acl]))
+        case Forget(topic):
+            every = DeleteAclsFilter(
+                resource_type_filter=ResourceType.TOPIC,
+                resource_name_filter=topic,
+                pattern_type_filter=Pattern.LITERAL,
+                principal_filter=None,
+                host_filter=None,
+                operation=Operation.ANY,
+                permission_type=Permission.ANY,
+            )
+            await do(broker, DeleteAclsRequest(filters=[every]))
+        case Quota(key, bytes_per_s):
+            op = QuotaOperation(key=key, value=float(bytes_per_s or 0), remove=bytes_per_s is None)
+            entity = [QuotaEntity(entity_type="client-id", entity_name="c")]
+            altered = QuotaAlteration(entity=entity, ops=[op])
+            await do(broker, AlterClientQuotasRequest(entries=[altered]))
+
+
+async def do(broker: Broker, request: Message) -> None:
+    context = RequestContext(1, "tester", "/127.0.0.1", principal=IN_PROCESS)
+    await broker.handle(request, context)
+
+
+# ---- the property ----
+
+PRODUCES = st.builds(
+    Produce,
+    topic=st.sampled_from(TOPICS),
+    size_bytes=st.sampled_from([0, 100, 100, 100, 3_000, 9_000]),
+    kind=st.sampled_from(["plain"] * 5 + ["zstd", "transactional", "corrupt", "empty"]),
+    acks=st.sampled_from([-1, -1, -1, 1, 0]),
+    version=st.sampled_from([9, 9, 9, 7, 6, 11]),
+    client_id=st.sampled_from(["c", "c", "c", "d"]),
+)
+FETCHES = st.builds(
+    Fetch,
+    topic=st.sampled_from(TOPICS),
+    offset=st.integers(0, 12),
+    version=st.sampled_from([NAMED, NAMED, 9, 10, 13, api_of(FetchRequest).max_version]),
+    max_wait_ms=st.sampled_from([0, 0, 500]),
+    min_bytes=st.sampled_from([1, 1, 0, 150, 10_000]),
+    client_id=st.sampled_from(["c", "c", "d"]),
+)
+
+
+def repeats(said: st.SearchStrategy[Said]) -> st.SearchStrategy[tuple[Said, ...]]:
+    """Runs of equal requests and others in between, which arrive together."""
+    some = st.tuples(said, st.integers(1, 6)).map(lambda pair: (pair[0],) * pair[1])
+    return st.lists(some, min_size=1, max_size=4).map(lambda runs: sum(runs, ()))
+
+
+ACTS: st.SearchStrategy[Act] = st.one_of(
+    repeats(PRODUCES),
+    repeats(PRODUCES),
+    repeats(FETCHES),
+    repeats(st.one_of(PRODUCES, FETCHES)),
+    st.just((Versions(),)),
+    st.builds(Reauthenticate, st.sampled_from(["alice"] * 4 + ["bob"]), st.booleans()).map(
+        lambda each: (each,)
+    ),
+    st.builds(Pass, st.sampled_from([1, 200, 5_000, SESSION_MS - 1, SESSION_MS])),
+    st.builds(
+        Allow,
+        st.sampled_from(["t", "other", "*"]),
+        st.sampled_from([Operation.WRITE, Operation.READ, Operation.ALL]),
+        st.sampled_from([Permission.ALLOW, Permission.ALLOW, Permission.DENY]),
+        st.sampled_from(["User:alice", "User:*", "User:ANONYMOUS"]),
+    ),
+    st.builds(Forget, st.sampled_from(["t", "other", "*"])),
+    st.builds(
+        Quota,
+        st.sampled_from(["producer_byte_rate", "consumer_byte_rate"]),
+        st.sampled_from([BYTES_PER_S, BYTES_PER_S, 1_000, None]),
+    ),
+)
+EVERYTHING = Allow("*", Operation.ALL, principal="User:*")
+BUSY = (Produce("t"),) * 6
+QUIET = (Fetch("t", 0), Fetch("t", 1), Fetch("t", 2))
+
+
+def both(
+    listener: str, acts: Sequence[Act], *, has_acls: bool = True, flush: str = "os"
+) -> Outcome:
+    """What came of the fast way, which is what came of the full way."""
+    full = live(listener, acts, has_acls=has_acls, flush=flush, fast=False)
+    fast = live(listener, acts, has_acls=has_acls, flush=flush, fast=True)
+    assert fast.seen() == full.seen()
+    assert full.repeated == 0
+    return fast
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    listener=st.sampled_from(LISTENERS),
+    has_acls=st.booleans(),
+    flush=st.sampled_from(["os", "always"]),
+    begin=st.sampled_from([EVERYTHING, Allow("t", Operation.WRITE), Pass(1)]),
+    acts=st.lists(ACTS, min_size=1, max_size=10),
+)
+@example(
+    listener="sasl", has_acls=True, flush="os", begin=EVERYTHING, acts=[BUSY, Forget("*"), BUSY]
+)
+@example(
+    listener="sasl",
+    has_acls=True,
+    flush="os",
+    begin=EVERYTHING,
+    acts=[BUSY, Pass(SESSION_MS), BUSY],
+)
+def test_the_fast_way_does_what_the_full_way_does(
+    listener: str, has_acls: bool, flush: str, begin: Act, acts: list[Act]
+) -> None:
+    if flush == "always":
+        # Where a Produce with acks=0 ends the connection, answers that wait for a flush are lost:
+        # how many, hangs on how soon it is taken up.
+        acts = [answered(act) for act in acts]
+    if not has_acls:
+        acts = [act for act in acts if not isinstance(act, Allow | Forget)]
+        begin = Pass(1)
+    both(listener, [begin, *acts], has_acls=has_acls, flush=flush)
+
+
+def answered(act: Act) -> Act:
+    if not isinstance(act, tuple):
+        return act
+    return tuple(replace(each, acks=1) if isinstance(each, Produce) else each for each in act)
+
+
+@pytest.mark.parametrize("has_acls", [False, True])
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_every_listener_has_the_fast_way(listener: str, has_acls: bool) -> None:
+    acts: list[Act] = [EVERYTHING] if has_acls else []
+    acts += [Quota("producer_byte_rate", BYTES_PER_S), Quota("consumer_byte_rate", BYTES_PER_S)]
+    outcome = both(listener, [*acts, BUSY[:1], BUSY, QUIET], has_acls=has_acls)
+    assert outcome.repeated == 3, "a run, and two Fetches after the first"
+
+
+def test_what_is_denied_meanwhile_is_refused_though_its_bytes_are_known() -> None:
+    acts: list[Act] = [EVERYTHING, BUSY, Allow("t", Operation.WRITE, Permission.DENY), BUSY, QUIET]
+    outcome = both("sasl", acts)
+    log, _ = outcome.logs
+    assert log.count(bytes(100)) == len(BUSY)
+    acts = [EVERYTHING, QUIET, Allow("t", Operation.READ, Permission.DENY), QUIET]
+    both("sasl", acts)
+
+
+@pytest.mark.parametrize("after", [Pass(SESSION_MS), (Reauthenticate(half=True),)])
+def test_no_session_no_fast_way(after: Act) -> None:
+    outcome = both("sasl", [EVERYTHING, BUSY, QUIET, after, BUSY])
+    assert outcome.ended
+    log, _ = outcome.logs
+    assert log.count(bytes(100)) == len(BUSY)
+    assert both("sasl", [EVERYTHING, QUIET, after, QUIET]).ended
+
+
+def test_a_session_that_is_renewed_goes_on_fast() -> None:
+    outcome = both("sasl", [EVERYTHING, BUSY, (Reauthenticate(),), Pass(SESSION_MS - 10), BUSY])
+    assert not outcome.ended
+    assert outcome.repeated == 2
+
+
+def test_a_run_ends_where_the_quota_does() -> None:
+    quota = Quota("producer_byte_rate", BYTES_PER_S)
+    outcome = both("plain", [EVERYTHING, quota, (Produce("t", 3_000),) * 15])
+    assert len({ms for ms, _ in outcome.sent}) > 3, "the client was throttled in between"
+    assert outcome.repeated
+    quota = Quota("consumer_byte_rate", 1_000)
+    acts: list[Act] = [EVERYTHING, (Produce("t", 900),) * 3, quota]
+    acts += [(Fetch("t", n),) for n in (0, 1, 2)]
+    assert both("plain", acts).repeated > 1
