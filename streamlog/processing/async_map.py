@@ -125,6 +125,11 @@ class AsyncTimeSource(TimeSource):
 
     def settle(self, oldest: AsyncRecord | None) -> None:
         """Update the time, the quiet time and whether all sources are at their end."""
+        # The call of a record at 10:00 is open; the input is at 10:05, and read to its end.
+        # 1. The time here stays at 10:00: windows below wait for the result.
+        # 2. The source is neither quiet nor at its end: no idle time, and no time mark, may close
+        #    the window that the result belongs to.
+        # 3. The call is done: the time becomes 10:05.
         time_ms = min((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
         self.time_ms = time_ms if oldest is None else min(time_ms, oldest.row.watermark_ms)
         self.update_end(self._feeds, is_holding=oldest is not None)
@@ -180,6 +185,8 @@ class AsyncMapValuesStep(Step):
         batch = self.node_time.of(batch)
         origin, node = batch.origin, self._node
         batch, raw_keys, raw_values = self.serialize_with(batch, node.key, node.value)
+        # The time of all inputs together as of each record: its result arrives later, when the
+        # inputs may be further.
         others_ms = min((f.time_ms for f in self._feeds if f is not origin.feed), default=None)
         columns = zip(batch.rows, batch.keys, batch.values, batch.timestamps, strict=True)
         for at, (row, key, value, timestamp_ms) in enumerate(columns):
@@ -360,6 +367,10 @@ class AsyncMapValuesStep(Step):
         self.forward(batch)
 
     def _positions(self, items: Sequence[AsyncRecord]) -> Sequence[int]:
+        # In the order of the partition, results have the numbers of their records: a restart gives
+        # each result the number that it had. Otherwise, results come in the order in which calls
+        # finish, which a restart does not repeat: each owner of the state numbers them in a range
+        # of its own, so that no other result has the number of one that was sent.
         if self._node.ordered == "partition":
             return [item.number for item in items]
         first, self._position = self._position, self._position + len(items)

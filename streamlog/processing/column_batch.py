@@ -123,7 +123,7 @@ class TimeSource:
         return max(self.turn_ms, self.time_ms)
 
     def source_times(self) -> list[tuple[Source, int, int]]:
-        """Return its sources with their stream times and quiet times."""
+        """Return its sources with their stream times and quiet times, in milliseconds."""
         return [(self.source, self.time_ms, self.quiet_ms)]
 
     def update_end(self, feeds: Iterable[TimeSource], *, is_holding: bool = False) -> None:
@@ -448,6 +448,7 @@ class Batch:
     def where(self, kept: Iterable[object]) -> Batch:
         """Return the records for which `kept` is true."""
         selected = list(kept)
+        # Keys that are not decoded yet stay so, and decoded ones are not decoded again.
         unmade, keys = self._unmade, self._keys
         kept_keys = None if keys is None else list(compress(keys, selected))
         batch = Batch(
@@ -472,6 +473,8 @@ class Batch:
 
     def raw_keys(self, serde: AnySerde, node: str) -> Sequence[bytes | None]:
         """Return the keys as bytes: those that came in, if the keys and the serde are unchanged."""
+        # The very serde, not an equal one: another serde may write the key in other bytes, and the
+        # bytes decide its partition.
         raw = self.origin.raw_keys
         if self.keys_are_raw and raw is not None and self.origin.feed.key is serde:
             return self.of_origin(raw)

@@ -258,6 +258,8 @@ class NodeFailures:
             raise batch.failure(self.node, len(results), error) from error
         kept = [True] * len(results)
         first: Exception | None = error
+        # The failed record is tried again alone, with `first` as its first attempt; the records
+        # after it are tried for the first time. Those before it are not: functions may count calls.
         for arguments in zip(*(column[len(results) :] for column in columns), strict=True):
             result = self.attempt_record(batch, len(kept), fn, *arguments, first=first)
             first = None
@@ -315,6 +317,9 @@ class NodeFailures:
     ) -> T | DeadLetterRecord:
         """Return the result of `again`, or a dead letter after all attempts of the policy."""
         found: list[T] = []
+        # retry(2) and then dlq: the chain is [retry, dlq].
+        # 1. The first attempt fails: attempts 2 and 3 follow, with the pause of retry.
+        # 2. All fail: `times` of dlq is 0, so the letter says attempt 3. `give_up` writes it.
         attempt, error = 1, first or _error_of(again, found)
         for policy in self.policy.chain:
             for _ in range(policy.times if error is not None else 0):

@@ -107,6 +107,8 @@ class SinkBatch(NamedTuple):
 
         Without a key, by timestamp and value, so that every run of the task chooses equally.
         """
+        # A producer would spread records without a key over the partitions. Here, a record that is
+        # sent again after a crash has to go to the partition that it went to before.
         if has_none(self.keys):
             size = repeat(self.window_bytes)
             routes = map(_route, self.keys, self.timestamps, self.values, size)

@@ -106,6 +106,8 @@ class SetTimestampStep(Step):
         times: list[int] = []
         watermarks: list[int] = []
         for source, timestamp_ms in zip(sources, timestamps, strict=True):
+            # The input's own time says nothing here: after it was at 10:05 by the log, the records'
+            # new timestamps may be of last week. The time of a source is the largest new timestamp.
             feed.stream.advance(source, timestamp_ms)
             times.append(feed.stream.time_of(source))
             watermarks.append(feed.stream.now_ms)

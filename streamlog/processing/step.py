@@ -230,6 +230,8 @@ class Step:
         Raises:
             ProcessingError: a record can't be written, and the policy does not skip it.
         """
+        # The columns as a whole first. Only after an error, record by record, so that the policy
+        # can skip those that fail.
         try:
             keys = batch.raw_keys(key, self.name)
             return batch, keys, batch.raw_values(value, self.name)
@@ -273,6 +275,10 @@ def view_changes(
     Raises:
         ProcessingError: `view` failed, and the policy does not skip the row.
     """
+    # The view is a filter that shows values above 3; the table changes from `old` to `new`.
+    # 1. 5 to 7: an update from 5 to 7. 2. 2 to 7: an update that replaces nothing.
+    # 3. 5 to 2: a deletion that replaces 5. 4. 2 to 1: nothing, before and after.
+    # Without old values downstream, the old one is computed for deletions alone: to tell 3 from 4.
     keys, before = batch.keys, batch.old_values or ()
     if step.failures is None:
         _, new = step.applied(
@@ -341,6 +347,8 @@ def apply_to_old(
         caught = exit_failure(stop)
     if step.failures is None:
         raise batch.failure(step.name, at, caught) from caught
+    # Not `attempt_record`: the row was skipped and counted when this value was new. A dead letter
+    # now would be the second one of the record that wrote it.
     letter = partial(dead_letter_of, batch, at, step.name)
     found = step.failures.tried(partial(fn, *arguments), letter, caught)
     return None if isinstance(found, DeadLetterRecord) else found

@@ -350,6 +350,9 @@ class Task:
         pairs = (pair for step in self._following for pair in step.follows())
         for key, _, due_ms in self._due(pairs):
             entry = self._queue.inputs[key]
+            # 1. The partition has no record at all: it may follow the other partitions.
+            # 2. It follows them, and got its first record: `stated_ms` says that it does.
+            # 3. It has records and never followed: its producer may only have paused.
             if entry.time_ms == UNKNOWN_MS or entry.stated_ms > UNKNOWN_MS:
                 found[key] = min(due_ms, found.get(key, due_ms))
         return found
@@ -477,6 +480,8 @@ class Task:
             if key not in inputs:
                 raise UsageError(f"task {self.id} does not read {key[0]}-{key[1]}")
             inputs[key].arrive(records.get(key, ()), marks.get(key, ()))
+        # The position of a merged input may change although nothing is released: what has arrived
+        # may be marks and repetitions.
         took: set[Input] = {e for key in records if isinstance(e := inputs[key], MergedInput)}
         for entry in inputs.values():
             entry.now_ms = now_ms
@@ -490,6 +495,8 @@ class Task:
         for name, step in self._awaiting.items():
             step.resume([result for result in results if result.node == name])
         passed, fired = self._take(took, now_ms)
+        # Once more: only now it is known which inputs had something to take, and which are at their
+        # end with all of it taken.
         for entry in inputs.values():
             entry.learn_end(None, now_ms=now_ms, took=entry in took)
         fired = self._settle(now_ms) or fired
@@ -510,6 +517,8 @@ class Task:
         fired = False
         while not self.is_full and (run := self._queue.next_run()) is not None:
             entry, batch = run
+            # Records at 10:00, a mark of an hour, records at 11:05: what the mark makes due
+            # (windows, timers) is forwarded before the records after it, wherever a fetch was cut.
             if isinstance(batch, TimeMark):
                 passed.add(entry)
                 for step in self._passing:
@@ -604,6 +613,13 @@ class Task:
             return Changes()
         if self.has_waiting:
             raise UsageError(f"task {self.id} has rows that wait for a commit: call emit() first")
+        # A commit, with exactly_once (decision 005):
+        # 1. `emit` forwards the rows of Emit.COMMIT: they are sinks of this commit.
+        # 2. Steps write what they keep as objects, once per changed row.
+        # 3. The runner writes sinks, these changes with the progress, and the input offsets in one
+        #    transaction. A crash before its end: none of them counts, the records are read again.
+        # 4. `committed` applies the changes to the store. A crash before that: the restart replays
+        #    them from the changelog.
         for step in self._flushing:
             step.flush()
         changes = self._store.changes()

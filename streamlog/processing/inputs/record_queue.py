@@ -418,9 +418,11 @@ class Input(TimeSource):
         columns, received, at = self._fresh(records), self._received or 0, 0
         if len(columns) or marks:
             self._known.hear(self.end_check.now_ms)
+        # Records 5, 6, 8, 9 and a mark at 7 arrive together: the mark is taken between 6 and 8, as
+        # if they had arrived one by one.
         for mark in marks:
             if mark.offset < received:
-                continue
+                continue  # After a rewind, it arrives again.
             until = bisect_left(columns.offsets, mark.offset, at)
             self._append(columns[at:until])
             self._unread.append(mark)
@@ -446,6 +448,7 @@ class Input(TimeSource):
         elif len(columns) <= RUN_RECORDS_MAX:
             self._unread.append(columns)
         else:
+            # The objects of one run are freed before the next run is decoded.
             starts = range(0, len(columns), RUN_RECORDS_MAX)
             self._unread.extend(columns[low : low + RUN_RECORDS_MAX] for low in starts)
 
@@ -573,6 +576,12 @@ class Input(TimeSource):
 
     def _passed(self, passed: PassedRecords) -> TimeMark:
         self._chunks.popleft()
+        # A mark says that an hour has passed in a quiet log (decision 008).
+        # 1. The records here have reached 10:00: the time becomes 11:00.
+        # 2. The input never had a record: it has no time that could advance, unless the mark states
+        #    one for this way of reading event time (`clock`).
+        # 3. `UNLOGGED`: a runner whose log takes no marks brings the time. There is no offset to
+        #    commit.
         mark, stated_ms = passed.mark, passed.time_ms
         if mark is not UNLOGGED:
             stated_ms = mark.time_behind(UNKNOWN_MS, self.clock)
@@ -805,6 +814,8 @@ class CutInput(Input):
         if not self._has_begun:
             low = bisect_left(chunk.times, self._span.since_ms)
             self._has_begun = low < len(chunk.times)
+        # By the running maximum: what is after the cut belongs to the next run, even if the record
+        # is out of order and its own timestamp lies before the end.
         high = bisect_left(chunk.times, self._span.until_ms)
         if high < len(chunk.times):
             self._cut_at(chunk.offsets[high])

@@ -243,6 +243,9 @@ class RepartitionInput(Input):
             raise unknown_source_error(self.topic.name, self.partition, data[RECORD_BYTES:])
         state, base = found
         position += base
+        # An upstream task crashed after sending positions 7 and 8, and sends both again: 7 is below
+        # the last position, 8 equals it. `index` tells apart the records that one position has
+        # produced: position 8, index 1 is new after position 8, index 0.
         if position < state.position or (position == state.position and index <= state.index):
             self._collector.drop(self.topic.name, "duplicate")
             return None
@@ -496,6 +499,8 @@ class MergedInput(Input):
     @property
     def position(self) -> int | None:
         """The offset to read from after a restart: that of the first record not taken."""
+        # Offsets 10 (of `a`), 11 and 12 (of `b`); 11 and 12 were taken, 10 waits: the position is
+        # 10. After a restart, 11 and 12 arrive again and are dropped as repetitions.
         left = self._ready[self._taken :]
         left += [each.waiting[0] for each in self._sources if each.waiting]
         return min(map(_offset_of, left), default=self._received)
@@ -709,6 +714,9 @@ class MergedInput(Input):
         if name == MARK:
             mark, source = unpack_mark(data)
             each = self._source(source)
+            # After a restart, reading begins at the first record of any source that was not
+            # released. A mark before `resume` is older than the stored state of its source: it
+            # might say that the source was at its end, although its later records are to follow.
             if offset >= each.resume:
                 each.known.hear(self.end_check.now_ms)
                 each.hear(*mark)
@@ -743,6 +751,13 @@ class MergedInput(Input):
 
     def _release(self) -> None:
         """Move records to `_ready` that no source can precede any more."""
+        # Sources `a` and `b` (decision 006). Records of `a` wait with merge keys 10:00 and 10:04.
+        # 1. `b` is busy and has reached 10:02: the record at 10:00 is released, 10:04 waits,
+        #    because `b` may still send one at 10:03.
+        # 2. `b` is at its end: nothing bounds `a`, and both are released, unless the end is in
+        #    question (`InputEnd.bound`).
+        # 3. The waiting records exceed the buffer: the earliest are released although `b` is busy,
+        #    and counted as "out of order".
         bounds = self._bounds()
         bound = min((bound for bound, _ in bounds), default=None)
         self._make_ready((FAR_MS,) if bound is None else (*bound, FAR_MS))

@@ -77,6 +77,10 @@ class DueRows:
 
     def add(self, row_key: bytes, value: bytes, headers: Headers) -> None:
         """Add a row that waits; its key is unique."""
+        # 5,000 rows wait: the first 1,000 are in memory, `_beyond` is the key of the next one.
+        # 1. A row before `_beyond` goes to memory: `due` reads no page before memory is empty, so
+        #    in the store alone it would come too late.
+        # 2. A row from `_beyond` on goes to the store: a later page reads it, in its order.
         data = _encode(_Data(value, list(headers)))
         if self._beyond is not None and row_key >= self._beyond:
             self._store.put(row_key, data)
@@ -240,6 +244,8 @@ class JoinBuffer:
     def find(self, key: bytes, from_ms: int, to_ms: int) -> list[JoinEntry]:
         """Return a key's records in [from, to], by timestamp, then by arrival."""
         found: list[JoinEntry] = []
+        # Buckets span half of `keep_ms`, so that a search touches two or three of them, and at most
+        # half as much time again as `keep_ms` is in the store.
         for at in range(from_ms // self.bucket_ms, to_ms // self.bucket_ms + 1):
             bucket = self._buckets.get(at)
             if bucket is None:
@@ -273,6 +279,7 @@ class JoinBuffer:
             bucket.fresh = []
         if sum(bucket.bytes for bucket in self._buckets.values()) > self._bytes_max:
             for bucket in self._buckets.values():
+                # From now on, a key that is not in memory may have records in the store.
                 bucket.is_whole = bucket.is_whole and not bucket.rows
                 bucket.rows.clear()
                 bucket.bytes = 0

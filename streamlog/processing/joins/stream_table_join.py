@@ -455,6 +455,11 @@ class VersionedTableStep(TableStep):
         if timestamp_ms > self._time_ms:
             self._time_ms = timestamp_ms
             self._versions.advance(timestamp_ms)
+        # history is 1 h; key k has a version at 10:00.
+        # 1. A row at 10:30 is the newest: the table's row changes, and the change is forwarded.
+        # 2. A row at 10:10 arrives after it: it is the version from 10:10 to 10:30 for as-of joins.
+        #    The table's row stays, and nothing is forwarded.
+        # 3. The table is at 11:40: a row at 10:20 is before the history, and dropped as late.
         newest_ms = self._versions.newest_ms(raw)
         if not self._versions.put(raw, data, timestamp_ms):
             late_by_ms = self._time_ms - self._history_ms - timestamp_ms
@@ -553,6 +558,8 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         at_once: list[int] = []
         for at, (raw, data) in enumerate(zip(raws, datas, strict=True)):
             now_ms = self._now_ms = max(self._now_ms, moments[at])
+            # Records that are due come before this one. Those of this batch that need not wait are
+            # joined first: they were before it in the order of the task.
             if self._is_due(now_ms):
                 self._join_now(batch, at_once)
                 at_once = []

@@ -69,6 +69,7 @@ class LastRecords:
     def failure(self, raw: bytes, error: Exception) -> ProcessingError:
         """Return the error of a row that can't be stored, for the caller to raise."""
         reason = SerdeError(f"can't store its state for key {raw!r}: {error}")
+        # From the newest record back: the last one that was folded into the row left this state.
         for noted in reversed(self._noted):
             for at in range(len(noted.raws) - 1, -1, -1):
                 if noted.raws[at] == raw:
@@ -160,6 +161,7 @@ class RowFormat:
         try:
             write_down(rows, head, self._dumps, keys, values, packs=self._packs)
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
+            # The rows before the error are in the columns already.
             self._write_each(rows[len(values) - done :], head, keys, values)
 
     def write_down_dirty(
@@ -324,6 +326,12 @@ class AggregateStep(Step):
         return folded
 
     def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[UserValue, int]:
+        # `add` may return None, which deletes the row.
+        # 1. Key k has no row, and `add` returns None: nothing changes (`_ABSENT`).
+        # 2. k has the state 5, and `add` returns None: a deletion is forwarded. The row stays in
+        #    memory without a state until the flush removes it from the store.
+        # 3. Another record of k before the flush: the state starts from `initial`, and the
+        #    timestamp anew, as after the flush.
         row = self._rows.get(raw)
         if row is None:
             data = self._store.get(self._prefix + raw)

@@ -148,6 +148,12 @@ class CountWindowsStep(Step):
         batch = self.node_time.of(batch)
         results, origin = ResultColumns(), batch.origin
         for at, raw in enumerate(raws):
+            # Windows of 3 records, timeout 5 min; that of key k was opened at 10:00 and has 2.
+            # 1. A record of another key at 10:06 moves the clock first: the window times out with 2
+            #    records, although no record of k has arrived.
+            # 2. A record of k at 10:06 does so, too: it does not count for that window any more,
+            #    and opens the next one.
+            # 3. Full windows of earlier records of the batch are forwarded before those rows.
             if self._timeout_ms is not None:
                 self._clock.move_before(origin, batch.rows[at])
                 if self._next_due_ms <= self._clock.now_ms:
@@ -249,6 +255,7 @@ class CountWindowsStep(Step):
         return found
 
     def _begun(self, number: int, timestamp_ms: int) -> OpenCountWindow:
+        # A record that is out of order opens its window now: it would time out at once otherwise.
         opened_ms = max(timestamp_ms, self._clock.now_ms)
         return OpenCountWindow(number, opened_ms, self._aggregation.initial())
 
@@ -288,6 +295,8 @@ class CountWindowsStep(Step):
             if self._node.emit == Emit.CLOSE:
                 value = self._aggregation.result(window.state)
                 results.add(len(times), raw, window, value, window.end_ms)
+                # The time at which it was opened; the source has told steps below that no row is
+                # before `feed.time_ms`.
                 times.append(max(time_at(due_key) - self._timeout_ms, self.feed.time_ms))
             key.open.remove(window)
             key.seen = key.seen if key.open else 0

@@ -125,6 +125,11 @@ class OpenRows:
             there = changed.get(key)
             if there is window:
                 continue
+            # Sessions that are replaced may come back under the same (end, start, key).
+            # 1. Nothing has changed under the key: the window says whether the store has a row.
+            # 2. The row was removed after the last flush (None): the store still has it, and if it
+            #    is removed once more, the flush has to delete it.
+            # 3. Another object has the key: this one replaces it, and the store has what it had.
             if there is None:
                 window.is_stored = window.is_stored or key in changed
                 heappush(self._order, key)
@@ -170,6 +175,7 @@ class OpenRows:
         cut, end = len(self._prefix), window_bound(limit_ms + 1)
         for stored, data in self._store.range(self._bound(self._closed_ms), self._bound(limit_ms)):
             key = stored[cut:]
+            # What has changed since the flush is newer than the store; None: removed.
             if key not in self._changed:
                 end_ms, start_ms, raw = split_window_key(key)
                 row = self._format.loads(data, raw)
@@ -182,6 +188,8 @@ class OpenRows:
                 changed.append(window)
                 found[key] = window
                 del self._changed[key]
+        # Closed rows stay readable until they expire. Without retention they are never written: a
+        # session that opens and closes between two commits costs no write.
         if self._kept_ms:
             self._write(changed)
         return [window for _, window in sorted(found.items())]

@@ -234,6 +234,8 @@ class SessionStep(RecordWindowsStep):
         there = self._open.get(raw)
         if there is None:
             there = self._found(raw)
+        # `_joined_ms` is 0 with final rows, and the gap on update: there, a closed session takes
+        # records for one more gap, as in Kafka Streams.
         open_to_it = [each for each in there if each.end_ms >= arrival.open_ms - self._joined_ms]
         spans = [(window.start_ms, window.end_ms) for window in open_to_it]
         # The gap is 3 min; key k has the sessions 10:00 to 10:02 and 10:06 to 10:07.
@@ -243,6 +245,8 @@ class SessionStep(RecordWindowsStep):
         #    is an update of the row, without a deletion.
         # 4. Stream time has closed 10:00 to 10:02: the record at 10:04 joins 10:06 to 10:07 only.
         joined, (start_ms, end_ms) = merge_spans(self._windows, spans, time_ms)
+        # Late by the session that the record would form: an old record is in time if it joins a
+        # session that is still open.
         if end_ms < arrival.open_ms:
             return None
         replaced = [open_to_it[at] for at in joined]
@@ -421,6 +425,11 @@ class SlidingStep(RecordWindowsStep):
         if not starts:
             return None
         entered = self._entered(key, starts, arrival)
+        # Windows of 10 s; key k has records at 10:00:03 and 10:00:08. One at 10:00:05 arrives.
+        # 1. It enters the windows around it: those that end at :08 and at :05 (new, with the record
+        #    at :03), and the one that begins right after :03.
+        # 2. A window begins right after it, at 10:00:05.001: it does not hold the record itself,
+        #    but it holds the one at :08, so it exists from now on.
         after_ms = window_after(time_ms)
         if after_ms not in key.windows and after_ms + self._size_ms >= open_ms:
             held = self._held(key, after_ms)
@@ -514,6 +523,8 @@ class SlidingStep(RecordWindowsStep):
     def _held(self, key: SlidingKeyWindows, start_ms: int) -> list[KeptRecord]:
         """Return the earlier records of a window that begins at `start_ms`, in order of arrival."""
         end_ms = start_ms + self._size_ms
+        # A record that was late for this window when it arrived is not in it: if the window had
+        # existed then, it would have been closed to the record.
         found = [each for each in key.between(start_ms, end_ms) if each.open_ms <= end_ms]
         return sorted(found, key=_number)
 

@@ -284,6 +284,7 @@ class WindowFold:
         grace_ms = self._grace_ms
         start_ms = end_ms = -1
         window: Window | None = None
+        # Since the last run, windows may have closed and a flush may have released rows.
         self._near = self._known = None
         for at in range(start, len(raws)):
             self.at = at
@@ -360,6 +361,12 @@ class WindowFold:
             first_ms = ((timestamp_ms - size_ms) // step_ms + 1) * step_ms
             first_ms = max(first_ms, 0)
             closed_ms = max(own_ms, now_ms) - grace_ms
+            # Windows of 10 min, one every 5 min; the record is at 10:07, in 10:00 and in 10:05.
+            # 1. Everything up to 10:09 is closed: both windows are open, fold into both.
+            # 2. Everything up to 10:12 is closed: the window of 10:00 ended at 10:10. _LATE lets
+            #    the caller drop the record from it, and set `dropped_at`.
+            # 3. The run continues at this record: `first_ms` becomes 10:05, the first window that
+            #    ends after 10:12.
             if first_ms + size_ms <= closed_ms:
                 if self.dropped_at != at:
                     return _LATE
@@ -395,6 +402,10 @@ class WindowFold:
         """Fold the current record into each of the windows."""
         at = self.at
         raw, value, timestamp_ms = arrived.raws[at], arrived.values[at], arrived.timestamps[at]
+        # The record is in windows A and B, and the user's function fails for B.
+        # 1. The policy is to fail: the task ends, so it does not matter that A has the record.
+        # 2. The policy may skip the record: then no window may have it. All new states are computed
+        #    before the first one is set; `guard_state` keeps `add` from changing the old ones.
         states: list[UserState] | None = None
         if self._is_atomic:
             states = [self._add(self._row(window, raw).state, value) for window in windows]

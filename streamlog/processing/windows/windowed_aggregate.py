@@ -245,6 +245,7 @@ class WindowedAggregateStep(WindowedStep):
         self._format.stored()
         self._store.write(Changes(keys, values))
         self._sizes.add(keys, values, gone)
+        # Not while rows wait for a commit: `touched` refers to these objects.
         if self._sizes.bytes_of(count) > ROWS_BYTES_MAX and not self.has_waiting:
             for window in self._windows.values():
                 window.is_whole = window.is_whole and not window.rows
@@ -262,6 +263,7 @@ class WindowedAggregateStep(WindowedStep):
             self._format.write_down(window.dirty, head, keys, values)
         if self._early is not None and window.dirty is not None:
             self._early.mark(window, window.dirty)
+        # If most rows have changed, a scan of all rows is cheaper than a list of the changed ones.
         are_most = (len(keys) - before) * 2 > len(window.rows)
         window.dirty = None if are_most and self._early is None else []
 
@@ -404,6 +406,13 @@ class WindowedAggregateStep(WindowedStep):
             self._close(early.ended_ms)
             self._forward_closed()
             rows = early.take(self._closed_ms)
+            # Intervals of 1 min, windows of 10 min; stream time passes 10:10:30, an interval ended
+            # at 10:10.
+            # 1. `ended_ms` is 10:10: the window that ends at 10:10 closes first. Its row is final,
+            #    and it has no early row for the interval.
+            # 2. Open windows that changed before 10:10 forward their early rows.
+            # 3. Then the windows close that end between 10:10 and now: as if stream time had moved
+            #    in two steps, to 10:10 first.
             # A window's early rows come before its final ones, whose time is the window's start.
             times = [max(self.feed.time_ms, 0)] * len(rows)
             self._forward_newest(early.feed, rows, times, [])
@@ -415,6 +424,8 @@ class WindowedAggregateStep(WindowedStep):
         limit_ms = closed_until(self._now_ms if now_ms is None else now_ms, self._grace_ms)
         if limit_ms <= self._closed_ms:
             return
+        # The gate saves a search per record: below it, no window closes or expires. With early rows
+        # by stream time there is none, because `_emit_early` looks before each record that matters.
         if self._early is not None or limit_ms >= self._fold.gate_ms:
             if self._node.emit.is_final:
                 first = bisect_right(self._ends, self._closed_ms)
@@ -434,7 +445,7 @@ class WindowedAggregateStep(WindowedStep):
             for key, data in self._store.range(self._prefix + low, self._prefix + high):
                 _, start_ms, raw = split_window_key(key[len(self._prefix) :])
                 window = window or Window(start_ms, end_ms, is_whole=False)
-                if raw not in rows:
+                if raw not in rows:  # Rows in memory are newer.
                     rows[raw] = self._format.loads(data)
         if window is None:
             return

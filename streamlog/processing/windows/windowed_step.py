@@ -65,6 +65,8 @@ class WindowTime:
             return None, [reach(feed, turn_ms) for turn_ms in batch.of_origin(origin.moments)]
         own = None if origin.sources is None else batch.of_origin(origin.sources)
         if own is not None and self._has_renamed:
+            # A source that reaches the node by two paths has a name for each (`source_names`): it
+            # may be at 10:05 on one path while a join on the other path still holds it at 10:00.
             name_of = self._names[origin.feed]
             own = [name_of[source] for source in own]
         return own, batch.of_origin(origin.times)
@@ -88,6 +90,8 @@ class WindowTime:
                 source = name_of[own_name]
                 idle = idle_after_ms is not None and quiet_ms >= idle_after_ms
                 if idle and stream.is_idle(source) and time_ms <= stream.time_of(source):
+                    # Still idle, and not further: to advance it and to set it idle again would scan
+                    # all sources twice, for an equal result.
                     continue
                 if time_ms > UNKNOWN_MS:
                     stream.advance(source, time_ms)
@@ -226,6 +230,10 @@ class WindowedStep(Step):
         due_ms = self.next_due_ms()
         if not self._node.emit.is_final or due_ms == FAR_MS:
             return ()
+        # Windows of 10 min, grace 1 min; the window from 10:00 to 10:10 is open.
+        # 1. It closes at 10:11: if its inputs are quiet, the runner has the log write a time mark
+        #    once they have been quiet for as long as they are behind 10:11 (decision 008).
+        # 2. Early rows wait for the end of an interval at 10:05: that comes first.
         due_ms += self._close_delay_ms
         if self._early is not None:
             due_ms = min(due_ms, self._early.due_ms)
@@ -237,6 +245,9 @@ class WindowedStep(Step):
 
     def needs(self, time_ms: int) -> Iterable[tuple[TimeSource, int]]:
         """Return when every window that begins before `time_ms` is closed."""
+        # A step below waits for 10:20. Rows have the times of their windows' starts, so all windows
+        # that begin before 10:20 have to close: with windows of 10 min, the last of them ends just
+        # before 10:30, and the inputs have to reach 10:30 plus the delay.
         closed_ms = time_ms + self._node.windows.size_ms + self._close_delay_ms
         return [(feed, closed_ms) for feed in self._feeds]
 
@@ -284,6 +295,9 @@ class WindowedStep(Step):
 
     def _set_time(self) -> None:
         """Set the time that no later row precedes: later rows belong to windows that are open."""
+        # Windows of 10 min, no grace; stream time is 10:25, so 10:10 to 10:20 is closed. The next
+        # row is that of 10:20 to 10:30, so steps below may go to 10:20. At 10:25, they would close
+        # windows that this row still belongs to.
         if self._closed_ms >= 0:
             for own in self.own_time_sources:
                 own.time_ms = self.first_time_ms(self._closed_ms + 1)
@@ -294,6 +308,11 @@ class WindowedStep(Step):
 
     def _forward_final(self, results: ResultColumns, times: Sequence[int]) -> None:
         """Forward the rows of windows that have closed; `times` are those of their source."""
+        # The numbers are offsets for tasks downstream, which drop repetitions by them.
+        # 1. A commit stores that the next number is 7. Rows 7 and 8 are sent, then the task
+        #    crashes.
+        # 2. The restarted task closes the same windows in the same order, and sends 7 and 8 again:
+        #    with `at_least_once`, too, the task behind a repartition topic counts them once.
         first, self._sequence = self._sequence, self._sequence + results.count
         self._forward_own(self.feed, range(first, self._sequence), times, results)
 
