@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test test-changed quick lint shape bench simulate simulate-coverage chaos procedures soak attack properties fuzz equality equality-live oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos procedures soak attack properties fuzz equality equality-live oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -61,6 +61,9 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts
 
 shape: $(VENV)/.dev ## the figures of the tree with their goals: modules, names used twice, circles, comments, Any (ARGS='-v FIGURE' lists what counts)
 	@$(BIN)/python -m tools.shape $(ARGS)
+
+architecture: $(VENV)/.dev ## the generated parts of docs/architecture.md: its rooms, and five journeys from traces
+	$(BIN)/python -m tools.journeys --write
 
 bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its peers, commits, latency, two workers, Nexmark beside the peers, memory, state, Spark: tables, and JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -1,13 +1,13 @@
-"""Five journeys through the tree, traced while they happen: `python -m tools.journeys --write`.
+"""The generated parts of `docs/architecture.md`: its picture of the rooms, and five journeys.
 
 A journey is the list of modules that one event calls, in the order of their first call: a Produce
 request in the broker; a record from the poll to its sink; a commit; a rebalance; a backfill. Each
 is run several times in a process of its own, and the journey is what all runs have in common, so a
 timer that fires meanwhile does not count. Compiled modules are read as Python for this.
 
-`docs/architecture.md` shows the journeys between two markers, each module with the first sentence
-of its docstring; `tests/docs/test_architecture.py` traces them again. `tools/shape.py` counts the
-modules of Produce.
+The picture shows the layers of the import contracts in `pyproject.toml`. In both parts, a module or
+package has the first sentence of its docstring. `make architecture` writes them into the page, and
+`tests/docs/test_architecture.py` makes them again. `tools/shape.py` counts the modules of Produce.
 
 Not here: the order of calls within a module, and how long they take.
 """
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/architecture.md"
 PACKAGE = f"{ROOT / 'streamlog'}/"
-BEGIN, END = "<!-- journeys: made by `make journeys` -->\n", "<!-- end of journeys -->\n"
+MARKERS = "<!-- {} by `make architecture` -->\n", "<!-- end of {} -->\n"
+CONTAINERS = ("streamlog", "streamlog.broker", "streamlog.worker")
 RUNS = 4
 DEADLINE_S = 60
 PRODUCER = """
@@ -343,11 +345,63 @@ def summary(file: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
+def layers_of(container: str) -> list[list[str]]:
+    """Return the layers of a package by its import contract, top to bottom."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        if contract.get("containers") == [container]:
+            return [layer.split(" | ") for layer in contract["layers"]]
+    raise ValueError(f"no contract in pyproject.toml has the layers of {container}")
+
+
+def rooms() -> str:
+    """Return the picture of the rooms: a row for each module or package, a rule between layers."""
+    lines = []
+    for container in CONTAINERS:
+        folder = container.replace(".", "/")
+        names = [name for layer in layers_of(container) for name in layer]
+        width = max(map(len, names)) + 1
+        lines.append(f"{folder}/")
+        for layer in layers_of(container):
+            lines.append("  " + "─" * (width + 75))
+            for name in layer:
+                path = f"{folder}/{name}/__init__.py"
+                is_package = (ROOT / path).exists()
+                text = summary(path if is_package else f"{folder}/{name}.py")
+                lines.append(f"  {name + '/' * is_package:{width}} {text}")
+        lines.append("")
+    return "```\n" + "\n".join(lines) + "```\n"
+
+
+def journeys() -> str:
+    """Return the five journeys as lists, traced now."""
+    return "\n".join(as_markdown(name, trace_apart(name)) for name in JOURNEYS)
+
+
+def part_of(page: str, part: str) -> str:
+    """Return a generated part of the page."""
+    begin, end = (marker.format(part) for marker in MARKERS)
+    return page.partition(begin)[2].partition(end)[0].strip("\n") + "\n"
+
+
+def replace_part(page: str, part: str, text: str) -> str:
+    """Return the page with another text in a generated part.
+
+    Raises:
+        ValueError: the page has no such part.
+    """
+    begin, end = (marker.format(part) for marker in MARKERS)
+    if begin not in page or end not in page:
+        raise ValueError(f"{PAGE.name} lacks {begin.strip()} or {end.strip()}")
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
+
+
 def as_markdown(name: str, files: Window) -> str:
     """Return a journey as a numbered list, each module with a link."""
     lines = [f"### {JOURNEYS[name].title}\n"]
     for number, file in enumerate(files, 1):
-        module = file.removeprefix("streamlog/").removesuffix(".py")
+        module = file.removeprefix("streamlog/").removesuffix(".py").removesuffix("/__init__")
         lines.append(f"{number}. [`{module}`](../{file}): {summary(file)}")
     return "\n".join(lines) + "\n"
 
@@ -356,18 +410,19 @@ def main() -> int:
     """Print one journey as JSON, or all as Markdown, or write them into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", nargs="?", choices=JOURNEYS, help="print its files as JSON")
-    parser.add_argument("--write", action="store_true", help=f"write all into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"write all parts into {PAGE.name}")
     arguments = parser.parse_args()
     if arguments.name is not None:
         print(json.dumps(trace_here(arguments.name)))
         return 0
-    text = "\n".join(as_markdown(name, trace_apart(name)) for name in JOURNEYS)
+    parts = {"rooms": rooms(), "journeys": journeys()}
     if not arguments.write:
-        print(text)
+        print(*parts.values(), sep="\n")
         return 0
     page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+    for part, text in parts.items():
+        page = replace_part(page, part, text)
+    PAGE.write_text(page)
     return 0
 
 

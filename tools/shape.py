@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import json
 import re
 import subprocess
 import sys
@@ -228,9 +229,10 @@ def broker_floors(tree: Tree) -> list[str]:
 
 def produce_walk(tree: Tree) -> list[str]:
     """Return the modules through which a Produce request goes in the broker, from a trace."""
-    command = [sys.executable, "-m", "tools.produce_walk"]
+    command = [sys.executable, "-m", "tools.journeys", "produce"]
     done = subprocess.run(command, cwd=tree.root, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    walk: list[str] = json.loads(done.stdout)
+    return walk
 
 
 def comment_rate(tree: Tree) -> float:
