@@ -235,12 +235,13 @@ async def trace_rebalance(trace: Trace, directory: Path) -> list[Window]:
     windows = []
     async with _broker(directory) as url, _worker(url, directory) as first:
         shares = functools.partial(_workers_with_tasks, first)
-        await _until(lambda: shares() == 1)
+        one, both = 1, 2
+        await _until(lambda: shares() == one)
         for run in range(RUNS):
             with trace.window("rebalance"):
                 async with _worker(url, directory / str(run)):
-                    await _until(lambda: shares() == 2)
-                await _until(lambda: shares() == 1)
+                    await _until(lambda: shares() == both)
+                await _until(lambda: shares() == one)
             windows.append(trace.take("rebalance"))
     return windows
 
@@ -251,7 +252,7 @@ def _workers_with_tasks(worker: Worker) -> int:
 
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - a worker's view has no event
             await asyncio.sleep(0.05)
 
 

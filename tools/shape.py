@@ -276,8 +276,8 @@ FIGURES = {
 BARS: dict[str, float] = {
     "modules": 502,
     "classes": 0,
-    "basenames": 17,
-    "small": 26,
+    "basenames": 24,
+    "small": 59,
     "folders": 0,
     "circles": 1,
     "floors": 8,
