@@ -169,6 +169,7 @@ def test_tests_mirror_the_package(tree: shape.Tree) -> None:
             "attack",
             "builds",
             "chaos",
+            "compatibility",
             "cluster",
             "conformance",
             "equality",
