@@ -1,12 +1,14 @@
-"""Partition: one partition as this broker serves it, and Partitions, all that it has.
+"""Partition: one partition as this broker serves it; Partitions: all of this broker.
 
-A thin layer over `PartitionLog` that knows what may be shown. With one node and `flush=always`
-what is on disk is committed, with `flush=os` what is in the log: there the high watermark stands.
-The last stable offset lags behind it while a transaction is open, or its marker is on its way to
-the disk.
-Rule of the file: whatever is appended, by a producer or by a coordinator, goes through
-`Partition.append` or `end_transaction`, which sees to its sync and tells the one listener when it
-may be read, so that nobody who waits for bytes has to poll.
+A layer over `PartitionLog` that limits what clients may read. On a single broker the high watermark
+is the end of what is on disk (`flush=always`), or of the log (`flush=os`). The last stable offset
+is lower while a transaction is open, or while its marker is not on disk.
+
+Rules of this module: every append, by a producer or by a coordinator, goes through `append`,
+`append_each`, `end_transaction` or `mark_time`. They schedule its sync, and notify the one listener
+when the records can be read, so that no waiting fetch polls.
+
+Not done here: replication between brokers (`partition_replica`), syncs (`group_flush`).
 """
 
 from __future__ import annotations
@@ -39,29 +41,39 @@ if TYPE_CHECKING:
     from streamlog.records.control_batches import Marker, MarkTold
 
 NO_EPOCH = -1
-"""The leader epoch of a client that does not know any: it is not checked."""
+"""The leader epoch of a client that knows none: it is not checked."""
 
 
 HIGH_WATERMARK = -1
-"""Of a deletion: up to there."""
+"""The offset of a deletion up to the high watermark."""
 RELEASED_BYTES = 2**31 - 1
-"""A marker may release any number of bytes to those who read committed records: all are woken."""
+"""The size to report for a transaction marker, which may release any number of bytes to readers of
+committed records: it wakes all of them."""
 
 
 class AppendListener(Protocol):
-    """Who is told that there is more to read, or that there will be no more."""
+    """Port: what is notified of records that can be read, and of partitions that are gone."""
 
     def on_append(self, topic: str, partition: int, size_bytes: int) -> None:
-        """Bytes were appended."""
+        """Note that `size_bytes` more can be read."""
         ...
 
     def on_gone(self, topic: str, partition: int) -> None:
-        """The partition was deleted."""
+        """Note that this broker does not serve the partition any more."""
         ...
 
 
 class Partition:
-    """One partition, led by this broker."""
+    """One partition that has its log on this broker.
+
+    Args:
+        topic: the topic's name.
+        index: the partition's number.
+        log: its log.
+        listener: notified of records that can be read.
+        flush: syncs the log.
+        mode: the broker's setting `flush`.
+    """
 
     def __init__(
         self,
@@ -85,12 +97,12 @@ class Partition:
         self._deadline_ms: int | None = None
         self._appended_ms: int | None = None
         self.replica: PartitionReplica | None = None
-        """Its part in a cluster; None where no controller has said anything of it."""
+        """Its replica in a cluster; None before the first metadata."""
         self._alone = True
-        """Whether nobody follows: what is synced is committed."""
+        """Whether it has no followers, so that synced records are committed."""
 
     def replicate(self, node: ReplicaNode) -> PartitionReplica:
-        """Make it a replica of this node; it does not lead until it is told to."""
+        """Make it a replica of this node, which leads only once metadata says so."""
         self.replica = PartitionReplica(
             (self.topic, self.index),
             self.log,
@@ -103,23 +115,23 @@ class Partition:
         return self.replica
 
     def on_role(self) -> None:
-        """Its replica leads, follows, or has other followers than before."""
+        """Take up a change of its replica's role or followers, and wake all waiting fetches."""
         if self.replica is not None:
             self._alone = self.replica.is_alone
             self._listener.on_append(self.topic, self.index, RELEASED_BYTES)
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody follows, so what is synced is committed."""
+        """Whether it has no followers, so that synced records are committed."""
         return self._alone
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker leads it."""
+        """Whether this broker leads the partition."""
         return self.replica is None or self.replica.is_leader
 
     def check_leader(self) -> None:
-        """Whether this broker leads it.
+        """Check that this broker leads the partition.
 
         Raises:
             LogError: NOT_LEADER_OR_FOLLOWER.
@@ -128,7 +140,7 @@ class Partition:
             raise self.replica.not_leader()
 
     def check_insync(self) -> None:
-        """Whether enough replicas are in sync for acks=all.
+        """Check that enough replicas are in sync for acks=all.
 
         Raises:
             LogError: NOT_ENOUGH_REPLICAS.
@@ -137,22 +149,23 @@ class Partition:
             self.replica.check_insync()
 
     def check_end_known(self) -> None:
-        """Whether it is known how far earlier leaders have committed.
+        """Check that the high watermark includes what earlier leaders committed (KIP-207).
 
         Raises:
-            LogError: OFFSET_NOT_AVAILABLE; it will be, once followers have fetched.
+            LogError: OFFSET_NOT_AVAILABLE, until enough followers have fetched.
         """
         replica = self.replica
         leader = None if replica is None or self._alone else replica.machine.leader
         if leader is not None and not leader.is_offset_known:
             raise error_for(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"{self.topic}-{self.index}: a leader was elected just now",
+                f"{self.topic}-{self.index}: a leader was just elected, and its followers have not"
+                " confirmed the end of its log yet",
             )
 
     @property
     def high_watermark(self) -> int:
-        """Records below this offset are committed: consumers may see them."""
+        """The offset below which records are committed, so that consumers may read them."""
         if not self._alone and self.replica is not None:
             return self.replica.high_watermark
         end_offset = self.log.log_end_offset
@@ -160,7 +173,7 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below this offset all transactions are decided, for good."""
+        """The offset below which every transaction is committed or aborted (KIP-98)."""
         high_watermark = self.high_watermark
         first = self.log.producers.transactions.first_unstable_offset
         if first is None:
@@ -168,20 +181,20 @@ class Partition:
         return min(high_watermark, max(first, self.log.log_start_offset))
 
     def may_acknowledge(self, offset: int) -> bool:
-        """Whether what is below `offset` may be acknowledged to who wants it from all (acks=all).
+        """Return whether records below `offset` may be acknowledged with acks=all now.
 
-        If not, `when_committed` tells when.
+        If not, `when_committed` calls back when they may.
         """
         if not self._alone:
             return self.high_watermark >= offset
         return self.log.synced.offset >= offset or not self._is_due()
 
     def is_kept(self, offset: int) -> bool:
-        """Whether what is below `offset` may be acknowledged to who wants it from us (acks=1)."""
+        """Return whether records below `offset` may be acknowledged with acks=1 now."""
         return self.log.synced.offset >= offset or not self._is_due()
 
     def when_committed(self, offset: int, then: Committed) -> None:
-        """Call back once what is below `offset` is committed, or with why it may not be.
+        """Call `then` once records below `offset` are committed, or with an error.
 
         Errors: see `PartitionReplica.when_committed`, and those of the disk.
         """
@@ -191,11 +204,12 @@ class Partition:
             self.replica.when_committed(offset, then)
 
     def check_epoch(self, leader_epoch: int) -> None:
-        """Compare the epoch in a request with ours (KIP-320).
+        """Compare the leader epoch of a request with the current one (KIP-320).
 
         Raises:
-            LogError: FENCED_LEADER_EPOCH, the client has missed an election;
-                UNKNOWN_LEADER_EPOCH, this broker has; NOT_LEADER_OR_FOLLOWER, it leads no more.
+            LogError: FENCED_LEADER_EPOCH if the client has missed an election;
+                UNKNOWN_LEADER_EPOCH if this broker has; NOT_LEADER_OR_FOLLOWER if this broker does
+                not lead.
         """
         self.check_leader()
         self._compare_epochs(leader_epoch, self.log.epochs.current)
@@ -206,31 +220,37 @@ class Partition:
         older = leader_epoch < current
         raise not_leader_error(
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"{self.topic}-{self.index}: leader epoch {leader_epoch}, the current one is {current}",
+            f"{self.topic}-{self.index}: the request has leader epoch {leader_epoch}, the current"
+            f" one is {current}",
             None if self.replica is None else self.replica.current_leader,
         )
 
     @property
     def is_copy(self) -> bool:
-        """Whether readers may read it although another broker leads it (KIP-392)."""
+        """Whether it is a follower that consumers may read from (KIP-392)."""
         return not self._alone and self.replica is not None and self.replica.is_in_touch
 
     def nearest(self, rack: str, offset: int) -> int | None:
-        """The broker that a reader in a rack is sent to, if not to this one."""
+        """Return the broker that consumers in a rack should read from; None for this one."""
         if self._alone or self.replica is None:
             return None
         return self.replica.nearest(rack, offset)
 
     def check_copy(self, offset: int, *, leader_epoch: int, last_epoch: int) -> None:
-        """Whether this copy can say what a reader gets from `offset` on.
+        """Check that this follower can answer a consumer's fetch from `offset` on.
 
-        It may lack what its leader has, and that includes where the reader's own log was cut:
-        then the leader is to be asked. Records beyond the high watermark that is known here are
-        waited for, as at the end of the log.
+        A follower may lack records and leader epochs of its leader, so that it can't tell whether
+        the log was cut below the consumer's position. The consumer then asks the leader. A fetch
+        from above the high watermark known here waits, as at the end of a log.
+
+        Args:
+            offset: the fetch offset.
+            leader_epoch: the consumer's leader epoch; -1 if it knows none.
+            last_epoch: the epoch of the record before the fetch offset; -1 if unknown.
 
         Raises:
-            LogError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, see `check_epoch`;
-                OFFSET_NOT_AVAILABLE, only the leader can say.
+            LogError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH, see `check_epoch`;
+                OFFSET_NOT_AVAILABLE if only the leader can answer.
         """
         current = None if self.replica is None else self.replica.machine.leader_epoch
         self._compare_epochs(leader_epoch, NO_EPOCH if current is None else current)
@@ -238,20 +258,23 @@ class Partition:
         if last_epoch != NO_EPOCH and self.log.log_start_offset <= offset <= self.high_watermark:
             try:
                 is_known = self.diverges(last_epoch, offset) is None
-            except OffsetOutOfRange:  # The epoch is not known here.
+            except OffsetOutOfRange:  # This follower does not know the epoch.
                 is_known = False
         if not is_known:
             raise error_for(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"{self.topic}-{self.index}: offset {offset} is not in this copy, which ends at"
-                f" {self.log.log_end_offset}, or not in the epoch {last_epoch}; ask its leader",
+                f"{self.topic}-{self.index}: this follower's log ends at"
+                f" {self.log.log_end_offset} and does not contain offset {offset}, or not after"
+                f" epoch {last_epoch}; fetch from the leader",
             )
 
     def diverges(self, epoch: int, offset: int) -> tuple[int, int] | None:
-        """Where a reader's log, that ends at `offset` in `epoch`, has to be cut; None for nowhere.
+        """Return epoch and offset at which a log that ends at `offset` in `epoch` diverges.
+
+        None if it does not diverge: it is a prefix of this one.
 
         Raises:
-            OffsetOutOfRange: what it has is before this log, or of an epoch that is not known.
+            OffsetOutOfRange: its end is before this log's start, or the epoch is not known.
         """
         if offset < self.log.log_start_offset:
             raise OffsetOutOfRange(f"{self.topic}-{self.index}: offset {offset} was deleted")
@@ -259,11 +282,12 @@ class Partition:
 
     @property
     def epoch_end(self) -> int:
-        """Where the newest epoch ends, for who compares a log, or what it has read, with this one.
+        """The end of the newest epoch, for a comparison with another log or a position.
 
-        Of a replicated log that is its end: a new leader has all that was read of the one before,
-        and knows only later how far that is committed. Who went by its high watermark would go
-        back behind what was read.
+        For a replicated log this is its end, not its high watermark:
+          1. Consumers read up to 10 from a leader, which stops.
+          2. The new leader has 10, but knows only that 7 is committed until followers fetch.
+          3. Compared with 7, a consumer at 10 would be told to go back, although nothing is lost.
         """
         return self.high_watermark if self._alone else self.log.log_end_offset
 
@@ -276,9 +300,10 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         prepared: Prepared | None = None,
     ) -> AppendResult:
-        """Append batches and see to their sync. See `PartitionLog.append`, and what it raises.
+        """Append batches and schedule their sync, see `PartitionLog.append`.
 
-        It raises NOT_LEADER_OR_FOLLOWER as well.
+        Raises:
+            StreamlogError: what `PartitionLog.append` raises, or NOT_LEADER_OR_FOLLOWER.
         """
         self.check_leader()
         rolled_at = self.log.active_base_offset
@@ -297,7 +322,7 @@ class Partition:
         wall_ms: int,
         prepared: Sequence[Prepared | StreamlogError] = (),
     ) -> list[AppendResult | StreamlogError]:
-        """Append what several requests bring. See `PartitionLog.append_each`.
+        """Append the batches of several requests, see `PartitionLog.append_each`.
 
         Raises:
             LogError: NOT_LEADER_OR_FOLLOWER.
@@ -316,9 +341,10 @@ class Partition:
     def end_transaction(
         self, producer_id: int, producer_epoch: int, marker: Marker, *, now_ms: int, wall_ms: int
     ) -> AppendResult:
-        """End a producer's transaction; see `PartitionLog.end_transaction`, and what it raises.
+        """End a producer's transaction, see `PartitionLog.end_transaction`.
 
-        It raises NOT_LEADER_OR_FOLLOWER as well.
+        Raises:
+            StreamlogError: what `PartitionLog.end_transaction` raises, or NOT_LEADER_OR_FOLLOWER.
         """
         self.check_leader()
         rolled_at = self.log.active_base_offset
@@ -331,11 +357,10 @@ class Partition:
         return result
 
     def quiet_ms(self, now_ms: int) -> int | None:
-        """For how long nothing was appended, as far as this process knows.
+        """Return for how many milliseconds nothing was appended, as far as this process knows.
 
-        None if time is not marked here, or not now: with a transaction open, what it has
-        written is not there yet for those who wait, and a mark would not be either. And who was
-        the leader when a mark was wanted may be none any more: only a leader appends.
+        None if no time mark may be appended: this broker does not lead, the topic has no marks, or
+        a transaction is open, which hides a mark from readers of committed records.
         """
         if not self.is_leader:
             return None
@@ -347,7 +372,10 @@ class Partition:
         return now_ms - self._appended_ms
 
     def mark_time(self, *, now_ms: int, told: Sequence[MarkTold] = ()) -> None:
-        """Append a mark that says for how long nothing was. Raises what the log's raises."""
+        """Append a time mark with the time since the last append (decision 008).
+
+        Raises what `PartitionLog.mark_time` raises.
+        """
         quiet_ms = self.quiet_ms(now_ms)
         if quiet_ms is None:
             return
@@ -357,13 +385,14 @@ class Partition:
             self._on_appended(result.size_bytes, rolled_at, now_ms)
 
     def _on_appended(self, size_bytes: int, rolled_at: int, now_ms: int) -> None:
-        """See to the sync of what was appended; the active segment began at `rolled_at` before."""
+        """Schedule the sync of an append; `rolled_at` is the active segment's earlier start."""
         self._appended_ms = now_ms
         if not self._alone and self.replica is not None:
             self.replica.on_appended(size_bytes)
             self._flush.add(self)
             return
         if self._always:
+            # Consumers read the records after the sync, and are notified then.
             self._hidden_bytes += size_bytes
             self._flush.add(self)
             return
@@ -379,7 +408,7 @@ class Partition:
     def range(
         self, offset: int, *, max_bytes: int, min_one: bool = True, stable: bool = False
     ) -> Buffer | FileRange:
-        """Find what is committed, with `stable` up to the last stable offset.
+        """Return committed batches from `offset` on; with `stable`, below the last stable offset.
 
         Raises what `PartitionLog.range` raises.
         """
@@ -400,7 +429,7 @@ class Partition:
         )
 
     def aborted(self, offset: int) -> list[EndedTransaction]:
-        """The aborted transactions in what `range` has just found from `offset` on, in order.
+        """Return the aborted transactions in what `range` last returned from `offset` on.
 
         Raises what `PartitionLog.aborted` raises.
         """
@@ -408,14 +437,14 @@ class Partition:
         return sorted(found, key=lambda decided: decided.first_offset)
 
     def begin_sync(self, *, sealed_only: bool) -> PendingSync | None:
-        """Take up a sync. Raises what `PartitionLog.begin_sync` raises."""
+        """Begin a sync of what is in the log now. Raises what `PartitionLog.begin_sync` raises."""
         if not sealed_only:
             self._deadline_ms = None
             self._syncing_bytes, self._hidden_bytes = self._hidden_bytes, 0
         return self.log.begin_sync(sealed_only=sealed_only)
 
     def on_synced(self, sync: PendingSync) -> None:
-        """A sync of the log has succeeded: there may be more to read."""
+        """Take up a sync that succeeded: more may be committed."""
         self.log.end_sync(sync)
         if self.replica is not None and (not self._alone or self.replica.has_waiting_commits):
             self.replica.on_synced(sync.generation)
@@ -427,27 +456,27 @@ class Partition:
             self._listener.on_append(self.topic, self.index, size_bytes)
 
     def _on_committed(self, size_bytes: int) -> None:
-        """The high watermark of a replicated partition has moved, over so many bytes."""
+        """Notify the listener that the high watermark has passed `size_bytes`."""
         if not self.is_leader:
-            # Who reads this copy has waited for it, however much it is.
+            # A follower does not count its bytes: it wakes all consumers that wait at it.
             size_bytes = RELEASED_BYTES
-        # What was on its way to the disk when the first follower came is committed with it.
+        # Appends that were not synced when the first follower joined are committed with these.
         size_bytes += self._hidden_bytes + self._syncing_bytes
         self._hidden_bytes = self._syncing_bytes = 0
         self._listener.on_append(self.topic, self.index, size_bytes)
 
     def _is_due(self) -> bool:
-        """Whether more is in the log than may stay unsynced."""
+        """Return whether the log has more unsynced records than the settings allow."""
         unsynced = self.log.log_end_offset - self.log.synced.offset
         return unsynced > 0 and (self._always or unsynced >= self.log.config.flush_messages)
 
     def delete_before(self, offset: int) -> None:
-        """Delete the records below `offset`; -1 means all that consumers may see.
+        """Delete the records below `offset`; -1 means all below the high watermark (KIP-107).
 
-        It is for good once the directory has written its checkpoints.
+        The deletion is durable once the directory has written its checkpoints.
 
         Raises:
-            OffsetOutOfRange: consumers can't see that far.
+            OffsetOutOfRange: the offset is above the high watermark.
             LogDirectoryError: the log has failed.
         """
         if offset > self.high_watermark:
@@ -461,15 +490,15 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """Before this offset no replica that lives has anything any more."""
+        """The lowest start offset of all live replicas."""
         if self._alone or self.replica is None:
             return self.log.log_start_offset
         return self.replica.low_watermark
 
     def when_deleted(self, offset: int, then: Committed) -> None:
-        """Call back once no replica that lives has anything before `offset`, or with why not.
+        """Call `then` once no live replica has records below `offset`, or with an error.
 
-        Errors: NOT_LEADER_OR_FOLLOWER, this broker leads no more, so it will not know.
+        Errors: NOT_LEADER_OR_FOLLOWER if this broker does not lead any more.
         """
         if self._alone or self.replica is None:
             then(None)
@@ -478,7 +507,7 @@ class Partition:
 
 
 class Partitions:
-    """The partitions of this broker, found by topic and number: those it leads, and the others."""
+    """The partitions with a log on this broker, led or not, by topic and number."""
 
     def __init__(
         self,
@@ -489,22 +518,22 @@ class Partitions:
         flush: GroupFlush,
         mode: str,
     ) -> None:
-        """`topics` knows which topics there are in the cluster."""
+        """`topics` are the topics of the cluster; see `Partition` for the other arguments."""
         self._directory = directory
         self._listener = listener
         self._flush = flush
         self._mode = mode
         self._topics = topics
-        self._here: dict[tuple[str, int], Partition] = {}
+        self._hosted: dict[tuple[str, int], Partition] = {}
         self.copy_bytes_read = 0
-        """What readers were given of copies here that other brokers lead."""
+        """Bytes that consumers have read from followers on this broker."""
         self._led: dict[tuple[str, int], Partition] = {}
 
     def get(self, topic: str, index: int) -> Partition:
-        """The partition.
+        """Return a partition that this broker leads.
 
         Raises:
-            UnknownTopicOrPartition: it is not there.
+            UnknownTopicOrPartition: the cluster has no such partition.
             NotLeader: another broker leads it, or none does.
         """
         partition = self._led.get((topic, index))
@@ -519,37 +548,40 @@ class Partitions:
             )
         raise not_leader_error(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"{topic}-{index} is not led by this broker",
+            f"this broker does not lead {topic}-{index}",
             self._topics.leader(topic, index),
         )
 
     def readable(self, topic: str, index: int) -> Partition:
-        """The same, or a copy of it that is kept up to date. Raises what `get` raises."""
-        partition = self._here.get((topic, index))
+        """Return a partition that this broker leads, or follows in touch with its leader.
+
+        Raises what `get` raises.
+        """
+        partition = self._hosted.get((topic, index))
         if partition is not None and partition.is_copy:
             return partition
         return self.get(topic, index)
 
     def host(self, topic: str, index: int) -> Partition:
-        """A partition that has a replica here, led or not.
+        """Return a partition with a log on this broker, led or not; make it if necessary.
 
         Raises:
             UnknownTopicOrPartition: its log is not on this broker.
         """
-        partition = self._here.get((topic, index))
+        partition = self._hosted.get((topic, index))
         if partition is None:
             log = self._directory.log(topic, index)
-            partition = self._here[topic, index] = Partition(
+            partition = self._hosted[topic, index] = Partition(
                 topic, index, log, listener=self._listener, flush=self._flush, mode=self._mode
             )
         return partition
 
     def hosted(self, topic: str, index: int) -> Partition | None:
-        """The same if it was hosted before; None if it is not here."""
-        return self._here.get((topic, index))
+        """Return a partition that `host` has returned before; None if there is none."""
+        return self._hosted.get((topic, index))
 
     def lead(self, topic: str, index: int) -> bool:
-        """This broker leads a partition that it hosts from now on; whether it did not before.
+        """Serve a partition as its leader; return whether it was not served before.
 
         Raises:
             UnknownTopicOrPartition: its log is not on this broker.
@@ -559,55 +591,58 @@ class Partitions:
         return before is not partition
 
     def resign(self, topic: str, index: int) -> bool:
-        """This broker leads it no longer, if it did: whoever waits there is told."""
+        """Stop to serve a partition as its leader; return whether it was served.
+
+        Waiting requests are answered.
+        """
         if self._led.pop((topic, index), None) is None:
             return False
         self._listener.on_gone(topic, index)
         return True
 
     def drop(self, topic: str, index: int) -> None:
-        """It is on this broker no longer, and was led no longer before: who waits is told."""
-        self._here.pop((topic, index), None)
+        """Forget a partition without a log here any more; `resign` comes before."""
+        self._hosted.pop((topic, index), None)
         self._listener.on_gone(topic, index)
 
     def high_watermark(self, topic: str, index: int) -> int:
-        """The high watermark of a partition, as far as this broker knows it.
+        """Return a partition's high watermark, as far as this broker knows it.
 
-        0 of one that it has a log of, and has not been told yet to lead or follow.
+        0 before metadata has given the partition's log here a role.
         """
-        partition = self._here.get((topic, index))
+        partition = self._hosted.get((topic, index))
         return 0 if partition is None else partition.high_watermark
 
     def last_stable_offset(self, topic: str, index: int) -> int:
-        """The last stable offset of a partition. See `high_watermark`."""
-        partition = self._here.get((topic, index))
+        """Return a partition's last stable offset, see `high_watermark`."""
+        partition = self._hosted.get((topic, index))
         return 0 if partition is None else partition.last_stable_offset
 
     def exists(self, topic: str, index: int) -> bool:
-        """Whether there is such a partition in the cluster."""
+        """Return whether the cluster has this partition."""
         return 0 <= index < self._topics.partitions(topic)
 
     def names(self) -> Collection[str]:
-        """Every topic."""
+        """Return the names of all topics of the cluster."""
         return self._topics.names()
 
     def topic_id(self, name: str) -> bytes | None:
-        """The topic's identity; None if there is none of this name."""
+        """Return a topic's id; None if there is no topic of this name."""
         return self._topics.topic_id(name)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this identity; None if there is none."""
+        """Return the name of the topic with this id; None if there is none."""
         return self._topics.name_of(topic_id)
 
     def leader(self, name: str, partition: int) -> tuple[int, int] | None:
-        """Who leads a partition, and in which leader epoch; None if nobody does."""
+        """Return a partition's leader and leader epoch; None if it has no leader."""
         return self._topics.leader(name, partition)
 
     def partitions(self, name: str) -> int:
-        """How many partitions a topic has; 0 if there is none of this name."""
+        """Return the number of a topic's partitions; 0 if there is no such topic."""
         return self._topics.partitions(name)
 
     def is_behind(self, topic: str, index: int) -> bool:
-        """Whether something was appended to the partition that may not be shown yet."""
+        """Return whether the partition has records above its high watermark."""
         partition = self._led.get((topic, index))
         return partition is not None and partition.high_watermark < partition.log.log_end_offset

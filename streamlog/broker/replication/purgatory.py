@@ -1,12 +1,12 @@
-"""WaitingRequests: requests parked until enough bytes have come, or a deadline has.
+"""Purgatory: requests that wait for a number of appended bytes, or for their deadline.
 
-Pure (Kafka calls it purgatory): the shell parks a ticket with what it lacks, reports appends and
-time, and gets back the tickets to go on with. It then reads again; being woken is a hint, not
-an answer. Woken by each append, never polling.
+Pure. The shell parks a ticket with the bytes that it still lacks over all its partitions, reports
+appends and the time, and gets back the tickets whose wait ends. It then reads again: the end of a
+wait is a hint, not an answer.
 
-A wait counts down: it is parked with the bytes it still lacks over all its partitions, and each
-append to one of them is taken off. That is exact as long as parking and appends are on one
-thread with nothing in between, which is the broker's loop.
+Rules of this module: each append to one of a ticket's partitions reduces the bytes that it lacks.
+The count is exact as long as the shell reads and parks without an append in between, as on the
+broker's single thread.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
 Key = TypeVar("Key", bound="Hashable")
-"""What is waited for: a partition."""
+"""The key of a wait: a partition."""
 
 STALE_DEADLINES_MAX = 1_000
-"""Deadlines of finished waits that are kept, beyond one for each that is parked."""
+"""The number of obsolete deadlines in the heap, beyond one per parked ticket, that forces a
+rebuild of the heap."""
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class _Wait(Generic[Key]):
 
 
 class Purgatory(Generic[Key]):
-    """Parked tickets, found by what they wait for and by their deadline."""
+    """Parked tickets, by key and by deadline."""
 
     def __init__(self) -> None:
         self._waits: dict[int, _Wait[Key]] = {}
@@ -48,7 +49,7 @@ class Purgatory(Generic[Key]):
     ) -> None:
         """Hold `ticket` until `missing_bytes` have been appended to `keys`, or until the deadline.
 
-        With no keys only the deadline ends it.
+        Without keys, only the deadline ends the wait.
         """
         wait = _Wait(tuple(keys), missing_bytes, deadline_ms)
         self._waits[ticket] = wait
@@ -56,12 +57,12 @@ class Purgatory(Generic[Key]):
             self._by_key.setdefault(key, {})[ticket] = None
         heapq.heappush(self._deadlines, (deadline_ms, ticket))
         if len(self._deadlines) > 2 * len(self._waits) + STALE_DEADLINES_MAX:
-            # Most waits end before their deadline: forget what is left of those.
+            # Most waits end before their deadline and leave it in the heap: remove these.
             self._deadlines = [(w.deadline_ms, t) for t, w in self._waits.items()]
             heapq.heapify(self._deadlines)
 
     def on_append(self, key: Key, size_bytes: int) -> list[int]:
-        """Bytes have come: the tickets, oldest first, that have what they wait for."""
+        """Note an append; return the tickets that now have enough bytes, oldest first."""
         watching = self._by_key.get(key)
         if not watching:
             return []
@@ -76,14 +77,14 @@ class Purgatory(Generic[Key]):
         return ready
 
     def on_gone(self, key: Key) -> list[int]:
-        """What was waited for is no more: all its tickets, oldest first."""
+        """End the waits for a key that is gone; return their tickets, oldest first."""
         ready = list(self._by_key.get(key, ()))
         for ticket in ready:
             self.cancel(ticket)
         return ready
 
     def on_tick(self, now_ms: int) -> list[int]:
-        """Time has passed: the tickets whose deadline has come, earliest first."""
+        """Return the tickets whose deadline has passed, earliest deadline first."""
         due = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, ticket = heapq.heappop(self._deadlines)
@@ -93,7 +94,7 @@ class Purgatory(Generic[Key]):
         return due
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits any more; unknown tickets are fine."""
+        """End a wait without a result; an unknown ticket is ignored."""
         wait = self._waits.pop(ticket, None)
         if wait is None:
             return
@@ -104,7 +105,7 @@ class Purgatory(Generic[Key]):
                 del self._by_key[key]
 
     def next_deadline_ms(self) -> int | None:
-        """When `on_tick` has something to do at the earliest; None for never."""
+        """Return the earliest deadline of a parked ticket; None if none is parked."""
         while self._deadlines and self._deadlines[0][1] not in self._waits:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None

@@ -1,13 +1,17 @@
-"""ReplicaFetcher: fetches from one leader broker what the followers here ask for, in a loop.
+"""ReplicaFetcher: the loop that fetches from one leader broker for the followers here.
 
-A request has all partitions that are ready, and its answer is awaited before the next: what it has
-brought is synced meanwhile, and only then asked on from, which tells the leader that it is on this
-disk. A leader that has nothing new keeps the request for a while.
-Rule of the file: an answer is told to the follower that asked, or the follower is told that there
-is none. A broker that can't be reached is tried again, at growing intervals, for as long as it
-leads. What an earlier life of it was asked is answered by nobody, and waited for no longer than
-until the next is registered: who loses its power says goodbye to no connection. Replicas that are
-throttled are left out of requests while their quota is exceeded (KIP-73).
+A request contains all partitions that are ready, and its response is awaited before the next. The
+fetched records are synced in between: the next fetch offset confirms to the leader that they are
+on this disk. A leader without new records holds the request for a while. There is no fetch session
+(KIP-227): every request names all its partitions.
+
+Rules of this module: every follower gets the answer to its fetch, or learns that there is none. A
+broker that can't be reached is tried again, at growing intervals, as long as it leads. A request
+to a broker that was started again is given up when the new registration arrives: a broker that
+loses power closes no connection. Throttled replicas are left out of requests while their quota is
+exceeded (KIP-73).
+
+Not done here: what a follower fetches, and what it makes of an answer (`replica`).
 """
 
 from __future__ import annotations
@@ -40,21 +44,21 @@ if TYPE_CHECKING:
     from streamlog.transport.client_connection import Transport
 
 RETRY_S = 0.05
-"""Before it is tried again what has failed once; twice as long after each time."""
+"""The pause after a first failure, in seconds; it doubles with each further one."""
 RETRY_S_MAX = 1.0
 THROTTLE_S_MAX = 1.0
-"""For which a replica is held back until the quota is looked at again: it may be another one."""
+"""The longest pause of a throttled replica, in seconds: the quota may change meanwhile."""
 
 Connect = Callable[[int], Awaitable["Transport"]]
 """Opens a connection to a broker. Raises StreamlogError if it can't be reached."""
 _Asked: TypeAlias = "dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]]"
-"""Who asks for what in one request, by topic and number."""
+"""The fetches in one request, by topic id and partition number."""
 
 _log = repeated.logger(__name__)
 
 
 class ReplicaFetcher:
-    """Fetches from broker `leader`; `run` is a task of the broker's."""
+    """Fetches from broker `leader`; the broker runs `run` as a task."""
 
     def __init__(
         self,
@@ -67,7 +71,17 @@ class ReplicaFetcher:
         topic_id: Callable[[str], bytes | None],
         quota: ReplicationQuota,
     ) -> None:
-        """`quota` is shared by all fetchers of this broker."""
+        """Make a fetcher, which fetches nothing before `run`.
+
+        Args:
+            leader: the broker to fetch from.
+            connect: opens a connection to a broker.
+            leader_broker_epoch: the epoch of that broker's registration.
+            config: sizes and time-outs of fetches.
+            clock: the time, for the quota.
+            topic_id: the id of a topic; None if the topic was deleted.
+            quota: the quota of throttled replicas, which all fetchers of this broker share.
+        """
         self.leader = leader
         self._leader_broker_epoch = leader_broker_epoch
         self._connect = connect
@@ -76,19 +90,19 @@ class ReplicaFetcher:
         self._topic_id = topic_id
         self._quota = quota
         self._candidates: set[PartitionReplica] = set()
-        self._answered: list[PartitionReplica] = []
+        self._last_replicas: list[PartitionReplica] = []
         self._pauses_s: WeakKeyDictionary[PartitionReplica, float] = WeakKeyDictionary()
-        """For how long those rest that can't go on."""
+        """The next pause of replicas whose last fetch failed, in seconds."""
         self._trouble: str | None = None
-        """Why nothing was fetched the last time, as it was told; None if something was."""
+        """Why the last request failed, as logged; None if it succeeded."""
         self._timers: dict[PartitionReplica, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
         self._transport: Transport | None = None
         self._patience: asyncio.Timeout | None = None
-        """With the answer that is due; it ends when nobody can give that any more."""
+        """The time-out of the open request, which a new registration of the leader ends."""
 
     def on_registered(self, leader_broker_epoch: int) -> None:
-        """The leader is registered with this epoch; with a new one it is another life of it."""
+        """Give up the open request if the leader has registered again, after a restart."""
         if leader_broker_epoch == self._leader_broker_epoch:
             return
         self._leader_broker_epoch = leader_broker_epoch
@@ -96,26 +110,29 @@ class ReplicaFetcher:
             self._patience.reschedule(asyncio.get_running_loop().time())
 
     def add(self, replica: PartitionReplica) -> None:
-        """It may have something to ask for."""
+        """Fetch for a replica, if it has something to fetch."""
         self._candidates.add(replica)
         self._wake.set()
 
     def look_again(self) -> None:
-        """Somebody may follow another one now, so that nobody waits for its disk here any more."""
+        """Check again what to fetch: a replica whose sync delayed the others may have left."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Fetch for ever."""
+        """Fetch until cancelled."""
         pause_s = RETRY_S
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                if any(each.is_syncing_for(self.leader) for each in self._answered):
-                    continue  # Or they would wait for what the others are kept waiting for.
+                if any(each.is_syncing_for(self.leader) for each in self._last_replicas):
+                    # One request is open at a time. 1. Replicas A and B got records; A is synced.
+                    # 2. A request for A alone could wait at the leader for its full maximum time.
+                    # 3. B, synced a moment later, could confirm its records only after that.
+                    continue
                 asked = self._next()
-                # Also if that is nobody: who was asked for the last time may be gone by now.
-                self._answered = [replica for replica, _ in asked.values()]
+                # Also if it is empty: a list of earlier replicas would keep their logs in memory.
+                self._last_replicas = [replica for replica, _ in asked.values()]
                 if not asked:
                     continue
                 if await self._fetch(asked):
@@ -128,15 +145,18 @@ class ReplicaFetcher:
             for timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
-            await self._hang_up()
+            await self._disconnect()
 
     def _add_again(self, asked: _Asked) -> None:
-        """Not all of these were answered. A loop in `run` would keep the last one for good."""
+        """Fetch again for the replicas of a request that was not answered entirely.
+
+        Not in `run`, whose loop variable would keep the last replica in memory.
+        """
         for replica, _ in asked.values():
             self.add(replica)
 
     def _add_later(self, replica: PartitionReplica) -> None:
-        """It can't go on now, and the others do: the longer, the more often that was so."""
+        """Fetch for a replica after its pause, which doubles with each failure in a row."""
         pause_s = self._pauses_s.get(replica, RETRY_S)
         self._pauses_s[replica] = min(pause_s * 2, RETRY_S_MAX)
         self._add_in(replica, pause_s)
@@ -153,11 +173,11 @@ class ReplicaFetcher:
         self._timers[replica] = asyncio.get_running_loop().call_later(pause_s, add)
 
     def _next(self) -> _Asked:
-        """What is asked for now."""
+        """Take the next fetch of each candidate that has one and is not throttled."""
         asked: _Asked = {}
         candidates, self._candidates = self._candidates, set()
         held_s = min(self._quota.exceeded_for_ms(self._clock.now_ms()) / 1000, THROTTLE_S_MAX)
-        for replica in sorted(candidates, key=_place):
+        for replica in sorted(candidates, key=_topic_partition):
             topic_id = self._topic_id(replica.topic)
             follower = replica.machine.follower
             if topic_id is None or follower is None or follower.leader != self.leader:
@@ -171,50 +191,53 @@ class ReplicaFetcher:
         return asked
 
     async def _fetch(self, asked: _Asked) -> bool:
-        """Ask, and tell the followers; whether the leader has answered all of them."""
+        """Send a request and pass on the answers; return whether all fetches were answered."""
         unanswered = dict(asked)
         try:
             for topic_id, data in await self._ask(_request(asked, self._config)):
-                place = (topic_id, data.partition_index)
-                if place in unanswered:
-                    self._tell_one(*unanswered.pop(place), data)
+                key = (topic_id, data.partition_index)
+                if key in unanswered:
+                    self._deliver(*unanswered.pop(key), data)
         except (StreamlogError, OSError) as error:
-            self._tell_of(str(error))
-            await self._hang_up()
+            self._log_trouble(str(error))
+            await self._disconnect()
         else:
-            self._tell_of(None)
+            self._log_trouble(None)
         finally:
             for replica, fetch in unanswered.values():
                 if replica.machine.follower is not None:
                     replica.machine.follower.on_failed(fetch.fetch_id)
         return not unanswered
 
-    def _tell_of(self, trouble: str | None) -> None:
-        """Say once why the leader can't be fetched from, and that it can be again."""
+    def _log_trouble(self, trouble: str | None) -> None:
+        """Log once why fetches from the leader fail, and once that they succeed again."""
         if trouble == self._trouble:
             return
         self._trouble = trouble
         if trouble is None:
-            _log.info("broker %d is fetched from again", self.leader)
+            _log.info("fetching from broker %d succeeds again", self.leader)
         else:
-            _log.info("broker %d can't be fetched from: %s", self.leader, trouble)
+            _log.info("fetching from broker %d fails: %s", self.leader, trouble)
 
-    def _tell_one(
+    def _deliver(
         self, replica: PartitionReplica, asked: OutstandingFetch, data: PartitionData
     ) -> None:
-        """Tell a follower what it got. What goes wrong with one log stops no other."""
+        """Pass an answer to its follower. A failure of one log does not stop the others."""
         try:
-            goes_on = self._tell(replica, asked, data)
+            continues = self._apply_answer(replica, asked, data)
         except StreamlogError as error:
-            _log.error("%s-%d can't be followed: %s", replica.topic, replica.index, error)
-            goes_on = False
-        if goes_on:
+            _log.error(
+                "%s-%d can't append what broker %d sent: %s",
+                *(replica.topic, replica.index, self.leader, error),
+            )
+            continues = False
+        if continues:
             self._pauses_s.pop(replica, None)
         else:
             self._add_later(replica)
 
     async def _ask(self, request: FetchRequest) -> list[tuple[bytes, PartitionData]]:
-        """What the leader answers, by topic; nothing if it refuses the whole."""
+        """Send a request; return the answers with their topic ids, none if it was refused."""
         if self._transport is None:
             self._transport = await self._connect(self.leader)
         timeout_ms = self._config.socket_timeout_ms
@@ -222,21 +245,22 @@ class ReplicaFetcher:
             async with asyncio.timeout(None) as self._patience:
                 response = await self._transport.call(request, timeout_ms=timeout_ms)
         except TimeoutError:
-            raise ConnectionLost("it was started again, and does not know the request") from None
+            raise ConnectionLost("the broker was restarted and has lost the request") from None
         finally:
             self._patience = None
         if not isinstance(response, FetchResponse) or response.error_code:
             return []
         return [(topic.topic_id, data) for topic in response.responses for data in topic.partitions]
 
-    def _tell(
+    def _apply_answer(
         self, replica: PartitionReplica, asked: OutstandingFetch, data: PartitionData
     ) -> bool:
-        """Tell a follower what it got; whether it may ask on at once."""
+        """Pass an answer to its follower; return whether the follower may fetch at once."""
         follower = replica.machine.follower
         if follower is None:
             return True
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            # Without effects the logs do not explain the error: fetch again after a pause.
             effects = follower.on_out_of_range(asked.fetch_id, data.log_start_offset)
             replica.append_fetched(effects, b"", self._clock.now_ms())
             return bool(effects)
@@ -262,6 +286,7 @@ class ReplicaFetcher:
                 one_buffer(data.records or b""), asked.fetch.offset, is_empty=replica.is_empty
             )
         except StreamlogError:
+            # Or the fetch would stay open, and this partition would never be fetched again.
             follower.on_failed(asked.fetch_id)
             raise
         records, effects = (
@@ -280,13 +305,13 @@ class ReplicaFetcher:
         replica.append_fetched(effects, records, now_ms)
         return True
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.close()
 
 
-def _place(replica: PartitionReplica) -> tuple[str, int]:
+def _topic_partition(replica: PartitionReplica) -> tuple[str, int]:
     return replica.topic, replica.index
 
 

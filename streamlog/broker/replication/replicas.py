@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 RETRY_S = 0.1
-"""Between two attempts: the controller is being elected, or we are being registered."""
+"""The pause between two attempts in seconds, while a controller is elected, for example."""
 
 Submit = Callable[["Message"], Awaitable["Message"]]
 """Sends a request to the active controller. Raises StreamlogError if there is no answer."""
@@ -53,7 +53,7 @@ _log = repeated.logger(__name__)
 
 
 class AlterPartitionRequests:
-    """What the leaders on this broker ask the controller for; `run` is a task of the broker's."""
+    """The AlterPartition requests of the leaders on this broker; the broker runs `run`."""
 
     def __init__(self, submit: Submit, *, topic_id: Callable[[str], bytes | None]) -> None:
         self._submit = submit
@@ -62,19 +62,22 @@ class AlterPartitionRequests:
         self._wake = asyncio.Event()
 
     def propose(self, replica: PartitionReplica, proposal: ProposeIsr) -> None:
-        """Ask for this."""
+        """Send this proposal with the next request, in place of an earlier one."""
         self._due[replica] = proposal
         self._wake.set()
 
     async def run(self, broker: Callable[[], tuple[int, int]]) -> None:
-        """Ask for what is due, for ever; `broker` is this one's number and present epoch."""
+        """Send proposals until cancelled; `broker` returns this broker's id and its epoch."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             await self._ask_for_due(broker())
 
     async def _ask_for_due(self, broker: tuple[int, int]) -> None:
-        """Not in `run`, which would keep who asked last, with a log that may be gone by now."""
+        """Send all proposals that still stand, and keep those that were not settled.
+
+        Not in `run`, whose loop would keep the last replica, and its log, in memory.
+        """
         due, self._due = self._due, {}
         sent = {
             (replica.topic, replica.index): (replica, proposal)
@@ -84,6 +87,7 @@ class AlterPartitionRequests:
         if sent and not await self._ask(broker, sent):
             await asyncio.sleep(RETRY_S)
         for replica, proposal in sent.values():
+            # A proposal without an answer may have been granted: it is repeated unchanged.
             if replica.proposal() is proposal and replica not in self._due:
                 self.propose(replica, proposal)
 
@@ -92,7 +96,7 @@ class AlterPartitionRequests:
         broker: tuple[int, int],
         sent: dict[tuple[str, int], tuple[PartitionReplica, ProposeIsr]],
     ) -> bool:
-        """Send it; whether every partition has an answer that settles it."""
+        """Send a request; return whether every answer settles its proposal."""
         names: dict[bytes, str] = {}
         topics: dict[bytes, list[ProposedPartition]] = {}
         for (topic, index), (_, proposal) in sent.items():
@@ -108,16 +112,16 @@ class AlterPartitionRequests:
         try:
             response = await self._submit(request)
         except StreamlogError as error:
-            _log.info("the controller was not reached for an in-sync set: %s", error)
+            _log.info("the controller did not answer AlterPartition, trying again: %s", error)
             return False
         if not isinstance(response, AlterPartitionResponse) or response.error_code:
             return False
         settled = True
         for topic_answer in response.topics:
             for each in topic_answer.partitions:
-                place = (names.get(topic_answer.topic_id, ""), each.partition_index)
-                if place in sent:
-                    settled = _tell(*sent[place], each) and settled
+                key = (names.get(topic_answer.topic_id, ""), each.partition_index)
+                if key in sent:
+                    settled = _apply_answer(*sent[key], each) and settled
         return settled
 
 
@@ -132,8 +136,13 @@ def _proposed(index: int, proposal: ProposeIsr) -> ProposedPartition:
     )
 
 
-def _tell(replica: PartitionReplica, proposal: ProposeIsr, answer: AlteredPartition) -> bool:
-    """Whether the answer settles it: any error but two leaves it until metadata has come."""
+def _apply_answer(
+    replica: PartitionReplica, proposal: ProposeIsr, answer: AlteredPartition
+) -> bool:
+    """Pass an answer to its leader; return whether it settles the proposal.
+
+    After an error other than INELIGIBLE_REPLICA the proposal stays until metadata arrives.
+    """
     replica.on_isr_answer(
         proposal.number,
         answer.error_code,
@@ -147,11 +156,11 @@ OnProgress = Callable[[str, int], None]
 
 
 def _ignore(_topic: str, _index: int) -> None:
-    """Nobody waits."""
+    """Do nothing: no fetch waits."""
 
 
 class Replicas:
-    """The replicas of one broker. It is the `Neighbours` of each of them."""
+    """The replicas of one broker; for each of them, it is the port `OtherReplicas`."""
 
     def __init__(
         self,
@@ -165,7 +174,18 @@ class Replicas:
         submit: Submit,
         strict: bool = True,
     ) -> None:
-        """`node` is this broker's number, and one that no earlier life of it has had."""
+        """Make the replicas of a broker, which has none before `apply`.
+
+        Args:
+            directory: the broker's logs.
+            node: this broker's id, and a number that no earlier start of it had.
+            clock: the time.
+            config: the settings of replication.
+            topic_id: the id of a topic; None if there is none of that name.
+            connect: opens a connection to a broker.
+            submit: sends a request to the active controller.
+            strict: whether only synced records count (`flush=always`).
+        """
         self.node = ReplicaNode(
             broker_id=node[0],
             incarnation=node[1],
@@ -175,11 +195,11 @@ class Replicas:
             sends_readers_near=config.sends_readers_near,
         )
         self.on_progress_told: OnProgress = _ignore
-        """Told of partitions whose followers have something to be told."""
+        """Called with a partition whose waiting fetches can be answered."""
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate)
-        """Of followers that are out of sync, in partitions that say so."""
+        """The quota of what leaders here send to throttled followers."""
         self.follower_quota = ReplicationQuota(config.follower_throttled_rate)
-        """Of this broker as such a follower."""
+        """The quota of what throttled followers here fetch."""
         self._directory = directory
         self._clock = clock
         self._config = config
@@ -191,11 +211,11 @@ class Replicas:
         self._group: asyncio.TaskGroup | None = None
 
     def get(self, topic: str, index: int) -> PartitionReplica | None:
-        """The replica of a partition; None if there is none here."""
+        """Return the replica of a partition; None if this broker has none."""
         return self._replicas.get((topic, index))
 
     def follower_lag(self) -> dict[int, int]:
-        """By how many records a follower is behind, in the partition where it is so most."""
+        """Return each follower's largest lag over all partitions led here, in records."""
         most: dict[int, int] = {}
         for replica in self._replicas.values():
             leader = replica.machine.leader
@@ -204,30 +224,30 @@ class Replicas:
         return most
 
     def register(self, broker_epoch: int, metadata_offset: int) -> None:
-        """This life of the broker was registered by the record at `metadata_offset`.
+        """Note this broker's registration by the record at `metadata_offset`.
 
-        Then the state of every partition is to be applied, as of there or later.
+        The caller then applies the state of every partition, as of this offset or later.
         """
         self.node.broker_epoch, self.node.registered_offset = broker_epoch, metadata_offset
 
     def limit(self, config: ReplicationConfig) -> None:
-        """So much may be fetched of, and for, replicas that are throttled, from now on."""
+        """Apply other rates of throttled replicas from now on (KIP-73)."""
         now_ms = self._clock.now_ms()
         self.leader_quota.limit(config.leader_throttled_rate, now_ms)
         self.follower_quota.limit(config.follower_throttled_rate, now_ms)
 
     def throttled_rates(self) -> tuple[float, float]:
-        """Bytes a second of throttled replicas: sent to followers, and fetched from leaders."""
+        """Return throttled replication in bytes per second: sent by leaders, fetched."""
         now_ms = self._clock.now_ms()
         return self.leader_quota.rate(now_ms), self.follower_quota.rate(now_ms)
 
     def configure(self) -> None:
-        """Settings of topics, or of the broker, have changed."""
+        """Let all replicas go by changed settings of topics or of the broker."""
         for replica in list(self._replicas.values()):
             replica.configure()
 
     def set_brokers(self, alive: Mapping[int, int], racks: Mapping[int, str] | None = None) -> None:
-        """The brokers that are alive, their epochs, and where they stand, as committed."""
+        """Note the live brokers with their epochs and racks, as committed."""
         self.node.brokers.clear()
         self.node.brokers.update(alive)
         self.node.racks = dict(racks or {})
@@ -236,20 +256,20 @@ class Replicas:
                 fetcher.on_registered(alive[leader])
 
     def apply(self, partition: Partition, state: ReplicaState, metadata_offset: int) -> None:
-        """The controller has committed this of a partition that has a replica here.
+        """Apply the committed state of a partition that has a replica here.
 
-        Metadata is applied in its order, and `set_brokers` before what follows from it.
+        Metadata is applied in its order, and `set_brokers` is called before.
         """
-        place = (partition.topic, partition.index)
-        replica = self._replicas.get(place)
+        key = (partition.topic, partition.index)
+        replica = self._replicas.get(key)
         if replica is None:
-            replica = self._replicas[place] = partition.replicate(self.node)
+            replica = self._replicas[key] = partition.replicate(self.node)
         replica.apply(state, metadata_offset=metadata_offset, now_ms=self._clock.now_ms())
         self._look_again()
         partition.on_role()
 
     def drop(self, topic: str, index: int) -> None:
-        """The partition is none of this broker's any more."""
+        """End the replica of a partition that this broker does not have any more."""
         replica = self._replicas.pop((topic, index), None)
         if replica is not None:
             replica.close()
@@ -257,12 +277,12 @@ class Replicas:
             self.on_progress_told(topic, index)
 
     def _look_again(self) -> None:
-        """A replica may have left a fetcher that waits for it."""
+        """Wake the fetchers: a replica may have left one that waits for its sync."""
         for fetcher in self._fetchers.values():
             fetcher.look_again()
 
     async def run(self) -> None:
-        """Fetch, propose and look who lags, until cancelled."""
+        """Fetch, send proposals and check followers for lag, until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -271,12 +291,13 @@ class Replicas:
                 group.create_task(
                     self._isr_changes.run(lambda: (self.node.broker_id, self.node.broker_epoch))
                 )
-                await self._look_who_lags()
+                await self._check_lag()
             finally:
                 self._group = None
 
-    async def _look_who_lags(self) -> None:
+    async def _check_lag(self) -> None:
         while True:
+            # Twice per `lag_max_ms`, as Kafka: a follower is removed after 1 to 1.5 times as long.
             await asyncio.sleep(self.node.lag_max_ms / 2000)
             self._tick()
 
@@ -285,14 +306,14 @@ class Replicas:
             if not replica.is_alone:
                 replica.on_tick(self._clock.now_ms())
 
-    # ---- what replicas need of each other ----
+    # ---- the port of each replica ----
 
     def propose(self, replica: PartitionReplica, proposal: ProposeIsr) -> None:
-        """See `Neighbours`."""
+        """See `OtherReplicas`."""
         self._isr_changes.propose(replica, proposal)
 
     def may_fetch(self, replica: PartitionReplica) -> None:
-        """See `Neighbours`."""
+        """See `OtherReplicas`."""
         follower = replica.machine.follower
         if follower is None:
             return
@@ -312,9 +333,9 @@ class Replicas:
         fetcher.add(replica)
 
     def on_progress(self, topic: str, partition: int) -> None:
-        """See `Neighbours`."""
+        """See `OtherReplicas`."""
         self.on_progress_told(topic, partition)
 
     def keep_checkpoints(self) -> None:
-        """See `Neighbours`."""
+        """See `OtherReplicas`."""
         self._directory.write_checkpoints()

@@ -1,10 +1,9 @@
-"""TimeMarks: when the passing of time is to be marked, of all partitions that somebody waits at.
+"""TimeMarks: the times at which partitions are due for a time mark (decision 008).
 
-Pure. A reader at the end of a quiet partition says for how long it has to have been quiet to
-matter to it: until a window would close, say. So a mark is appended when it makes a difference,
-and a topic that nobody computes on, or whose windows are all closed, gets none at all. What was
-asked for is forgotten once it is due: whoever still waits asks again with the next Fetch, and
-what was appended meanwhile has begun another quiet. See docs/decisions/008.
+Pure. A consumer at the end of a quiet partition requests a mark for the time at which it would
+matter: when a window would close, for example. So a topic that no application computes on, or
+whose windows are all closed, gets no marks. A request is forgotten once it is due: a consumer that
+still waits repeats it with its next Fetch, and an append in between has begun a new quiet time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Key = TypeVar("Key", bound="Hashable")
 
 
 class TimeMarks(Generic[Key]):
-    """Who is due for a mark when. Times are monotonic."""
+    """The due times of partitions, by a monotonic clock, in milliseconds."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Key]] = []
@@ -28,7 +27,7 @@ class TimeMarks(Generic[Key]):
         self._number = 0
 
     def want(self, key: Key, due_ms: int) -> None:
-        """Somebody wants a mark there at that time, unless something comes before."""
+        """Request a mark in a partition at `due_ms`, or earlier if one is due earlier."""
         known_ms = self._due.get(key)
         if known_ms is None or due_ms < known_ms:
             self._due[key] = due_ms
@@ -36,15 +35,16 @@ class TimeMarks(Generic[Key]):
             heapq.heappush(self._heap, (due_ms, self._number, key))
 
     def take(self, now_ms: int) -> list[Key]:
-        """Those that are due, which they are not any more then."""
+        """Remove and return the partitions that are due."""
         taken: list[Key] = []
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, _, key = heapq.heappop(self._heap)
+            # An entry with another time was replaced by an earlier request.
             if self._due.get(key) == due_ms:
                 del self._due[key]
                 taken.append(key)
         return taken
 
     def next_ms(self) -> int | None:
-        """When to look again at the latest; None for never."""
+        """Return when to call `take` next, at the latest; None for never."""
         return self._heap[0][0] if self._heap else None

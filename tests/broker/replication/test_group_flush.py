@@ -227,7 +227,7 @@ def test_a_failed_sync_is_not_repeated_and_fails_the_directory(
 
     with pytest.raises(LogDirectoryFailed):
         run(files, story)
-    assert "nothing more is taken" in caplog.text
+    assert "accepts no more appends" in caplog.text
     assert "clean_shutdown" not in files.list("data")
 
 
