@@ -103,13 +103,13 @@ class Broker:
     def __init__(
         self, directory: LogDirectory, member: ClusterNode, *, clock: Clock, threads: Threads
     ) -> None:
-        self._reached = AdvertisedEndpoint(PLAINTEXT, "127.0.0.1", 0)
+        self._local_endpoint = AdvertisedEndpoint(PLAINTEXT, "127.0.0.1", 0)
         """The endpoint for clients in this process; see `listens`. Port 0: there is none."""
         self._directory, self._clock = directory, clock
         self._is_open = self._closed = False
         self._tasks = BackgroundTasks(threads)
         self._member, metadata = member, member.metadata
-        self._alarm = alarm = DeadlineTimer(clock, self.tick)
+        self._timer = alarm = DeadlineTimer(clock, self.tick)
         self._flush = GroupFlush(directory, threads)
         self._idle_marks = IdleMarks(clock=clock, alarm=alarm)
         self._fetches = DelayedFetch(
@@ -131,23 +131,23 @@ class Broker:
             check_transaction=self._verification.check,
             want_mark=self._idle_marks.want,
         )
-        self._admin = self._make_metadata_requests()
-        self._leaders = LeaderEndpoints(self._admin, self._listener)
+        self._metadata_requests = self._make_metadata_requests()
+        self._leaders = LeaderEndpoints(self._metadata_requests, self._listener)
         begin_repeat = self._fetches.begin_alike
         self._begin_repeat = self._leaders.completed(begin_repeat, FETCH_ENDPOINTS_VERSION)
-        self._durable = self._make_produce(threads)
+        self._delayed_produce = self._make_produce(threads)
         config = directory.config
         self.shares = shares_now()
         """How many of the process's descriptors connections and files may use."""
         self._users = UserRequests(metadata, peer_credentials(config))
         self._acls = AclRequests(metadata, config.security, peers=peer_principals(config))
         self._authorization = RequestAuthorization(self._acls, self._partitions)
-        self._upkeep = LogMaintenance(
+        self._maintenance = LogMaintenance(
             directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm
         )
-        self.figures.unreadable_batches = lambda: self._upkeep.unreadable_batches
-        self._deletions = DeleteRecordsRequests(self._admin, self._upkeep)
-        coordinators = Coordinators(self._transacting, self._groups, self._durable.checks)
+        self.figures.unreadable_batches = lambda: self._maintenance.unreadable_batches
+        self._deletions = DeleteRecordsRequests(self._metadata_requests, self._maintenance)
+        coordinators = Coordinators(self._transacting, self._groups, self._delayed_produce.checks)
         self._publishing = PublishRequests(
             directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
         )
@@ -159,14 +159,14 @@ class Broker:
             member=self._member,
             partitions=self._partitions,
             data=self._data,
-            durable=self._durable,
+            durable=self._delayed_produce,
             fetches=self._fetches,
             replicas=self._replicas,
             replica_fetches=self._replica_fetches,
             groups=self._groups,
             verification=self._verification,
             transacting=self._transacting,
-            admin=self._admin,
+            admin=self._metadata_requests,
             deletions=self._deletions,
             publishing=self._publishing,
             users=self._users,
@@ -181,7 +181,7 @@ class Broker:
             self._data,
             flush=self._flush,
             clock=self._clock,
-            alarm=self._alarm,
+            alarm=self._timer,
             threads=threads,
             complete=self._leaders.complete,
         )
@@ -210,7 +210,7 @@ class Broker:
             strict=directory.config.flush == FLUSH_ALWAYS,
         )
         return replicas, ReplicaFetches(
-            replicas, self._partitions, clock=self._clock, alarm=self._alarm
+            replicas, self._partitions, clock=self._clock, alarm=self._timer
         )
 
     def _make_coordinators(self) -> tuple[CoordinatorRuntime, TransactionRuntime]:
@@ -328,7 +328,7 @@ class Broker:
     @property
     def advertised(self) -> tuple[str, int]:
         """Host and port of the last listener. Port 0: there is none."""
-        return self._reached.host, self._reached.port
+        return self._local_endpoint.host, self._local_endpoint.port
 
     def listens(self, host: str, port: int, *, listener: str = PLAINTEXT) -> None:
         """Write the endpoint for processes that find the directory in use.
@@ -336,7 +336,7 @@ class Broker:
         Raises:
             LogDirectoryError: the disk refused.
         """
-        self._reached = AdvertisedEndpoint(listener, host, port)
+        self._local_endpoint = AdvertisedEndpoint(listener, host, port)
         self._directory.write_listener(host, port)
 
     def listens_at(self, listeners: Sequence[BrokerListener]) -> None:
@@ -393,17 +393,17 @@ class Broker:
         if self._closed:
             return
         self._closed = True
-        self._alarm.close()
+        self._timer.close()
         gone = ConnectionLost("the broker was stopped")
         self._fetches.stop(gone)
         self._replica_fetches.stop(gone)
         self._deletions.stop(gone)
         self._publishing.stop(gone)
-        self._durable.stop(gone)
+        self._delayed_produce.stop(gone)
         self._flush.close()
         self._coordinator.stop(gone)
         self._transactions.stop(gone)
-        self._upkeep.close()
+        self._maintenance.close()
         try:
             self._member.close()
         finally:
@@ -443,7 +443,7 @@ class Broker:
         """
         self._check_open()
         run.cut(self._authorization.count_allowed(run, context))
-        return self._durable.begin_run(run, context) if run.requests else None
+        return self._delayed_produce.begin_run(run, context) if run.requests else None
 
     def begin_repeat(
         self, alike: FetchAlike, context: RequestContext
@@ -474,11 +474,11 @@ class Broker:
     @property
     def checks(self) -> RecordChecks:
         """The Produce requests whose records are being checked."""
-        return self._durable.checks
+        return self._delayed_produce.checks
 
     def tick(self) -> None:
         """Run all components whose deadlines may have passed; the deadline timer calls it."""
-        self._alarm.clear()
+        self._timer.clear()
         try:
             self._fetches.tick(self._clock.now_ms())
             self._replica_fetches.tick(self._clock.now_ms())
@@ -487,8 +487,8 @@ class Broker:
             self._idle_marks.tick(self._clock.now_ms())
             self._member.tick()
             self._flush.on_tick(self._clock.now_ms())
-            self._upkeep.tick()
-            self._upkeep.clean()
+            self._maintenance.tick()
+            self._maintenance.clean()
         finally:
             self._arm()
 
@@ -502,7 +502,7 @@ class Broker:
             Observers(
                 leading=self._on_leadership,
                 resigned=self._on_resignation,
-                deleting=self._upkeep.wait,
+                deleting=self._maintenance.wait,
                 deleted=self._coordinator.on_deletion,
                 settings=self._on_altered,
                 users=self._users.on_changed,
@@ -536,7 +536,7 @@ class Broker:
         return None if partition is None else partition.leader
 
     def _listener(self, context: RequestContext) -> AdvertisedEndpoint:
-        return context.listener or self._reached
+        return context.listener or self._local_endpoint
 
     def _session_slots(self) -> int:
         return self._directory.config.connections.fetch_sessions_max
@@ -562,5 +562,5 @@ class Broker:
             self._idle_marks.next_deadline_ms(),
             self._member.next_deadline_ms(),
         )
-        due_ms = self._upkeep.next_deadline_ms()
-        self._alarm.by(min([due_ms, *(each for each in deadlines if each is not None)]))
+        due_ms = self._maintenance.next_deadline_ms()
+        self._timer.by(min([due_ms, *(each for each in deadlines if each is not None)]))

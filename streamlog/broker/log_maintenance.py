@@ -36,7 +36,7 @@ class IdleMarks:
 
     def __init__(self, *, clock: Clock, alarm: DeadlineTimer) -> None:
         self._clock = clock
-        self._alarm = alarm
+        self._timer = alarm
         self._marks: TimeMarks[tuple[Partition, int]] = TimeMarks()
         """The marks that are due, by partition and the time of its last append as far as known."""
         self._clock_times: dict[tuple[Partition, int], dict[str, int]] = {}
@@ -55,7 +55,7 @@ class IdleMarks:
             clocks = self._clock_times.setdefault((partition, appended_ms), {})
             if told.clock in clocks or len(clocks) < TOLD_MAX:
                 clocks[told.clock] = told.time_ms
-        self._alarm.by(due_ms)
+        self._timer.by(due_ms)
 
     def tick(self, now_ms: int) -> None:
         """Write the marks that are due in partitions that have stayed idle."""

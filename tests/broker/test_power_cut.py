@@ -115,7 +115,7 @@ def indexes(files: MemoryFiles, kept: Kept) -> dict[str, bytes]:
     }
     assert {place: there.get(place) for place in kept} == kept
     logs = topic.partitions.items()
-    whole = {f"p-{topic.topic_id.hex()}-{number}" for number, log in logs if log.whole}
+    whole = {f"p-{topic.topic_id.hex()}-{number}" for number, log in logs if log.is_whole}
     directory.close()
     return {
         f"{name}/{each}": read_file(files, f"data/{name}/{each}")

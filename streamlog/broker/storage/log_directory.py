@@ -740,7 +740,7 @@ class LogDirectory:
                 raise failures[0]
             if self._lock is not None:
                 self.check()
-                self._close_in_order(whole=all(log.whole for log in logs))
+                self._close_in_order(whole=all(log.is_whole for log in logs))
         finally:
             self._discard()
 

@@ -105,7 +105,7 @@ class ReplicatingNode:
             self.replicas,
             self.broker._partitions,
             clock=self.broker.clock,
-            alarm=self.broker._alarm,
+            alarm=self.broker._timer,
         )
         self.broker._replica_fetches = self.fetches
         self.broker._is_open = True

@@ -116,7 +116,7 @@ def test_a_crash_at_any_write_leaves_a_log_with_right_indexes(
         files.crash(torn=torn_by(data))
     log = reopened(files, config=CONFIG, recovery_point=flushed)
     assert log.log_end_offset >= (appended if killed else flushed)
-    if not log.whole:  # A hole in what nobody had asked to be synced.
+    if not log.is_whole:  # A hole in what nobody had asked to be synced.
         assert not killed
         assert all(place.first_offset >= flushed for place in log.damage)
         return

@@ -205,7 +205,7 @@ def test_damage_in_the_middle_costs_one_batch_and_is_reported(flip: tuple[float,
         assert part in str(caught.value)
     assert contents(files, ".log")[path] == bytes(changed)
     assert log.append(batch(), now_ms=0).base_offset == len(everything)
-    assert not log.whole
+    assert not log.is_whole
 
 
 def test_damage_is_written_to_the_log_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
@@ -290,7 +290,7 @@ def test_a_power_cut_keeps_everything_that_was_flushed(
     found = served(log)
     assert [record.offset for record in found][:flushed] == list(range(flushed))
     assert max(flushed, point) <= log.log_end_offset <= appended
-    if log.whole:
+    if log.is_whole:
         assert len(found) == log.log_end_offset
         assert log.append(batch(), now_ms=0).base_offset == len(found)
 
@@ -319,7 +319,7 @@ def test_a_hole_that_lies_far_back_is_found_when_the_log_is_opened(
     changed[at] ^= flip[1]
     files = on_disk(stored | {path: bytes(changed)})
     log = reopened(files, recovery_point=int(path[-24:-4]) + data.draw(st.integers(0, 3)))
-    if log.whole:  # a field that no checksum covers, and no record depends on
+    if log.is_whole:  # a field that no checksum covers, and no record depends on
         assert tuple(read_records(log)) == everything()
     else:
         assert {place.path for place in log.damage} == {path}

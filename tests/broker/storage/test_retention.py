@@ -275,7 +275,7 @@ def test_a_disk_that_refuses_stops_one_round_only(files: MemoryFiles) -> None:
     assert not renamed(files, directory), "the log start could not be kept"
     time.pass_ms(INTERVAL_MS)
     assert renamed(files, directory)
-    assert log.whole
+    assert log.is_whole
 
 
 def test_a_log_that_has_failed_hinders_no_other(files: MemoryFiles) -> None:

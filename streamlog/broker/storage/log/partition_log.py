@@ -395,7 +395,7 @@ class PartitionLog:
         return self._segments.has_unwritten_indexes
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether no damage is known and the disk has not failed."""
         return self._disk.failure is None and not self.damage
 

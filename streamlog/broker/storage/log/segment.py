@@ -151,7 +151,7 @@ INDEX_BYTES_MAX = 10 * 1024 * 1024
 """The size limit of an index, unless the topic sets another."""
 WALK_BYTES_MAX = 64 * 1024
 """Bytes per read when headers are walked."""
-READ_ON_MAX = 64
+NEXT_READS_MAX = 64
 """Readers whose next position is kept in memory, so that their next read needs no index."""
 
 
@@ -219,9 +219,9 @@ class Segment:
         self._interval_bytes = index_interval_bytes
         self._appended = AppendedFile(files)
         self._sealed = True
-        self._rescanned = False
+        self._has_rescanned = False
         self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
-        self._read_on: dict[int, Header | int] = {}
+        self._next_reads: dict[int, Header | int] = {}
         """The batch that a reader will probably ask for next, or its position: a hint."""
         paths = (stem + INDEX_SUFFIX + suffix, stem + TIME_INDEX_SUFFIX + suffix)
         self._indexes = Indexes(files, *paths, bytes_max=index_bytes_max, in_memory=read_only)
@@ -466,7 +466,7 @@ class Segment:
         """The number of entries of the offset index."""
         return len(self._offsets)
 
-    def full(self, size_bytes: int, batches: Sequence[RecordBatch], config: TopicConfig) -> bool:
+    def is_full(self, size_bytes: int, batches: Sequence[RecordBatch], config: TopicConfig) -> bool:
         """Whether appending these batches would make the segment or its index too large."""
         if self.size_bytes + size_bytes > config.segment_bytes:
             return True
@@ -614,7 +614,7 @@ class Segment:
 
     def _forget(self) -> None:
         self._indexes.clear()
-        self._read_on.clear()
+        self._next_reads.clear()
         self.size_bytes = self.trailing_bytes = 0
         self.next_offset = self._max_timestamp_offset = self.base_offset
         self.first_timestamp_ms = self.max_timestamp_ms = -1
@@ -720,14 +720,14 @@ class Segment:
         try:
             return self._walk_to(file, offset)
         except CorruptData:
-            if self._rescanned:
+            if self._has_rescanned:
                 raise  # The indexes come from a scan: the log itself is damaged.
         self._rebuild()
         return self._find(file, offset)
 
     def _rebuild(self) -> None:
         """Scan the file, because an index entry is wrong or the log has damage not yet found."""
-        self._rescanned = True
+        self._has_rescanned = True
         end, next_offset = self.size_bytes, self.next_offset
         reason = self.rescan(end)
         if self.size_bytes < end:
@@ -736,12 +736,12 @@ class Segment:
             self.size_bytes, self.next_offset = end, next_offset
 
     def _remember(self, offset: int, found: Header | int) -> None:
-        if len(self._read_on) >= READ_ON_MAX:
-            del self._read_on[next(iter(self._read_on))]
-        self._read_on[offset] = found
+        if len(self._next_reads) >= NEXT_READS_MAX:
+            del self._next_reads[next(iter(self._next_reads))]
+        self._next_reads[offset] = found
 
     def _walk_to(self, file: File, offset: int) -> Header:
-        known = self._read_on.pop(offset, None)
+        known = self._next_reads.pop(offset, None)
         # A hint is taken out: a reader that asks again leaves a new one, and a reader that went
         # away does not occupy an entry.
         if isinstance(known, Header):
@@ -772,7 +772,7 @@ class Segment:
         try:
             entry = self._times.floor(timestamp_ms)
         except CorruptData:
-            if not self._rescanned:
+            if not self._has_rescanned:
                 self._rebuild()
             entry = None
         if entry is None:

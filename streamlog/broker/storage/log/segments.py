@@ -98,7 +98,7 @@ class Rolling(Generic[Log]):
         # forever.
         if segment.size_bytes == 0:
             return False
-        if segment.full(size_bytes, batches, config):
+        if segment.is_full(size_bytes, batches, config):
             return True
         if not self.is_time(segment, config, newest_timestamp_ms(batches), now_ms=now_ms):
             return False

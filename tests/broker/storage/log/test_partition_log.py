@@ -360,7 +360,7 @@ def test_after_a_failed_sync_nothing_is_taken() -> None:
     for _ in range(2):
         with pytest.raises(LogDirectoryFailed, match="check the disk"):
             log.append(batch(), now_ms=0)
-    assert not log.whole
+    assert not log.is_whole
     assert len(read_records(log)) == 1
     log.close()
 

@@ -95,7 +95,7 @@ def test_a_power_cut_between_the_steps_damages_nothing(offset: int, finished: bo
         log.truncation.cut(offset)
     files.crash()
     log = opened(files, point=point)
-    assert log.whole
+    assert log.is_whole
     assert log.log_end_offset == (offset if finished else 60)
 
 
@@ -165,7 +165,7 @@ def test_it_begins_again_beyond_its_end(offset: int, finished: bool) -> None:
         assert (log.log_start_offset, log.log_end_offset) == (offset, offset)
     files.crash()
     log = opened(files, point=point, start=offset)
-    assert log.whole
+    assert log.is_whole
     assert (log.log_start_offset, log.log_end_offset) == (offset, offset)
     if finished:
         assert log.producers.snapshot() == new_log().producers.snapshot()
