@@ -114,7 +114,7 @@ class AsyncTimeSource(TimeSource):
                     heard.append((self.source_behind(source), held_ms, 0))
         return heard
 
-    def opened(self, item: AsyncRecord) -> None:
+    def add_open(self, item: AsyncRecord) -> None:
         """Add a record whose call is open."""
         self._open[item.row.source].append(item)
 
@@ -294,7 +294,7 @@ class AsyncMapValuesStep(Step):
     def _add(self, item: AsyncRecord) -> None:
         self._next = item.number + 1
         self._calls.add(item.number, item.row.key, item)
-        self.feed.opened(item)
+        self.feed.add_open(item)
 
     def _begin(self) -> None:
         for _, item in self._calls.begin():
@@ -429,7 +429,7 @@ class OpenCalls(Generic[T]):
         """Add a call; numbers grow. Calls wait for earlier ones of their lane; None: for none."""
         entry = self._open[number] = _Entry(number, lane, item)
         self._waiting.append(entry)
-        if self._queued(entry):
+        if self._is_queued(entry):
             self._lanes.setdefault(self._lane(entry), deque()).append(entry)
 
     def begin(self) -> list[tuple[int, T]]:
@@ -459,7 +459,7 @@ class OpenCalls(Generic[T]):
         #    ready at once. When 1 finishes, 1 and 3 are ready together.
         # 2. ordered="partition": there is one lane, so 3 waits for 1 and 2.
         # 3. ordered by nothing, or a record without a key: ready at once.
-        if not self._queued(entry):
+        if not self._is_queued(entry):
             self._finish(entry)
             return
         lane = self._lane(entry)
@@ -479,7 +479,7 @@ class OpenCalls(Generic[T]):
         del self._open[entry.number]
         self._ready.append(entry)
 
-    def _queued(self, entry: _Entry[T]) -> bool:
+    def _is_queued(self, entry: _Entry[T]) -> bool:
         return self._ordered == "partition" or (self._ordered == "key" and entry.lane is not None)
 
     def _lane(self, entry: _Entry[T]) -> Hashable | None:

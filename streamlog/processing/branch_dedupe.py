@@ -32,7 +32,7 @@ class SplitStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the branches' functions with key and value, in order, until one returns true."""
-        batch, self.chosen = self.applied(batch, self._choose, batch.keys, batch.values)
+        batch, self.chosen = self.apply_function(batch, self._choose, batch.keys, batch.values)
         self.forward(batch)
 
     def _choose(self, key: object, value: object) -> str | None:
@@ -74,7 +74,7 @@ class DedupeStep(Step):
     def process(self, batch: Batch) -> None:
         """Forward the records that are new."""
         batch, keys = self.serialize_keys(batch, self._node.key)
-        batch, identities = self.applied(batch, self._identity, keys, batch.values)
+        batch, identities = self.apply_function(batch, self._identity, keys, batch.values)
         columns = zip(identities, batch.timestamps, strict=True)
         kept = [self._is_new(each, time) for each, time in columns]
         self.forward(batch if all(kept) else batch.where(kept))

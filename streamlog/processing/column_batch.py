@@ -479,16 +479,16 @@ class Batch:
         if self.keys_are_raw and raw is not None and self.origin.feed.key is serde:
             return self.of_origin(raw)
         written = None if self._unmade is None else self._unmade.written_by(serde)
-        return self.encoded(self.keys, serde, node) if written is None else written
+        return self.encode_column(self.keys, serde, node) if written is None else written
 
     def raw_values(self, serde: AnySerde, node: str) -> Sequence[bytes | None]:
         """Return the values as bytes: those that came in, if values and serde are unchanged."""
         raw = self.origin.raw_values
         if self.values_are_raw and raw is not None and self.origin.feed.value is serde:
             return self.of_origin(raw)
-        return self.encoded(self.values, serde, node)
+        return self.encode_column(self.values, serde, node)
 
-    def encoded(
+    def encode_column(
         self, column: Sequence[UserValue], serde: AnySerde, node: str
     ) -> Sequence[bytes | None]:
         """Return the column as bytes; None stays None.
@@ -501,9 +501,13 @@ class Batch:
         except Exception:  # noqa: BLE001 - a serde of the user: found and raised again below
             # Encode again one by one, to find the record and the reason.
             dumps = serde.dumps
-            return self.applied(node, lambda item: None if item is None else dumps(item), column)
+            return self.apply_function(
+                node, lambda item: None if item is None else dumps(item), column
+            )
 
-    def applied(self, node: str, fn: Callable[..., T], *columns: Sequence[UserValue]) -> list[T]:
+    def apply_function(
+        self, node: str, fn: Callable[..., T], *columns: Sequence[UserValue]
+    ) -> list[T]:
         """Return the result of the user's function for each record.
 
         Raises:

@@ -234,7 +234,7 @@ class NodeFailures:
         """Whether the first failure ends the task, so that steps need not prepare for a retry."""
         return self.policy.action == "fail"
 
-    def settled(
+    def retry_rest(
         self,
         batch: Batch,
         results: list[T],
@@ -288,11 +288,11 @@ class NodeFailures:
         Raises:
             ProcessingError: the policy is `FAIL`, or ends in it.
         """
-        return self.resolved(
+        return self.resolve(
             partial(fn, *arguments), partial(dead_letter_of, batch, at, self.node), first
         )
 
-    def resolved(
+    def resolve(
         self,
         again: Callable[[], T],
         letter: Callable[[Exception, int], DeadLetterRecord],
@@ -303,13 +303,13 @@ class NodeFailures:
         Raises:
             ProcessingError: the policy is `FAIL`, or ends in it.
         """
-        result = self.tried(again, letter, first)
+        result = self.attempt(again, letter, first)
         if not isinstance(result, DeadLetterRecord):
             return result
         self.give_up(result)
         return SKIPPED
 
-    def tried(
+    def attempt(
         self,
         again: Callable[[], T],
         letter: Callable[[Exception, int], DeadLetterRecord],

@@ -67,7 +67,7 @@ class Stamps(NamedTuple):
     positions: Sequence[int]
     indexes: Sequence[int]
 
-    def packed(self) -> list[bytes]:
+    def pack(self) -> list[bytes]:
         """Return the header value of each record."""
         source = self.source
         columns = zip(self.turns, self.times, self.positions, self.indexes, strict=True)

@@ -95,7 +95,7 @@ class SetTimestampStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with the value and forward the record with the returned timestamp."""
-        batch, timestamps = self.applied(batch, self._timestamp, batch.values)
+        batch, timestamps = self.apply_function(batch, self._timestamp, batch.values)
         if timestamps and not self._has_warned_of_seconds:
             self._warn_seconds(timestamps[0])
         origin, feed = batch.origin, self.feed

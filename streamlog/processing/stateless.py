@@ -70,7 +70,7 @@ class MapStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with key and value."""
-        batch, pairs = self.applied(batch, self._pair, batch.keys, batch.values)
+        batch, pairs = self.apply_function(batch, self._pair, batch.keys, batch.values)
         values = [value for _, value in pairs]
         self.forward(batch.with_keys([key for key, _ in pairs]).with_values(values))
 
@@ -90,7 +90,7 @@ class MapValuesStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with the value."""
-        batch, values = self.applied(batch, self._fn, batch.values)
+        batch, values = self.apply_function(batch, self._fn, batch.values)
         self.forward(batch.with_values(values))
 
 
@@ -105,8 +105,10 @@ class FlatMapStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with key and value; takes all results of a record at once."""
-        batch, lists = self.applied(batch, self._all, batch.keys, batch.values)
-        flat = _repeated(batch, lists).with_values([value for each in lists for _, value in each])
+        batch, lists = self.apply_function(batch, self._all, batch.keys, batch.values)
+        flat = _repeat_rows(batch, lists).with_values(
+            [value for each in lists for _, value in each]
+        )
         self.forward(flat.with_keys([key for each in lists for key, _ in each]))
 
     def _all(self, key: object, value: object) -> list[tuple[UserKey, UserValue]]:
@@ -126,15 +128,15 @@ class FlatMapValuesStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with the value; takes all results of a record at once."""
-        batch, lists = self.applied(batch, self._all, batch.values)
-        flat = _repeated(batch, lists)
+        batch, lists = self.apply_function(batch, self._all, batch.values)
+        flat = _repeat_rows(batch, lists)
         self.forward(flat.with_values([value for values in lists for value in values]))
 
     def _all(self, value: object) -> list[UserValue]:
         return list(self._fn(value))
 
 
-def _repeated(batch: Batch, lists: Sequence[Sequence[object]]) -> Batch:
+def _repeat_rows(batch: Batch, lists: Sequence[Sequence[object]]) -> Batch:
     """Return each record as often as it has results."""
     ats = [at for at, made in enumerate(lists) for _ in made]
     flat = Batch(
@@ -157,7 +159,7 @@ class FilterStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with key and value."""
-        batch, kept = self.applied(batch, self._fn, batch.keys, batch.values)
+        batch, kept = self.apply_function(batch, self._fn, batch.keys, batch.values)
         self.forward(batch if all(kept) else batch.where(kept))
 
 
@@ -170,7 +172,7 @@ class FilterNotStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with key and value."""
-        batch, left = self.applied(batch, self._fn, batch.keys, batch.values)
+        batch, left = self.apply_function(batch, self._fn, batch.keys, batch.values)
         self.forward(batch.where([not each for each in left]) if any(left) else batch)
 
 
@@ -183,7 +185,7 @@ class PeekStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with the record; ignores its result."""
-        batch, _ = self.applied(batch, self._fn, batch.records())
+        batch, _ = self.apply_function(batch, self._fn, batch.records())
         self.forward(batch)
 
 
@@ -196,7 +198,7 @@ class RekeyStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with key and value."""
-        batch, keys = self.applied(batch, self._fn, batch.keys, batch.values)
+        batch, keys = self.apply_function(batch, self._fn, batch.keys, batch.values)
         self.forward(batch.with_keys(keys))
 
 
@@ -221,7 +223,9 @@ class TableMapValuesStep(ViewStep):
             sends_old = self.sends_old_values
             self.forward(view_changes(self, batch, lambda _, v: fn(v), sends_old_values=sends_old))
             return
-        batch, values = self.applied(batch, lambda v: None if v is None else fn(v), batch.values)
+        batch, values = self.apply_function(
+            batch, lambda v: None if v is None else fn(v), batch.values
+        )
         self.forward(batch.with_values(values))
 
 
@@ -241,7 +245,7 @@ class TableFilterStep(ViewStep):
             )
             self.forward(seen)
             return
-        batch, values = self.applied(
+        batch, values = self.apply_function(
             batch,
             lambda k, v: v if v is not None and fn(k, v) else None,
             batch.keys,
@@ -285,7 +289,7 @@ class SinkStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Add the records as bytes to the outbox; their keys decide the partitions."""
-        batch, keys, values = self.written(batch, self._topic)
+        batch, keys, values = self.serialize_for(batch, self._topic)
         headers = batch.origin.headers
         self._collector.send(
             SinkBatch(
@@ -352,7 +356,7 @@ class RepartitionStep(Step):
             kept = [key is not None for key in batch.keys]
             self._collector.drop(self.name, "null key", kept.count(False))
             batch = batch.where(kept)
-        batch, keys, values = self.written(batch, self._topic)
+        batch, keys, values = self.serialize_for(batch, self._topic)
         batch = self.node_time.of(batch)
         stamps = self._stamps(batch)
         is_stamped = self._topic.name in self._collector.stamped
@@ -413,10 +417,10 @@ class RepartitionStep(Step):
     def _headers(self, batch: Batch, stamps: Stamps) -> list[Headers]:
         before = batch.origin.headers
         if before is None:
-            return [((PROVENANCE, data),) for data in stamps.packed()]
+            return [((PROVENANCE, data),) for data in stamps.pack()]
         return [
             (*before[row], (PROVENANCE, data))
-            for row, data in zip(batch.rows, stamps.packed(), strict=True)
+            for row, data in zip(batch.rows, stamps.pack(), strict=True)
         ]
 
     def _stamps(self, batch: Batch) -> Stamps:

@@ -158,7 +158,7 @@ class Step:
         """
         raise TopologyError(f"{self.name!r} keeps no table")
 
-    def applied(
+    def apply_function(
         self, batch: Batch, fn: Callable[..., T], *columns: Sequence[UserValue]
     ) -> tuple[Batch, list[T]]:
         """Return the user's function's results, and the batch without records that were skipped.
@@ -171,7 +171,7 @@ class Step:
             return batch, results
         if self.failures is None:
             raise batch.failure(self.name, len(results), error) from error
-        return self.failures.settled(batch, results, error, fn, columns)
+        return self.failures.retry_rest(batch, results, error, fn, columns)
 
     def attempt_record(
         self, batch: Batch, at: int, work: Callable[[], T], *, first: Exception | None = None
@@ -205,7 +205,7 @@ class Step:
         except ProcessingError:
             if self.failures is None:
                 raise
-        batch, _ = self.applied(batch, partial(_serialize, serde), batch.keys)
+        batch, _ = self.apply_function(batch, partial(_serialize, serde), batch.keys)
         return batch, batch.raw_keys(serde, self.name)
 
     def serialize_values(self, batch: Batch, serde: AnySerde) -> tuple[Batch, RawColumn]:
@@ -215,10 +215,10 @@ class Step:
         except ProcessingError:
             if self.failures is None:
                 raise
-        batch, _ = self.applied(batch, partial(_serialize, serde), batch.values)
+        batch, _ = self.apply_function(batch, partial(_serialize, serde), batch.values)
         return batch, batch.raw_values(serde, self.name)
 
-    def written(self, batch: Batch, topic: TopicSpec) -> tuple[Batch, RawColumn, RawColumn]:
+    def serialize_for(self, batch: Batch, topic: TopicSpec) -> tuple[Batch, RawColumn, RawColumn]:
         """Return keys and values as a topic's serdes write them; see `serialize_with`."""
         return self.serialize_with(batch, topic.key, topic.value)
 
@@ -238,8 +238,8 @@ class Step:
         except ProcessingError:
             if self.failures is None:
                 raise
-        batch, _ = self.applied(batch, partial(_serialize, key), batch.keys)
-        batch, _ = self.applied(batch, partial(_serialize, value), batch.values)
+        batch, _ = self.apply_function(batch, partial(_serialize, key), batch.keys)
+        batch, _ = self.apply_function(batch, partial(_serialize, value), batch.values)
         keys = batch.raw_keys(key, self.name)
         return batch, keys, batch.raw_values(value, self.name)
 
@@ -281,7 +281,7 @@ def view_changes(
     # Without old values downstream, the old one is computed for deletions alone: to tell 3 from 4.
     keys, before = batch.keys, batch.old_values or ()
     if step.failures is None:
-        _, new = step.applied(
+        _, new = step.apply_function(
             batch, lambda k, v: None if v is None else view(k, v), keys, batch.values
         )
     else:
@@ -350,5 +350,5 @@ def apply_to_old(
     # Not `attempt_record`: the row was skipped and counted when this value was new. A dead letter
     # now would be the second one of the record that wrote it.
     letter = partial(dead_letter_of, batch, at, step.name)
-    found = step.failures.tried(partial(fn, *arguments), letter, caught)
+    found = step.failures.attempt(partial(fn, *arguments), letter, caught)
     return None if isinstance(found, DeadLetterRecord) else found

@@ -172,7 +172,7 @@ class TableRows:
         Raises:
             SerdeError: the key is not of the table's type.
         """
-        return self._dumped(key.key if isinstance(key, Windowed) and self.is_windowed else key)
+        return self._dump_key(key.key if isinstance(key, Windowed) and self.is_windowed else key)
 
     def row_key(self, key: object) -> bytes:
         """Return the key of the row in the store.
@@ -181,15 +181,15 @@ class TableRows:
             SerdeError: the key is not of the table's type.
         """
         if not self.is_windowed:
-            return self._dumped(key)
+            return self._dump_key(key)
         if isinstance(key, Windowed) and isinstance(self.owner, CountedAggregate):
-            return self._dumped(key.key)  # One row holds all open windows of a key.
+            return self._dump_key(key.key)  # One row holds all open windows of a key.
         if not isinstance(key, Windowed):
             raise SerdeError(
                 f"table {self.name!r} is windowed: its keys are Windowed(key, start, end), "
                 f"not {type(key).__name__}"
             )
-        return window_key(when_ms(key.end), when_ms(key.start), self._dumped(key.key))
+        return window_key(when_ms(key.end), when_ms(key.start), self._dump_key(key.key))
 
     def row(self, row_key: bytes, data: bytes) -> tuple[UserKey, UserValue] | None:
         """Return key and value of a row; None if there is none, or a view hides it.
@@ -197,7 +197,7 @@ class TableRows:
         Raises:
             SerdeError: the bytes are not of the table's types.
         """
-        return self._viewed(self._key(row_key), self._value(data))
+        return self._view(self._key(row_key), self._value(data))
 
     def found(self, key: object, row_key: bytes, data: bytes) -> tuple[UserKey, UserValue] | None:
         """Return the row of a key from the bytes at its row key; see `row`."""
@@ -213,10 +213,10 @@ class TableRows:
         key = self.key_serde.loads(row_key)
         for first_ms, last_ms, result in read_open_windows(owner, data):
             window = Windowed(key, moment(first_ms), moment(last_ms))
-            if (pair := self._viewed(window, result)) is not None:
+            if (pair := self._view(window, result)) is not None:
                 yield pair
 
-    def _viewed(self, key: object, value: object) -> tuple[UserKey, UserValue] | None:
+    def _view(self, key: object, value: object) -> tuple[UserKey, UserValue] | None:
         """Return the row as the views show it."""
         for view in self.views:
             if value is None:
@@ -283,7 +283,7 @@ class TableRows:
             return at_ms + 1, Assigner(owner.windows).of(at_ms)[-1][1]
         return at_ms + 1, at_ms
 
-    def _dumped(self, key: object) -> bytes:
+    def _dump_key(self, key: object) -> bytes:
         try:
             return self.key_serde.dumps(key)
         except SerdeError as error:
@@ -294,7 +294,7 @@ class TableRows:
             raise SerdeError(
                 f"the keys of table {self.name!r} have no prefix: only str and bytes keys do"
             )
-        return self._dumped(prefix)
+        return self._dump_key(prefix)
 
     def _key(self, row_key: bytes) -> object:
         if not self.is_windowed:
@@ -512,7 +512,7 @@ class TaskRows:
 
     def range(self, table: str) -> Iterator[tuple[UserKey, UserValue]]:
         """See `LocalTables`."""
-        rows = self._named(table)
+        rows = self._table_of(table)
         for key, value in self._steps[rows.owner.name].table():
             seen = value
             for view in rows.views:
@@ -522,28 +522,28 @@ class TaskRows:
 
     def begin(self) -> None:
         """Keep the rows that were set until now: `undo` returns to this state."""
-        self._marks = {name: step.mark() for name, step in self._written}
+        self._marks = {name: step.mark() for name, step in self._writable_steps}
 
     def undo(self) -> None:
         """Forget the rows set since `begin`; the caller has undone them in the store."""
-        for name, step in self._written:
+        for name, step in self._writable_steps:
             step.go_back(self._marks[name])
 
     def forward_changes(self) -> None:
         """Forward the rows that were set to the steps below the tables."""
-        for _, step in self._written:
+        for _, step in self._writable_steps:
             step.forward_changes()
 
     @property
-    def _written(self) -> list[tuple[str, WritableTableStep]]:
+    def _writable_steps(self) -> list[tuple[str, WritableTableStep]]:
         return [(n, each) for n, each in self._steps.items() if isinstance(each, WritableTableStep)]
 
     def _of(self, table: str, key: object) -> tuple[TableRows, bytes]:
-        rows = self._named(table)
+        rows = self._table_of(table)
         count = rows.partitions(self._counts)
         return rows, local_key(rows, key, self._who, partitions=count, mine=self._mine)
 
-    def _named(self, table: str) -> TableRows:
+    def _table_of(self, table: str) -> TableRows:
         rows = self._tables.get(table)
         if rows is None:
             raise not_local_error(self._who, table)

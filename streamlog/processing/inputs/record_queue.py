@@ -207,7 +207,7 @@ class Chunk:
         raws = (self.raw_keys, self.raw_values, headers)
         for record in starmap(LogRecord, zip(self.offsets, timestamps, *raws, strict=False)):
             letter = partial(_unreadable_letter, record, topic, partition)
-            row = failures.tried(partial(_read_one, record, topic, self._accepted), letter)
+            row = failures.attempt(partial(_read_one, record, topic, self._accepted), letter)
             if isinstance(row, DeadLetterRecord):
                 self.bad[record.offset] = row
                 row = (None, None, UNKNOWN_MS)
@@ -453,7 +453,7 @@ class Input(TimeSource):
             self._unread.extend(columns[low : low + RUN_RECORDS_MAX] for low in starts)
 
     def _read(self, columns: RecordColumns) -> None:
-        chunk = self.arrived(columns)
+        chunk = self.decode(columns)
         self._arrived_ms = chunk.count_from(max(self._arrived_ms, self.time_ms))
         self._chunks.append(chunk)
 
@@ -560,7 +560,7 @@ class Input(TimeSource):
         """Take the next mark, or the next run of records before `bound`."""
         chunk = self._chunks[0]
         if isinstance(chunk, PassedRecords):
-            return self._passed(chunk)
+            return self._take_mark(chunk)
         low, high = chunk.at, len(chunk.offsets)
         if bound is not None:
             time_ms, rank = bound
@@ -574,7 +574,7 @@ class Input(TimeSource):
         self._position = chunk.offsets[high - 1] + 1
         return self.readable(self.batch(chunk, low, high))
 
-    def _passed(self, passed: PassedRecords) -> TimeMark:
+    def _take_mark(self, passed: PassedRecords) -> TimeMark:
         self._chunks.popleft()
         # A mark says that an hour has passed in a quiet log (decision 008).
         # 1. The records here have reached 10:00: the time becomes 11:00.
@@ -592,7 +592,7 @@ class Input(TimeSource):
         self.time_ms = self.marked_ms = max(self.time_ms, passed.time_ms)
         return mark
 
-    def arrived(self, records: RecordColumns) -> Chunk:
+    def decode(self, records: RecordColumns) -> Chunk:
         """Decode records; keeps the unreadable ones until the task reaches them."""
         accepted = EventTimes.of(self.topic, self.now_ms)
         chunk = Chunk(records, self.topic, self.partition, self.failures, accepted)
@@ -795,7 +795,7 @@ class CutInput(Input):
 
     def _read(self, columns: RecordColumns) -> None:
         try:
-            chunk = self.arrived(columns)
+            chunk = self.decode(columns)
         except ProcessingError:
             # The unreadable record may lie after the cut, where this input does not read. Halving
             # finds out: the first half may contain the cut, and then the second is never decoded.

@@ -513,7 +513,7 @@ class MergedInput(Input):
         fresh = self._fresh(records)
         if not len(fresh):
             return
-        chunk = self.arrived(fresh)
+        chunk = self.decode(fresh)
         columns = chunk.headers
         for at in range(len(fresh)):
             self._hear(chunk, at, columns[at] if columns is not None else ())

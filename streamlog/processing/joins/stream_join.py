@@ -174,7 +174,7 @@ class StreamJoinStep(Step):
 
     def take(self, side: JoinSideStep, batch: Batch) -> None:
         """Join the records of one side with what is kept of the other."""
-        batch, raws, datas = self._written(side, batch)
+        batch, raws, datas = self._serialize_joinable(side, batch)
         batch = self.node_time.of(batch)
         pairs = JoinedPairs(is_left=side.node.is_left)
         origin = batch.origin
@@ -243,7 +243,7 @@ class StreamJoinStep(Step):
             before_ms, after_ms, grace_ms = data["window"]
             window = JoinWindow(before_ms=before_ms, after_ms=after_ms, grace_ms=grace_ms)
             if window != self._window:
-                self._unmatched.rewrite(self._moved(window))
+                self._unmatched.rewrite(self._new_key_of(window))
             self._unmatched.load()
         self._set_gate()
 
@@ -251,7 +251,7 @@ class StreamJoinStep(Step):
         """Return whether the side's records may be emitted alone."""
         return self._node.how == "outer" or (self._node.how == "left" and side.node.is_left)
 
-    def _written(
+    def _serialize_joinable(
         self, side: JoinSideStep, batch: Batch
     ) -> tuple[Batch, Sequence[bytes | None], Sequence[bytes | None]]:
         """Return the records that can be joined or emitted alone, with keys and values as bytes."""
@@ -322,7 +322,7 @@ class StreamJoinStep(Step):
         )
         made.keys_are_raw = batch.keys_are_raw
         made.values_are_raw = batch.values_are_raw
-        made, joined = self.applied(made, self._node.fn, pairs.lefts, pairs.rights)
+        made, joined = self.apply_function(made, self._node.fn, pairs.lefts, pairs.rights)
         self.forward(made.with_values(joined))
 
     def _set_gate(self) -> None:
@@ -367,7 +367,7 @@ class StreamJoinStep(Step):
         batch.keys_are_raw = batch.values_are_raw = False
         lefts = [value if row.rank else None for row, value in zip(rows, values, strict=True)]
         rights = [None if row.rank else value for row, value in zip(rows, values, strict=True)]
-        batch, joined = self.applied(batch, node.fn, lefts, rights)
+        batch, joined = self.apply_function(batch, node.fn, lefts, rights)
         self.forward(batch.with_values(joined))
 
     def _side(self, row: DueRow) -> JoinSideStep:
@@ -378,7 +378,7 @@ class StreamJoinStep(Step):
         if self._time.now_ms > UNKNOWN_MS:
             self.feed.time_ms = max(self.feed.time_ms, self._time.now_ms - self._held_ms)
 
-    def _moved(self, before: JoinWindow) -> Callable[[DueRow], bytes]:
+    def _new_key_of(self, before: JoinWindow) -> Callable[[DueRow], bytes]:
         """Return a function that returns a row's key for the current window."""
 
         def key_of(row: DueRow) -> bytes:

@@ -214,17 +214,17 @@ class GlobalJoinStep(Step):
             kept = [value is not None for value in batch.values]
             collector.drop(self.name, "null value", kept.count(False))
             batch = batch.where(kept)
-        batch, points = self.applied(batch, node.on, batch.keys, batch.values)
+        batch, points = self.apply_function(batch, node.on, batch.keys, batch.values)
         if not node.left and has_none(points):
             pointing = [point is not None for point in points]
             collector.drop(self.name, "null key", pointing.count(False))
             batch = batch.where(pointing)
             points = [point for point, keep in zip(points, pointing, strict=True) if keep]
-        batch, rows = self.applied(batch, self._row, points)
+        batch, rows = self.apply_function(batch, self._row, points)
         if not node.left and has_none(rows):
             batch = batch.where([row is not None for row in rows])
             rows = [row for row in rows if row is not None]
-        batch, joined = self.applied(batch, node.fn, batch.values, rows)
+        batch, joined = self.apply_function(batch, node.fn, batch.values, rows)
         self.forward(batch.with_values(joined))
 
     def _row(self, point: object) -> object:
@@ -281,12 +281,12 @@ class TableStep(Step):
             raw_keys, raw_values = [*compress(raw_keys, kept)], [*compress(raw_values, kept)]
         rows = zip(cast("Sequence[bytes]", raw_keys), raw_values, strict=True)
         if self._sends_old_values:
-            self.forward(without_void_deletions(batch.with_old_values(self._replaced(rows))))
+            self.forward(without_void_deletions(batch.with_old_values(self._replace_all(rows))))
             return
         changed = [self._replace(raw, data) for raw, data in rows]
         self.forward(batch if all(changed) else batch.where(changed))
 
-    def _replaced(self, rows: Iterable[tuple[bytes, bytes | None]]) -> list[object]:
+    def _replace_all(self, rows: Iterable[tuple[bytes, bytes | None]]) -> list[object]:
         """Apply rows; returns what each of them replaces."""
         replaced: list[object] = []
         for raw, data in rows:
@@ -360,17 +360,17 @@ class TableJoinStep(Step):
             self._count(batch)
             batch = batch.where(kept)
             rows = [row for row, keep in zip(rows, kept, strict=True) if keep]
-        batch, joined = self.applied(batch, node.fn, batch.values, rows)
+        batch, joined = self.apply_function(batch, node.fn, batch.values, rows)
         self.forward(batch.with_values(joined))
 
     def _rows(self, batch: Batch, raws: Sequence[bytes | None]) -> tuple[Batch, list[object]]:
         # One by one if views apply to each row, and to find the record of an error.
         if self._node.views:
-            return self.applied(batch, self._row, raws, batch.keys)
+            return self.apply_function(batch, self._row, raws, batch.keys)
         try:
             return batch, self._table.lookup_all(raws)
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
-            return self.applied(batch, self._row, raws, batch.keys)
+            return self.apply_function(batch, self._row, raws, batch.keys)
 
     def _row(self, raw: bytes | None, key: object) -> object:
         found = None if raw is None else self._table.lookup(raw)
@@ -506,7 +506,7 @@ class AsOfJoinStep(TableJoinStep):
         self._versions = table
 
     def _rows(self, batch: Batch, raws: Sequence[bytes | None]) -> tuple[Batch, list[object]]:
-        return self.applied(batch, self._row_as_of, raws, batch.keys, batch.timestamps)
+        return self.apply_function(batch, self._row_as_of, raws, batch.keys, batch.timestamps)
 
     def _row_as_of(self, raw: bytes | None, key: object, timestamp_ms: int) -> object:
         found = None if raw is None else self._versions.lookup_as_of(raw, timestamp_ms)

@@ -162,7 +162,7 @@ class TableTableJoinStep(Step):
         """Take changes of one side, and forward the resulting changes."""
         serde = self._node.left if is_left else self._node.right
         batch, datas = self.serialize_values(batch, serde)
-        batch, raw_keys = self._keyed(batch)
+        batch, raw_keys = self._serialize_keyed(batch)
         columns = zip(raw_keys, batch.values, datas, batch.timestamps, strict=True)
         if self._holds:
             self._keep(batch, columns, is_left=is_left)
@@ -245,7 +245,7 @@ class TableTableJoinStep(Step):
             if value is not None:
                 yield self._key(stored[len(self._prefix) :]), value
 
-    def _keyed(self, batch: Batch) -> tuple[Batch, Sequence[bytes]]:
+    def _serialize_keyed(self, batch: Batch) -> tuple[Batch, Sequence[bytes]]:
         """Return the changes that have a key, with their row keys."""
         if batch.has_null_keys:
             kept = [key is not None for key in batch.keys]
@@ -254,7 +254,7 @@ class TableTableJoinStep(Step):
         if self._node.kept_ms is None:
             raws = batch.raw_keys(self._node.key, self.name)
         else:
-            raws = batch.applied(self.name, self._row_key, batch.keys)
+            raws = batch.apply_function(self.name, self._row_key, batch.keys)
         return batch, [raw or b"" for raw in raws]
 
     def _row_key(self, key: Windowed[UserKey]) -> bytes:
@@ -440,10 +440,10 @@ class ReferStep(Step):
         for at, (raw, value, old_value) in enumerate(columns):
             if raw is not None and (value is not None or old_value is not None):
                 self._version += 1
-                sent += self._changed(batch, at, raw)
+                sent += self._answer(batch, at, raw)
         self.forward(_batch_of(batch, sent))
 
-    def _changed(self, batch: Batch, at: int, raw: bytes) -> Iterator[_Message]:
+    def _answer(self, batch: Batch, at: int, raw: bytes) -> Iterator[_Message]:
         value, old_value = batch.values[at], (batch.old_values or ())[at]
         key, time_ms, version = batch.keys[at], batch.timestamps[at], self._version
         old = None if old_value is None else apply_to_old(self, batch, at, self._on, old_value)
@@ -506,16 +506,16 @@ class ForeignKeyJoinStep(Step):
         batch, raw_keys = self.serialize_keys(batch, self._node.key)
         if is_left:
             raws = [raw or b"" for raw in raw_keys]
-            sent = [each for at, raw in enumerate(raws) for each in self._referred(batch, at, raw)]
+            sent = [each for at, raw in enumerate(raws) for each in self._refer(batch, at, raw)]
             self.forward(_batch_of(batch, sent))
             return
         batch, raw_keys, datas = self.serialize_with(batch, self._node.key, self._node.value)
         for at, (raw, data) in enumerate(zip(raw_keys, datas, strict=True)):
-            changed = self._changed(batch, at, raw or b"", data)
+            changed = self._answer(batch, at, raw or b"", data)
             while some := list(islice(changed, FAN_OUT_ROWS)):
                 self.forward(_batch_of(batch, some))
 
-    def _referred(self, batch: Batch, at: int, raw: bytes) -> Iterator[_Message]:
+    def _refer(self, batch: Batch, at: int, raw: bytes) -> Iterator[_Message]:
         """Store a reference to this key and report its outcome, or remove the reference."""
         node, reference = self._node, batch.values[at]
         reference_key = _LENGTH.pack(len(raw)) + raw + reference.row_key
@@ -528,12 +528,12 @@ class ForeignKeyJoinStep(Step):
         data = self._rows.get(raw)
         row = None if data is None else _row_of(self.name, data)
         right = None if row is None or row.value is None else node.value.loads(row.value)
-        result = self._joined(batch, at, reference.value, right)
+        result = self._join(batch, at, reference.value, right)
         key = node.row_key.loads(reference.row_key)
         later_ms = time_ms if row is None else max(time_ms, row.timestamp_ms)
         yield _Message(at, key, ReferenceOutcome(reference.version, result), later_ms)
 
-    def _changed(self, batch: Batch, at: int, raw: bytes, data: bytes | None) -> Iterator[_Message]:
+    def _answer(self, batch: Batch, at: int, raw: bytes, data: bytes | None) -> Iterator[_Message]:
         """Store the changed row of this key; report an outcome for each row that refers to it."""
         node, time_ms = self._node, batch.timestamps[at]
         if data is not None:
@@ -546,12 +546,12 @@ class ForeignKeyJoinStep(Step):
         for reference_key, stored in self._references.range(head, prefix_end(head)):
             reference = _row_of(self.name, stored)
             left = node.row_value.loads(reference.value or b"")
-            result = self._joined(batch, at, left, batch.values[at])
+            result = self._join(batch, at, left, batch.values[at])
             key = node.row_key.loads(reference_key[len(head) :])
             outcome = ReferenceOutcome(reference.version, result)
             yield _Message(at, key, outcome, max(time_ms, reference.timestamp_ms))
 
-    def _joined(self, batch: Batch, at: int, left: object, right: object) -> UserValue:
+    def _join(self, batch: Batch, at: int, left: object, right: object) -> UserValue:
         if right is None and not self._node.is_left:
             return None
         return apply_to_new(self, batch, at, self._node.fn, left, right)

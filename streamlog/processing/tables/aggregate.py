@@ -133,7 +133,7 @@ class RowFormat:
         if self._last is not None:
             self._last.note(batch, raws)
 
-    def stored(self) -> None:
+    def forget_noted(self) -> None:
         """Forget the noted records: all rows are stored."""
         if self._last is not None:
             self._last.clear()
@@ -251,20 +251,20 @@ def guard_state(
     if node.on_error is None or node.on_error.action == "fail":
         return aggregation
 
-    def copied(state: UserState) -> UserState:
+    def copy_of(state: UserState) -> UserState:
         if state is None or type(state) in IMMUTABLE_TYPES:
             return state
         return serde.loads(serde.dumps(state))
 
     def add(state: UserState, value: UserValue) -> UserState:
-        state = aggregation.add(copied(state), value)
+        state = aggregation.add(copy_of(state), value)
         serde.dumps(state)
         aggregation.result(state)
         return state
 
     def merge(state: UserState, later: UserState) -> UserState:
         merges = aggregation.merge
-        return state if merges is None else merges(copied(state), copied(later))
+        return state if merges is None else merges(copy_of(state), copy_of(later))
 
     return replace(aggregation, add=add, merge=merge)
 
@@ -300,7 +300,7 @@ class AggregateStep(Step):
         old_values: list[object] | None = [] if self._sends_old_values else None
         fold = self._fold if old_values is None else partial(self._fold_noting, old_values)
         self._format.note(batch, raw_keys)
-        batch, folded = self.applied(batch, fold, raw_keys, batch.values, batch.timestamps)
+        batch, folded = self.apply_function(batch, fold, raw_keys, batch.values, batch.timestamps)
         results = Batch(
             batch.origin,
             batch.rows,
@@ -360,7 +360,7 @@ class AggregateStep(Step):
         values: list[bytes | None] = []
         self._format.write_down(self._dirty, self._prefix, keys, values)
         self._dirty = []
-        self._format.stored()
+        self._format.forget_noted()
         self._store.write(Changes(keys, values))
         self._sizes.add(keys, values)
         if self._sizes.bytes_of(len(self._rows)) > ROWS_BYTES_MAX:

@@ -113,7 +113,7 @@ class SuppressStep(Step):
         watermark_ms = batch.origin.watermarks[batch.rows[at]]
         self._time_ms = max(self._time_ms, min(batch.timestamps[at], watermark_ms))
 
-    def _keyed(self, batch: Batch) -> tuple[Batch, list[bytes]]:
+    def _serialize_keyed(self, batch: Batch) -> tuple[Batch, list[bytes]]:
         """Return the changes that have a key and can be stored, with their keys as bytes."""
         if self.failures is not None:
             # Skip them here: when they are stored, at the commit, their batch is long gone.
@@ -136,13 +136,13 @@ class SuppressStep(Step):
         changes: list[Change] = []
         for raw in sorted(self._changed):
             held = self._held.get(raw)
-            changes.append((self._prefix + raw, None if held is None else self._stored(held)))
+            changes.append((self._prefix + raw, None if held is None else self._to_stored(held)))
         self._changed.clear()
         self._store.write(changes)
 
-    def _stored(self, held: SuppressedRow) -> bytes:
+    def _to_stored(self, held: SuppressedRow) -> bytes:
         try:
-            value, old_value = self._dumped(held.value), self._dumped(held.old_value)
+            value, old_value = self._dump(held.value), self._dump(held.old_value)
         except Exception as error:  # noqa: BLE001 - a serde of the user's
             caught = error
         else:
@@ -153,7 +153,7 @@ class SuppressStep(Step):
             raise ProcessingError(f"{self.name!r}: {reason}", node=self.name) from caught
         raise processing_error(self.name, *held.source, reason) from caught
 
-    def _dumped(self, value: UserValue) -> bytes | None:
+    def _dump(self, value: UserValue) -> bytes | None:
         return None if value is None else self._value.dumps(value)
 
     def to_data(self) -> dict[str, object]:
@@ -190,7 +190,7 @@ class SuppressWithinStep(SuppressStep):
 
     def process(self, batch: Batch) -> None:
         """Hold the changes, and forward those whose time has passed or that exceed the limit."""
-        batch, raws = self._keyed(batch)
+        batch, raws = self._serialize_keyed(batch)
         ats: list[int] = []
         going: list[SuppressedRow] = []
         for at, raw in enumerate(raws):
@@ -259,7 +259,7 @@ class SuppressUntilClosedStep(SuppressStep):
 
     def process(self, batch: Batch) -> None:
         """Hold the rows, and forward those of windows that have closed."""
-        batch, raws = self._keyed(batch)
+        batch, raws = self._serialize_keyed(batch)
         batch = self.node_time.of(batch)
         own = batch.origin.feed
         self._others_ms = FAR_MS

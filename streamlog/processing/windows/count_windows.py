@@ -191,7 +191,7 @@ class CountWindowsStep(Step):
                 self._store.delete(raw)
                 del self._keys[raw]
                 continue
-            data = _encode((key.seen, [self._stored(raw, window) for window in key.open]))
+            data = _encode((key.seen, [self._to_stored(raw, window) for window in key.open]))
             self._store.put(raw, data)
             self._written_bytes += len(raw) + len(data)
             self._written_keys += 1
@@ -220,13 +220,13 @@ class CountWindowsStep(Step):
         self._look_ahead()
 
     def _take(self, batch: Batch, at: int, raw: bytes, results: ResultColumns) -> None:
-        work = partial(self._counted, raw, batch.values[at], batch.timestamps[at])
+        work = partial(self._count, raw, batch.values[at], batch.timestamps[at])
         found = self.attempt_record(batch, at, work)
         if not isinstance(found, SkippedRecord):
             for window, value in found:
                 results.add(at, raw, window.copy(), value, window.end_ms)
 
-    def _counted(
+    def _count(
         self, raw: bytes, value: object, timestamp_ms: int
     ) -> list[tuple[OpenCountWindow, UserValue]]:
         """Count the record; returns the windows to forward, and their results.
@@ -236,7 +236,7 @@ class CountWindowsStep(Step):
         window_of(timestamp_ms, 1)  # Refuses times before 1970,
         moment(timestamp_ms)  # and those outside the calendar.
         spec, aggregation, key = self._node.windows, self._aggregation, self._key(raw)
-        begun = [] if key.seen % spec.step else [self._begun(key.seen, timestamp_ms)]
+        begun = [] if key.seen % spec.step else [self._new_window(key.seen, timestamp_ms)]
         windows = [*key.open, *begun]
         states = [aggregation.add(window.state, value) for window in windows]
         on_update = self._node.emit == Emit.UPDATE
@@ -254,7 +254,7 @@ class CountWindowsStep(Step):
         key.seen = (key.seen + 1) if key.open else 0
         return found
 
-    def _begun(self, number: int, timestamp_ms: int) -> OpenCountWindow:
+    def _new_window(self, number: int, timestamp_ms: int) -> OpenCountWindow:
         # A record that is out of order opens its window now: it would time out at once otherwise.
         opened_ms = max(timestamp_ms, self._clock.now_ms)
         return OpenCountWindow(number, opened_ms, self._aggregation.initial())
@@ -340,7 +340,7 @@ class CountWindowsStep(Step):
             key.open.append(window)
         return key
 
-    def _stored(self, raw: bytes, window: OpenCountWindow) -> StoredCountWindow:
+    def _to_stored(self, raw: bytes, window: OpenCountWindow) -> StoredCountWindow:
         try:
             state = self._node.aggregation.state.dumps(window.state)
         except Exception as error:

@@ -152,7 +152,7 @@ class OpenRows:
         """Close the open windows that end at this time or before; returns them in key order."""
         closed: list[OpenWindow] = []
         if limit_ms > self._closed_ms:
-            closed = self._ended(limit_ms)
+            closed = self._take_ended(limit_ms)
             self._closed_ms = limit_ms
         self._expire(limit_ms - self._kept_ms)
         self._set_due()
@@ -170,7 +170,7 @@ class OpenRows:
         """Return the memory that `count` rows take, by estimate."""
         return self._sizes.bytes_of(count)
 
-    def _ended(self, limit_ms: int) -> list[OpenWindow]:
+    def _take_ended(self, limit_ms: int) -> list[OpenWindow]:
         found: dict[bytes, OpenWindow] = {}
         cut, end = len(self._prefix), window_bound(limit_ms + 1)
         for stored, data in self._store.range(self._bound(self._closed_ms), self._bound(limit_ms)):

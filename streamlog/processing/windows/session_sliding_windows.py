@@ -113,7 +113,7 @@ class RecordWindowsStep(WindowedStep):
     def flush(self) -> None:
         """Write changed rows into the store."""
         self.index(self._rows.flush(), self._stream.now_ms)
-        self._format.stored()
+        self._format.forget_noted()
         if self._early is not None:
             self._early.flush()
 
@@ -134,7 +134,7 @@ class RecordWindowsStep(WindowedStep):
             stream.advance(source, times[at])
             open_ms = stream.time_of(source) - self._node.late_after_ms
             arrival = WindowArrival(raw, batch.values[at], batch.timestamps[at], open_ms)
-            changes = self.attempt_record(batch, at, partial(self._added, arrival))
+            changes = self.attempt_record(batch, at, partial(self._add_checked, arrival))
             if changes is None:
                 self.attempt_record(batch, at, partial(self._drop_late, batch, at, open_ms))
             elif not isinstance(changes, SkippedRecord):
@@ -143,7 +143,7 @@ class RecordWindowsStep(WindowedStep):
                 self.end_intervals(None)
         self._close()
 
-    def _added(self, arrival: WindowArrival) -> list[WindowChange] | None:
+    def _add_checked(self, arrival: WindowArrival) -> list[WindowChange] | None:
         # A window may begin right after the record, and end a whole window's size later.
         time_ms, size_ms = arrival.timestamp_ms, self._node.windows.size_ms
         if not 0 <= time_ms < TIMESTAMP_MS_MAX - size_ms:
@@ -233,7 +233,7 @@ class SessionStep(RecordWindowsStep):
         raw, time_ms = arrival.raw, arrival.timestamp_ms
         there = self._open.get(raw)
         if there is None:
-            there = self._found(raw)
+            there = self._load_key(raw)
         # `_joined_ms` is 0 with final rows, and the gap on update: there, a closed session takes
         # records for one more gap, as in Kafka Streams.
         open_to_it = [each for each in there if each.end_ms >= arrival.open_ms - self._joined_ms]
@@ -296,7 +296,7 @@ class SessionStep(RecordWindowsStep):
         """Return the end: a session's result has its end as timestamp."""
         return end_ms
 
-    def _found(self, raw: bytes) -> list[OpenWindow]:
+    def _load_key(self, raw: bytes) -> list[OpenWindow]:
         spans = [(each.start_ms, each.end_ms) for each in self._by_key.find(raw)]
         found = [self._rows.load(start_ms, end_ms, raw) for start_ms, end_ms in spans]
         return [window for window in found if window is not None]
@@ -420,11 +420,11 @@ class SlidingStep(RecordWindowsStep):
         raw, time_ms, open_ms = arrival.raw, arrival.timestamp_ms, arrival.open_ms
         key = self._in_use.get(raw)
         if key is None:
-            key = self._found(raw)
+            key = self._load_key(raw)
         starts = self._starts(key, arrival)
         if not starts:
             return None
-        entered = self._entered(key, starts, arrival)
+        entered = self._enter(key, starts, arrival)
         # Windows of 10 s; key k has records at 10:00:03 and 10:00:08. One at 10:00:05 arrives.
         # 1. It enters the windows around it: those that end at :08 and at :05 (new, with the record
         #    at :03), and the one that begins right after :03.
@@ -432,9 +432,9 @@ class SlidingStep(RecordWindowsStep):
         #    but it holds the one at :08, so it exists from now on.
         after_ms = window_after(time_ms)
         if after_ms not in key.windows and after_ms + self._size_ms >= open_ms:
-            held = self._held(key, after_ms)
+            held = self._earlier_records(key, after_ms)
             if held:
-                entered.append(self._folded(after_ms, held))
+                entered.append(self._fold_new(after_ms, held))
         data = self._value.dumps(arrival.value)
         # Change nothing before this line: the user's functions may fail.
         self._in_use[raw] = key
@@ -483,7 +483,7 @@ class SlidingStep(RecordWindowsStep):
         least_ms = arrival.open_ms - size_ms
         return sorted(start for start in starts if start >= least_ms)
 
-    def _entered(
+    def _enter(
         self, key: SlidingKeyWindows, starts: Sequence[int], arrival: WindowArrival
     ) -> list[EnteredWindow]:
         """Return what the windows with these starts become with the record."""
@@ -497,30 +497,32 @@ class SlidingStep(RecordWindowsStep):
                 if self._sends_old_values:
                     before = self._result_before(window)
             else:
-                _, _, state, last_ms, _ = self._folded(start_ms, self._held(key, start_ms))
+                _, _, state, last_ms, _ = self._fold_new(
+                    start_ms, self._earlier_records(key, start_ms)
+                )
             state = add(state, value)
             if state is value:
-                state = self._own(state)
+                state = self._copy_of(state)
             found.append(EnteredWindow(window, start_ms, state, max(last_ms, time_ms), before))
         return found
 
-    def _folded(self, start_ms: int, records: Sequence[KeptRecord]) -> EnteredWindow:
+    def _fold_new(self, start_ms: int, records: Sequence[KeptRecord]) -> EnteredWindow:
         """Return a new window that holds these records."""
         add, state = self._aggregation.add, self._aggregation.initial()
         for record in records:
             state = add(state, record.value)
             if state is record.value:
-                state = self._own(state)
+                state = self._copy_of(state)
         return EnteredWindow(None, start_ms, state, max(map(_time, records), default=-1))
 
-    def _own(self, value: object) -> object:
+    def _copy_of(self, value: object) -> object:
         """Return a copy of a value that becomes a state: other windows use the value too."""
         if type(value) in IMMUTABLE_TYPES:
             return value
         serde = self._aggregation.state
         return serde.loads(serde.dumps(value))
 
-    def _held(self, key: SlidingKeyWindows, start_ms: int) -> list[KeptRecord]:
+    def _earlier_records(self, key: SlidingKeyWindows, start_ms: int) -> list[KeptRecord]:
         """Return the earlier records of a window that begins at `start_ms`, in order of arrival."""
         end_ms = start_ms + self._size_ms
         # A record that was late for this window when it arrived is not in it: if the window had
@@ -545,15 +547,15 @@ class SlidingStep(RecordWindowsStep):
         self._rows.put_all(windows)
         return windows
 
-    def _found(self, raw: bytes) -> SlidingKeyWindows:
+    def _load_key(self, raw: bytes) -> SlidingKeyWindows:
         records = [
             KeptRecord(at_ms, number, open_ms, self._value.loads(data), data)
             for at_ms, rows in self._records.fetch(raw)
             for number, open_ms, data in _unpack(rows)
         ]
-        return SlidingKeyWindows(records, self._stored(raw, records))
+        return SlidingKeyWindows(records, self._load_windows(raw, records))
 
-    def _stored(self, raw: bytes, records: Sequence[KeptRecord]) -> Iterator[OpenWindow]:
+    def _load_windows(self, raw: bytes, records: Sequence[KeptRecord]) -> Iterator[OpenWindow]:
         size_ms, times = self._size_ms, {record.timestamp_ms for record in records}
         starts = {window_up_to(t, size_ms) for t in times} | {window_after(t) for t in times}
         for start_ms in starts:

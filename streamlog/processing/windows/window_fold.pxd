@@ -116,7 +116,7 @@ cdef class WindowFold:
 
     cdef int _note_old(self, Row row, object old_value, ResultColumns results) except -1
 
-    cdef int _changed(self, Window window, Row row, long long timestamp_ms) except -1
+    cdef int _mark_changed(self, Window window, Row row, long long timestamp_ms) except -1
 
     @cython.locals(index=cython.Py_ssize_t)
     cdef Window _window_near(self, Py_ssize_t at)

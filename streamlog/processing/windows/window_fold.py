@@ -79,10 +79,10 @@ class Arrived:
 
         `sources` is each record's own source; None if all have one.
         """
-        self.raws = _listed(raws)
-        self.values = _listed(values)
-        self.timestamps = _listed(timestamps)
-        self.times = _listed(times)
+        self.raws = _as_list(raws)
+        self.values = _as_list(values)
+        self.timestamps = _as_list(timestamps)
+        self.times = _as_list(times)
         self.sources = sources
         self.cold = 0
         """The first record whose row has not been prefetched (`prefetch`)."""
@@ -99,7 +99,7 @@ T = TypeVar("T")
 """An entry of a column."""
 
 
-def _listed(column: Sequence[T]) -> list[T]:
+def _as_list(column: Sequence[T]) -> list[T]:
     return column if type(column) is list else list(column)
 
 
@@ -416,7 +416,7 @@ class WindowFold:
             else:
                 old_value = self._result_of(row) if self._sends_old_values else None
                 row.state = states[index]
-                self._changed(window, row, timestamp_ms)
+                self._mark_changed(window, row, timestamp_ms)
                 if self._sends_old_values:
                     self._note_old(row, old_value, results)
             if self._on_update:
@@ -441,11 +441,11 @@ class WindowFold:
             self._columns.fold(row, value)
         else:
             row.kept = self._add(row.kept, value)  # Only columns keep numbers.
-        self._changed(window, row, timestamp_ms)
+        self._mark_changed(window, row, timestamp_ms)
         if self._sends_old_values:
             self._note_old(row, old_value, results)
 
-    def _changed(self, window: Window, row: Row, timestamp_ms: int) -> None:
+    def _mark_changed(self, window: Window, row: Row, timestamp_ms: int) -> None:
         row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
         if not row.dirty:
             row.dirty = True

@@ -242,7 +242,7 @@ class WindowedAggregateStep(WindowedStep):
         for window in self._windows.values():
             self._write_down(window, keys, values)
             count += len(window.rows)
-        self._format.stored()
+        self._format.forget_noted()
         self._store.write(Changes(keys, values))
         self._sizes.add(keys, values, gone)
         # Not while rows wait for a commit: `touched` refers to these objects.
