@@ -88,6 +88,7 @@ class DedupeStep(Step):
         self._time_ms = int(data["time_ms"])
 
     def _identity(self, key: bytes | None, value: object) -> bytes:
+        # The length comes first: key "ab" with identity "c" is not key "a" with identity "bc".
         found = self._node.by(value)
         identity = b"" if found is None else b"\1" + self._node.identity.dumps(found)
         if key is None:
@@ -95,6 +96,10 @@ class DedupeStep(Step):
         return _LENGTH.pack(len(key)) + key + identity
 
     def _is_new(self, identity: bytes, time_ms: int) -> bool:
+        # within is 1 h; identity `x` was forwarded at 10:00, and the time is 10:40 now.
+        # 1. `x` again at 10:40, or late at 10:10: a duplicate. Its row stays that of 10:00.
+        # 2. Another record brings the time to 11:05: the row of 10:00 expires, and `x` is new
+        #    again, even with a timestamp of 10:30.
         self._time_ms = max(self._time_ms, time_ms)
         self._seen.advance(self._time_ms)
         if self._seen.get(identity) is not None:

@@ -539,6 +539,8 @@ class ProcessorStep(Step):
             #    source may still have records of them.
             if alarms.may_have_due(origin.times[row]):
                 self._fire_key(batch, at)
+            # `ctx.uuid()` has to differ between two records that one record above has produced:
+            # both have its position. The index tells them apart, also across batches.
             record_id = (origin.feed, positions[row])
             self._index = self._index + 1 if record_id == self._last else 0
             self._last = record_id
@@ -572,6 +574,8 @@ class ProcessorStep(Step):
         try:
             self._processor.process(self._context.take(batch, at, index=self._index))
         except BaseException:  # sys.exit, too: a failed record must leave no effect
+            # A retry starts afresh, and a skipped record leaves nothing: what it forwarded, and its
+            # rows in stores with and without a changelog and in writable tables.
             forwarded.cut(length)
             if undo is not None:
                 undo.undo()
@@ -589,7 +593,7 @@ class ProcessorStep(Step):
         Returns whether a timer or punctuation fired.
         """
         if now_ms is None:
-            return False
+            return False  # After `emit`, until the checkpoint: no timer may fire in between.
         idle_after_ms = self._node.idle_after_ms
         for feed in self._feeds:
             idle = idle_after_ms is not None and feed.quiet_ms >= idle_after_ms
@@ -602,8 +606,7 @@ class ProcessorStep(Step):
             self._fire(self._wall, now_ms, each=False)
         for feed in {self.clock, *self.own_time_sources}:
             feed.time_ms = self._context.time_ms
-            feed.quiet_ms = min((each.quiet_ms for each in self._feeds), default=0)
-            feed.at_end = all(each.at_end for each in self._feeds)
+            feed.update_end(self._feeds)
         has_fired, self._has_fired = self._has_fired, False
         return has_fired
 
@@ -675,6 +678,11 @@ class ProcessorStep(Step):
 
     def _catch_up(self, origin: BatchOrigin | None) -> None:
         """Fire what is due at the new stream time, each at its own time."""
+        # A record at 10:05 advances stream time from 10:00; timers are due at 10:02 and 10:04.
+        # 1. What earlier records forwarded goes downstream first: it belongs to their times.
+        # 2. Each timer fires with `ctx.stream_time` at its own time, so that a backlog that is read
+        #    fast gives the same as live records.
+        # 3. Then the time becomes 10:05, and the record is processed.
         time_ms = self._stream.now_ms
         if self._event.alarms.next_ms <= time_ms:
             if origin is not None:

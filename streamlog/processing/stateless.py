@@ -382,6 +382,8 @@ class RepartitionStep(Step):
         if not self._is_timed:
             return
         for feed in self._marked:
+            # Quiet for 1 min: a mark each 15 s of event time; for 1 h: each 10 min. The first marks
+            # come at once, because windows downstream may be about to close.
             if feed.time_ms > UNKNOWN_MS:
                 steps = min(feed.quiet_ms // 4, PASSING_MAX_MS) // PASSING_MS
                 yield feed, feed.time_ms + max(steps * PASSING_MS, 1)
@@ -397,6 +399,13 @@ class RepartitionStep(Step):
         """Send every partition a time mark for each source whose time or end has changed."""
         for feed, before in self._marked.items():
             quiet_ms = max((ms for ms in self._idle_marks_ms if ms <= feed.quiet_ms), default=0)
+            # Source `a` has sent records to partition 0 only (decisions 006 and 008).
+            # 1. It advances from 10:00 to 10:05: partition 1 gets a mark, or its windows would wait
+            #    for `a` for good.
+            # 2. It is read to its end: the mark says so (`quiet_ms` >= 0), and other sources pass
+            #    it.
+            # 3. It stays quiet past one of `idle_marks_ms`: another mark, so that nodes downstream
+            #    that declare `idle_after` leave it out. Between these, nothing changes: no mark.
             turn_ms = max(feed.turn_ms, feed.time_ms)
             mark = ProvenanceMark(turn_ms, feed.time_ms, quiet_ms if feed.at_end else BUSY_MS)
             # Marks can't have brought it further than what was taken of it.

@@ -279,6 +279,8 @@ class TableRows:
         owner = self.owner
         if isinstance(owner, RecordWindowsAggregate | TableTableJoin):
             return owner.end_range(at_ms)
+        # Rows are in the order of their ends. Hopping windows of 10 min every 5 min, at 10:07: the
+        # first one that contains it ends after 10:07, the last one at 10:15.
         if isinstance(owner, WindowedAggregate):
             return at_ms + 1, Assigner(owner.windows).of(at_ms)[-1][1]
         return at_ms + 1, at_ms

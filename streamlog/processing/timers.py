@@ -72,6 +72,8 @@ class KeyTimers:
 
     def set(self, key: bytes, at_ms: int, tag: str) -> None:
         """Fire at this time; replaces the timer of this key and tag."""
+        # A timer has two rows: by key, for `cancel` and for replacing it, and by time, for firing.
+        # Both are in one transaction with the rest of the task's state.
         name = _name(key, tag)
         at = _AT.pack(at_ms)
         before = self._store.get(self._by_key + name)
@@ -102,6 +104,8 @@ class KeyTimers:
             if not self._ready:
                 self._read()
                 continue
+            # Cancelled timers stay in the heap; the row by key says whether one is still set, and
+            # for this time.
             at, name = self._ready[0][: _AT.size], self._ready[0][_AT.size :]
             if self._store.get(self._by_key + name) == at:
                 key, _, tag = name.partition(_END)
@@ -167,6 +171,8 @@ class DueTimers:
         moved closer.
         """
         for method, every_ms in self._every_ms.items():
+            # Multiples of the interval since the epoch, whenever the task starts: a restart, or a
+            # worker that takes over the task, does not shift them.
             next_ms = (now_ms // every_ms + 1) * every_ms
             self._nexts[method] = min(self._nexts.get(method, next_ms), next_ms)
 
@@ -224,6 +230,10 @@ class DueTimers:
             return None
         every_ms = self._every_ms[method]
         last_ms = limit_ms // every_ms * every_ms
+        # Every minute; the last call was at 10:00, now it is 10:07:30.
+        # 1. Event time (`each`): called for 10:01, 10:02 and so on up to 10:07, as live records
+        #    would have made it. `PUNCTUATIONS_MAX` limits a gap of years in the timestamps.
+        # 2. Wall clock: the worker slept, or was paused. One call, for 10:07.
         if not each:
             return DueTimer(last_ms, method)
         return DueTimer(max(next_ms, last_ms - PUNCTUATIONS_MAX * every_ms), method)

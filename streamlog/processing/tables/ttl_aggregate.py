@@ -66,6 +66,12 @@ class TtlAggregateStep(AggregateStep):
         for at, raw in enumerate(raws):
             self._clock.move_before(batch.origin, batch.rows[at])
             now_ms = self._clock.now_ms
+            # The time to live is 1 h; with this record, the time is 11:30.
+            # 1. A row of 10:20 has expired at 11:20: its deletion goes before this record. The
+            #    records of the batch so far are folded and forwarded before it.
+            # 2. This record is at 10:15 and its key has a row (of 11:00): folded into it.
+            # 3. This record is at 10:15 and its key has no row: a new row would expire at once, so
+            #    the record is dropped as late.
             is_late = batch.timestamps[at] + self._ttl_ms <= now_ms
             if is_late or self._ttl_queue.may_be_due(now_ms):
                 super().process(_slice(batch, first, at))
@@ -213,6 +219,8 @@ class AtCommitsStep(Step):
         ):
             self._number += 1
             self._time_ms = max(self._time_ms, origin.watermarks[row])
+            # Changes 5 to 6 and 6 to 8 of one row between two commits: one change is forwarded,
+            # from 5 to 8. `pop` moves the row to the end, the place of its last change.
             before = waiting.pop(raw, None)
             waiting[raw] = _Waiting(
                 self._number,
@@ -240,6 +248,8 @@ class AtCommitsStep(Step):
         """Advance the time, unless changes wait, after all available records were taken."""
         self._clock.settle()
         waits = self.has_waiting
+        # A waiting change of 10:00 is forwarded at the commit. Until then, steps below must not
+        # pass 10:00, and time marks must not say that nothing comes any more.
         if not waits:
             self.feed.time_ms = max(self.feed.time_ms, self._time_ms, self._clock.now_ms)
         self.feed.update_end(self._feeds, is_holding=waits)

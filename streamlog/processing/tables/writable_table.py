@@ -170,6 +170,9 @@ class WritableTableStep(Step):
         """Restore what `to_data` returned."""
         self._time_ms = self._feed.time_ms = int(data["time_ms"])
         self._feed.at_end = self._time_ms > UNKNOWN_MS
+        # Changes that were forwarded after the last commit may have been sent. What is written
+        # after a restart need not be the same, so each owner of the state numbers changes in a
+        # range of its own: no other change has the number of one that was sent.
         owners = max(self._owner - int(data["owner"]), 0)
         self._next = int(data["next"]) + owners * POSITIONS
 
@@ -188,7 +191,7 @@ class WritableTableStep(Step):
             is_ms = None if row.data is None else self._time_ms + ttl_ms
             self._ttl_queue.move(due_rows, row.key, was_ms, is_ms)
             self._put(store, at, None if row.data is None else time_bytes(self._time_ms) + row.data)
-        if row.data is not None or old is not None:
+        if row.data is not None or old is not None:  # Not a deletion of a row that did not exist.
             self._note(row.key, row.data, self.row(old), row.timestamp_ms)
 
     def _expire(self, store: KeyValueStore, due_rows: NamedStore) -> None:
