@@ -103,16 +103,16 @@ class AsyncTimeSource(TimeSource):
 
     def source_times(self) -> list[tuple[Source, int, int]]:
         """Return the sources with their stream times and quiet times."""
-        heard: list[tuple[Source, int, int]] = []
+        times: list[tuple[Source, int, int]] = []
         for feed in self._feeds:
             for source, time_ms, quiet_ms in feed.source_times():
                 oldest = self._oldest(source)
                 if oldest is None:
-                    heard.append((self.source_behind(source), time_ms, quiet_ms))
+                    times.append((self.source_behind(source), time_ms, quiet_ms))
                 else:
                     held_ms = min(time_ms, oldest.row.time_ms)
-                    heard.append((self.source_behind(source), held_ms, 0))
-        return heard
+                    times.append((self.source_behind(source), held_ms, 0))
+        return times
 
     def add_open(self, item: AsyncRecord) -> None:
         """Add a record whose call is open."""

@@ -51,7 +51,7 @@ class InputClock:
                 time_ms = min(origin.watermarks[row], feed.held_ms(self._idle_after_ms))
                 self._advance(feed, time_ms)
             else:
-                self._hear(feed)
+                self._update(feed)
 
     def next_row(self, origin: BatchOrigin, rows: Sequence[int], time_ms: int) -> int:
         """Return the index of the first of these rows at which the clock may reach `time_ms`.
@@ -69,7 +69,7 @@ class InputClock:
     def settle(self) -> None:
         """Update all inputs after the available records were taken, and mark quiet ones as idle."""
         for feed in self._feeds:
-            self._hear(feed)
+            self._update(feed)
             if self._idle_after_ms is not None and feed.quiet_ms >= self._idle_after_ms:
                 self._stream.set_idle(feed.source)
 
@@ -81,7 +81,7 @@ class InputClock:
         """Restore what `to_data` returned."""
         self._stream.load(data)
 
-    def _hear(self, feed: TimeSource) -> None:
+    def _update(self, feed: TimeSource) -> None:
         stream, source = self._stream, feed.source
         time_ms = min(feed.time_ms, feed.held_ms(self._idle_after_ms))
         # An idle source that has not moved stays idle.

@@ -56,12 +56,12 @@ class SetTimestampSource(TimeSource):
 
     def source_times(self) -> list[tuple[Source, int, int]]:
         """Return the sources with their stream times and quiet times."""
-        heard = (
+        quiet = (
             (self.source_behind(feed, source), quiet_ms)
             for feed in self.above
             for source, _, quiet_ms in feed.source_times()
         )
-        return [(source, self.stream.time_of(source), quiet_ms) for source, quiet_ms in heard]
+        return [(source, self.stream.time_of(source), quiet_ms) for source, quiet_ms in quiet]
 
     def pass_time(self, feed: TimeSource, elapsed_ms: int) -> None:
         """Advance the source of an input above by the elapsed time of a mark."""

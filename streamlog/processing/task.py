@@ -144,11 +144,11 @@ def find_holdups(steps: Iterable[Step], sub: Subtopology) -> list[Holdup]:
             continue
         pairs = [*step.waits_for()]
         due_ms = min((each for _, each in pairs), default=FAR_MS)
-        heard = {s: ms for feed, _ in pairs for s, ms, _ in feed.source_times()}
-        behind = {source: ms for source, ms in heard.items() if ms < due_ms}
-        if behind and max(heard.values()) >= due_ms:
-            ahead = max(heard, key=lambda source: heard[source])
-            times = (step.ends_at(due_ms), due_ms, behind, ahead, heard[ahead])
+        reached = {s: ms for feed, _ in pairs for s, ms, _ in feed.source_times()}
+        behind = {source: ms for source, ms in reached.items() if ms < due_ms}
+        if behind and max(reached.values()) >= due_ms:
+            ahead = max(reached, key=lambda source: reached[source])
+            times = (step.ends_at(due_ms), due_ms, behind, ahead, reached[ahead])
             found.append(Holdup(step.name, *times, sub.retimed))
     return found
 
@@ -161,11 +161,11 @@ def _find_untimed(step: RepartitionStep, retimed: Mapping[str, Collection[str]])
     """
     found: list[Holdup] = []
     for feed in step.node_time.feeds:
-        heard = {source: ms for source, ms, _ in feed.source_times()}
-        behind = {source: ms for source, ms in heard.items() if ms == UNKNOWN_MS}
-        if isinstance(feed, SetTimestampSource) and 0 < len(behind) < len(heard):
-            ahead = max(heard, key=lambda source: heard[source])
-            times = (heard[ahead], heard[ahead], behind, ahead, heard[ahead])
+        reached = {source: ms for source, ms, _ in feed.source_times()}
+        behind = {source: ms for source, ms in reached.items() if ms == UNKNOWN_MS}
+        if isinstance(feed, SetTimestampSource) and 0 < len(behind) < len(reached):
+            ahead = max(reached, key=lambda source: reached[source])
+            times = (reached[ahead], reached[ahead], behind, ahead, reached[ahead])
             found.append(Holdup(step.name, *times, retimed))
     return found
 

@@ -142,22 +142,22 @@ NO_CHECK = CaughtUpCheck(is_on=False)
 class InputEnd:
     """What is known of the end of an input, or of one source that is merged in an input."""
 
-    __slots__ = ("_ends", "_heard_ms", "_passed_ms")
+    __slots__ = ("_arrived_ms", "_ends", "_passed_ms")
 
     def __init__(self) -> None:
-        self._heard_ms: int | None = None
+        self._arrived_ms: int | None = None
         self._passed_ms = UNKNOWN_MS
         """Up to here, answers allow others to pass while this one is at its end."""
         self._ends: dict[Partition, int] = {}
         """The permission by offset: other inputs' records before these need not wait."""
 
-    def hear(self, now_ms: int) -> None:
+    def note_arrival(self, now_ms: int) -> None:
         """Note that a record or mark has just arrived."""
-        self._heard_ms = now_ms
+        self._arrived_ms = now_ms
 
     def confirm(self, question: EndOfInputQuestion) -> None:
         """Take the answer: everything that existed when the question was asked has arrived."""
-        self._heard_ms = max(question.posed_ms, self._heard_ms or question.posed_ms)
+        self._arrived_ms = max(question.posed_ms, self._arrived_ms or question.posed_ms)
         self._passed_ms = max(question.turn_ms, self._passed_ms)
         for partition, end in question.ends.items():
             self._ends[partition] = max(end, self._ends.get(partition, 0))
@@ -185,6 +185,6 @@ class InputEnd:
         #    log has more. It may be a fetch that a pause has delayed.
         # 3. The answer says that everything up to 10:07 has arrived: others take records up to
         #    10:07, although this input's own records end at 10:00.
-        if self._heard_ms is not None and now_ms - self._heard_ms <= SKEW_MS:
+        if self._arrived_ms is not None and now_ms - self._arrived_ms <= SKEW_MS:
             return time_ms + SKEW_MS, LAST_RANK
         return (time_ms, LAST_RANK) if self._passed_ms >= floor[0] else floor

@@ -417,7 +417,7 @@ class Input(TimeSource):
         """
         columns, received, at = self._fresh(records), self._received or 0, 0
         if len(columns) or marks:
-            self._known.hear(self.end_check.now_ms)
+            self._known.note_arrival(self.end_check.now_ms)
         # Records 5, 6, 8, 9 and a mark at 7 arrive together: the mark is taken between 6 and 8, as
         # if they had arrived one by one.
         for mark in marks:

@@ -179,7 +179,7 @@ class RepartitionInput(Input):
         columns = chunk.headers
         for at in range(low, high):
             record_headers = columns[at] if columns is not None else ()
-            state = self._hear(chunk, at, record_headers)
+            state = self._receive(chunk, at, record_headers)
             if state is None:
                 continue
             kept.append(at)
@@ -222,7 +222,7 @@ class RepartitionInput(Input):
         """Return the sources with their stream times and quiet times."""
         return [(state.source, state.time_ms, state.quiet_ms) for state in self._states.values()]
 
-    def _hear(self, chunk: Chunk, at: int, headers: Headers) -> SourceState | None:
+    def _receive(self, chunk: Chunk, at: int, headers: Headers) -> SourceState | None:
         """Return the source of a record to process; None for a mark or a repetition."""
         name, data = provenance_header(self.topic.name, self.partition, chunk.offsets[at], headers)
         if name == MARK:
@@ -358,9 +358,9 @@ class _Source:
     """What has arrived from one source, and its records that wait."""
 
     __slots__ = (
-        "heard",
-        "heard_ms",
-        "heard_turn_ms",
+        "arrived",
+        "arrived_ms",
+        "arrived_turn_ms",
         "known",
         "marked_ms",
         "quiet_ms",
@@ -376,9 +376,9 @@ class _Source:
     def __init__(self, source: Source, rank: int) -> None:
         self.source = source
         self.rank = rank
-        self.heard = self.released = (-1, 0)
+        self.arrived = self.released = (-1, 0)
         """Position and index of the last record."""
-        self.heard_ms = self.heard_turn_ms = self.released_ms = UNKNOWN_MS
+        self.arrived_ms = self.arrived_turn_ms = self.released_ms = UNKNOWN_MS
         self.quiet_ms = BUSY_MS
         """See `Mark`."""
         self.marked_ms = UNKNOWN_MS
@@ -399,7 +399,7 @@ class _Source:
     @property
     def floor(self) -> MergeKey:
         """The smallest merge key that a record still to come can have."""
-        return self.heard_turn_ms, self.rank
+        return self.arrived_turn_ms, self.rank
 
     def bound(self, end_check: CaughtUpCheck) -> MergeKey | None:
         """Return the merge key that the other sources may reach; None: no limit."""
@@ -410,12 +410,12 @@ class _Source:
     @property
     def time_ms(self) -> int:
         """Stream time of the records that were taken."""
-        return self.heard_ms if self.heard == self.released else self.released_ms
+        return self.arrived_ms if self.arrived == self.released else self.released_ms
 
     @property
     def idle_ms(self) -> int:
         """For how long nothing has arrived, with all records taken; otherwise 0."""
-        return max(self.quiet_ms, 0) if self.heard == self.released else 0
+        return max(self.quiet_ms, 0) if self.arrived == self.released else 0
 
     def kept_up_ms(self, reached_ms: int) -> int:
         """Return the time of the source; at its end, it does not hold back the others.
@@ -423,9 +423,9 @@ class _Source:
         If its last records were dropped upstream, they advanced its merge key but none arrived
         here. Then its time is that merge key, limited by the largest time of any source's records.
         """
-        if self.is_busy or self.heard != self.released:
+        if self.is_busy or self.arrived != self.released:
             return self.time_ms
-        return max(self.heard_ms, min(self.heard_turn_ms, reached_ms))
+        return max(self.arrived_ms, min(self.arrived_turn_ms, reached_ms))
 
     def come_to(self, turn_ms: int, reached_ms: int) -> int:
         """Return the time of the source where no record before the merge key `turn_ms` is left."""
@@ -440,14 +440,14 @@ class _Source:
         record of it comes before that. Its time may be smaller, if records were dropped upstream;
         but how many of the later records have arrived says nothing about the current batch.
         """
-        if self.is_busy or self.heard != self.released:
-            return self.heard_turn_ms
+        if self.is_busy or self.arrived != self.released:
+            return self.arrived_turn_ms
         return self.kept_up_ms(reached_ms)
 
-    def hear(self, turn_ms: int, time_ms: int, quiet_ms: int) -> None:
+    def report(self, turn_ms: int, time_ms: int, quiet_ms: int) -> None:
         """Take a report: the source has reached `time_ms`, and its later records `turn_ms`."""
-        self.heard_turn_ms = max(self.heard_turn_ms, turn_ms)
-        self.heard_ms = max(self.heard_ms, time_ms)
+        self.arrived_turn_ms = max(self.arrived_turn_ms, turn_ms)
+        self.arrived_ms = max(self.arrived_ms, time_ms)
         self.quiet_ms = quiet_ms
 
 
@@ -480,7 +480,7 @@ class MergedInput(Input):
         self._sources = [_Source(source, at) for at, source in enumerate(sources)]
         self._by_identity = {identity(each.source): each for each in self._sources}
         self._incarnations = Incarnations(
-            {each.source: each for each in self._sources}, lambda each: each.heard[0]
+            {each.source: each for each in self._sources}, lambda each: each.arrived[0]
         )
         self._collector = collector
         self._idle_after_ms = idle_after_ms
@@ -516,7 +516,7 @@ class MergedInput(Input):
         chunk = self.decode(fresh)
         columns = chunk.headers
         for at in range(len(fresh)):
-            self._hear(chunk, at, columns[at] if columns is not None else ())
+            self._receive(chunk, at, columns[at] if columns is not None else ())
         self._received = fresh.offsets[-1] + 1
         self._release()
 
@@ -591,7 +591,7 @@ class MergedInput(Input):
     @property
     def newest_ms(self) -> int:
         """The largest merge key that has arrived."""
-        return max(each.heard_turn_ms for each in self._sources)
+        return max(each.arrived_turn_ms for each in self._sources)
 
     def is_at_end(self) -> bool:
         """Return whether every source is read to its end, and every record was taken."""
@@ -637,9 +637,9 @@ class MergedInput(Input):
             size_bytes=self._waiting_bytes,
             bound_bytes=self._buffer_bytes,
             behind=behind.source,
-            behind_ms=behind.heard_ms,
+            behind_ms=behind.arrived_ms,
             ahead=ahead.source,
-            ahead_ms=ahead.heard_ms,
+            ahead_ms=ahead.arrived_ms,
         )
 
     def source_times(self) -> list[tuple[Source, int, int]]:
@@ -671,7 +671,7 @@ class MergedInput(Input):
                 first = left[each.rank]
                 row += [BUSY_MS, _offset_of(first), each.time_ms, first[7]]
             else:
-                row += [each.quiet_ms, self._received or 0, each.heard_turn_ms]
+                row += [each.quiet_ms, self._received or 0, each.arrived_turn_ms]
             rows.append(row)
         times = {
             "time_ms": self.time_ms,
@@ -692,15 +692,15 @@ class MergedInput(Input):
         for name, partition, position, index, time_ms, quiet_ms, *more in data["sources"]:
             each = self._by_identity.get(identity((name, partition)))
             if each is not None:
-                each.heard = each.released = (position, index)
-                each.heard_ms = each.heard_turn_ms = each.released_ms = time_ms
+                each.arrived = each.released = (position, index)
+                each.arrived_ms = each.arrived_turn_ms = each.released_ms = time_ms
                 if merged:
                     each.quiet_ms = quiet_ms
-                    each.resume, each.heard_turn_ms, *quiet = more
+                    each.resume, each.arrived_turn_ms, *quiet = more
                     # The marks before that record are not read again, and no mark need follow it.
                     each.resumed_quiet_ms = quiet[0] if quiet else None
-        heard_ms = max(each.heard_ms for each in self._sources)
-        self._reached_ms = int(data.get("reached_ms", heard_ms))
+        arrived_ms = max(each.arrived_ms for each in self._sources)
+        self._reached_ms = int(data.get("reached_ms", arrived_ms))
         for name, partition, marked_ms in data.get("marked", ()):
             each = self._by_identity.get(identity((name, partition)))
             if each is not None:
@@ -708,7 +708,7 @@ class MergedInput(Input):
         self._incarnations.load(data.get("tags", ()))
         self.marked_ms = min(each.marked_ms for each in self._sources)
 
-    def _hear(self, chunk: Chunk, at: int, headers: Headers) -> None:
+    def _receive(self, chunk: Chunk, at: int, headers: Headers) -> None:
         offset = chunk.offsets[at]
         name, data = provenance_header(self.topic.name, self.partition, offset, headers)
         if name == MARK:
@@ -718,8 +718,8 @@ class MergedInput(Input):
             # released. A mark before `resume` is older than the stored state of its source: it
             # might say that the source was at its end, although its later records are to follow.
             if offset >= each.resume:
-                each.known.hear(self.end_check.now_ms)
-                each.hear(*mark)
+                each.known.note_arrival(self.end_check.now_ms)
+                each.report(*mark)
                 each.marked_ms = max(each.marked_ms, mark_sent_ms(headers))
                 self.marked_ms = min(source.marked_ms for source in self._sources)
             return
@@ -729,18 +729,18 @@ class MergedInput(Input):
             raise unknown_source_error(self.topic.name, self.partition, data[RECORD_BYTES:])
         each, base = found
         position += base
-        if (position, index) <= each.heard or offset < each.resume:
+        if (position, index) <= each.arrived or offset < each.resume:
             self._collector.drop(self.topic.name, "duplicate")
             return
-        each.known.hear(self.end_check.now_ms)
+        each.known.note_arrival(self.end_check.now_ms)
         # A record leaves the source busy or at its end, as it was: a mark follows if it changes.
         quiet_ms = min(each.quiet_ms, 0)
         if offset == each.resume and each.resumed_quiet_ms is not None:
             quiet_ms = each.resumed_quiet_ms
-        each.hear(turn_ms, time_ms, quiet_ms)
-        each.heard = (position, index)
-        turn = (each.heard_turn_ms, each.rank, position, index)
-        each.waiting.append((*turn, each.heard_ms, chunk, at, quiet_ms))
+        each.report(turn_ms, time_ms, quiet_ms)
+        each.arrived = (position, index)
+        turn = (each.arrived_turn_ms, each.rank, position, index)
+        each.waiting.append((*turn, each.arrived_ms, chunk, at, quiet_ms))
         self._waiting_bytes += _size_bytes(chunk, at)
 
     def _source(self, source: bytes) -> _Source:
@@ -778,10 +778,10 @@ class MergedInput(Input):
         if self._taken < len(self._ready):
             return
         if not any(each.is_busy or each.waiting for each in self._sources):
-            heard_ms = max(each.heard_ms for each in self._sources)
-            self._reached_ms = max(self._reached_ms, heard_ms)
+            arrived_ms = max(each.arrived_ms for each in self._sources)
+            self._reached_ms = max(self._reached_ms, arrived_ms)
         turns = [
-            each.waiting[0][0] if each.waiting else each.heard_turn_ms for each in self._sources
+            each.waiting[0][0] if each.waiting else each.arrived_turn_ms for each in self._sources
         ]
         bounds = [bound[0] for bound, _ in self._bounds()]
         bound_ms = min([*bounds, max(turns)])
@@ -869,7 +869,7 @@ class MergedInput(Input):
         they are, or keep up with the others if their last records were dropped upstream.
         """
         ended = sorted(
-            (each.heard_turn_ms, each.heard_ms)
+            (each.arrived_turn_ms, each.arrived_ms)
             for each in self._sources
             if not each.is_busy and not self._is_idle(each)
         )
@@ -884,13 +884,15 @@ class MergedInput(Input):
             #    filter dropped the rest: stream time is 10:03, not 10:00 (`lagging`).
             # 3. `b` ended at 10:08, after this record: it holds back nothing yet.
             while passed < len(ended) and ended[passed][0] < turn_ms:
-                heard_turn_ms, heard_ms = ended[passed]
-                if heard_ms < heard_turn_ms:
-                    lagging.append((heard_turn_ms, heard_ms))
+                arrived_turn_ms, arrived_ms = ended[passed]
+                if arrived_ms < arrived_turn_ms:
+                    lagging.append((arrived_turn_ms, arrived_ms))
                 else:
-                    limit_ms = min(limit_ms, heard_ms)
+                    limit_ms = min(limit_ms, arrived_ms)
                 passed += 1
-            kept_up = [max(heard_ms, min(until_ms, moment_ms)) for until_ms, heard_ms in lagging]
+            kept_up = [
+                max(arrived_ms, min(until_ms, moment_ms)) for until_ms, arrived_ms in lagging
+            ]
             reached_ms = max(reached_ms, min(time_ms, limit_ms, *kept_up))
             found.append(reached_ms)
         return found

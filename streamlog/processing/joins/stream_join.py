@@ -52,27 +52,27 @@ class JoinTime:
         self._own: dict[TimeSource, int] = {
             feed: UNKNOWN_MS for feed in feeds if not isinstance(feed, inputs)
         }
-        self._heard_ms = UNKNOWN_MS
+        self._reached_ms = UNKNOWN_MS
         self.now_ms = UNKNOWN_MS
 
     def reach(self, feed: TimeSource, turn_ms: int) -> int:
         """Advance to a record of this time source at one of its `moments`; returns the time."""
         if not self._own:
             if turn_ms > self.now_ms:
-                self._heard_ms = self.now_ms = turn_ms
+                self._reached_ms = self.now_ms = turn_ms
             return self.now_ms
         for each, time_ms in self._own.items():
             # A time source may be ahead of the current row, but not of the rows of others.
             self._own[each] = max(time_ms, turn_ms if each is feed else each.time_ms)
         if feed not in self._own:
-            self._heard_ms = max(self._heard_ms, turn_ms)
+            self._reached_ms = max(self._reached_ms, turn_ms)
         return self._advance(self._own.values())
 
     def settle(self) -> int:
         """Advance, after all available records, to the time that later records can't precede."""
         times = {feed: feed.come_ms for feed in self._inputs}
         behind = [ms for feed, ms in times.items() if not feed.at_end]
-        self._heard_ms = max(self._heard_ms, min(behind or [max(times.values(), default=-1)]))
+        self._reached_ms = max(self._reached_ms, min(behind or [max(times.values(), default=-1)]))
         for feed in self._own:
             self._own[feed] = max(self._own[feed], feed.time_ms)
         # A source that passes on its records' times, or that has no open calls, holds back no more
@@ -83,7 +83,7 @@ class JoinTime:
 
     def _advance(self, own: Iterable[int]) -> int:
         # Sources with times of their own lag behind the records that their rows are made of.
-        self.now_ms = max(self.now_ms, min(own, default=self._heard_ms))
+        self.now_ms = max(self.now_ms, min(own, default=self._reached_ms))
         return self.now_ms
 
 
