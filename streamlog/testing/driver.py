@@ -1,12 +1,13 @@
-"""TestDriver: an app without a log, a disk or a clock, in the time it takes to run its code.
+"""TestDriver: runs an app without a log, a disk or a clock, as fast as its code runs.
 
-It runs the same `Task`s as a worker, one per partition, on stores in memory; topics are
-lists, and repartition topics and changelogs are topics like the others. `send` returns when
-everything that follows from the record has happened. Time stands still until `advance`,
-which fires timers and crontabs on the way. `restart` commits, throws the stores away and
-restores them from the changelog, by the code that a worker restores with; `rebalance` does so with
-the tasks that move. Rule of the file: no threads and no sleeps; the user's async code runs on a
-loop of the driver's own, in real time. Not done here: crashes (see `simulation`).
+It runs the same `Task`s as a worker, one per partition, on stores in memory. Topics are lists,
+repartition topics and changelogs included. `send` returns when everything that follows from the
+record has happened. Time stands still until `advance`, which fires timers and crontabs on its way.
+`restart` commits, drops the stores and restores them from the changelogs with a worker's code;
+`rebalance` does so for the tasks that move.
+
+Rule: no threads and no sleeps; the user's async code runs on an event loop of the driver, in real
+time. Not done here: crashes (`simulation`).
 """
 
 from __future__ import annotations
@@ -61,36 +62,36 @@ V = TypeVar("V")
 """A value."""
 
 START = "2025-01-01T00:00:00Z"
-"""When a test begins, unless it says otherwise."""
+"""The driver's time when a test begins, by default."""
 ROUNDS_MAX = 10_000
-"""A topology that writes to its own input has no end."""
+"""The rounds after which a topology counts as endless, because it writes to its own input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What a driver runs: an app, ready-made."""
+    """The app that a driver runs, and how the driver runs it."""
 
     topology: Topology
     partitions: Mapping[str, int]
-    """Of the declared topics."""
+    """The number of partitions of each declared topic."""
     partitioners: Mapping[str, Partitioner] = field(default_factory=dict)
-    """Of topics whose producers don't use the default."""
+    """The partitioners of topics that do not use the default one."""
     outlet: AppRuntime
     agents: Sequence[Agent[UserKey, UserValue]] = ()
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
     tasks: Sequence[Service] = ()
-    """What each worker runs once."""
+    """The functions that each worker runs once."""
     start_ms: int = field(default_factory=lambda: when_ms(START))
     seed: int | None = None
-    """Of the order in which tasks take their turns; None: by their numbers."""
+    """The seed of the order in which tasks run; None orders them by number."""
     after: TestDriver | None = None
-    """Whose topics and state it goes on with."""
+    """The driver whose topics and state this one continues with."""
 
 
 @dataclass(slots=True)
-class _Found:
-    """What a task is given."""
+class _NewInput:
+    """The input that a task has not processed yet."""
 
     records: dict[tuple[str, int], Sequence[RawRecord]] = field(default_factory=dict)
     marks: dict[tuple[str, int], Sequence[TimeMark]] = field(default_factory=dict)
@@ -98,32 +99,32 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Left:
-    """What a driver leaves to the one after it."""
+class _Inheritance:
+    """The topics and progress that a driver leaves to the one after it."""
 
     topics: Mapping[str, MemoryTopic] = field(default_factory=dict)
     committed: dict[tuple[TaskId, str, int], int] = field(default_factory=dict)
-    """How far inputs were read."""
+    """The committed position of each input of a task."""
     times: dict[TaskId, dict[tuple[str, int], int]] = field(default_factory=dict)
-    """Stream times of tasks."""
+    """The stream times of tasks, by input."""
     agents: DriverAgents | None = None
     now_ms: int = 0
 
 
 class TestDriver:
-    """An app at work on lists; a context manager."""
+    """Runs an app on topics in memory; a context manager."""
 
     __test__ = False
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.drops: dict[tuple[str, str], int] = {}
-        """Records left out so far, by operator and reason: "late", "null key", ..."""
+        """The number of dropped records, by operator and reason: "late", "null key", ..."""
         self._rehearsal = rehearsal
         self._topology = rehearsal.topology
         self._counts = rehearsal.topology.partition_counts(rehearsal.partitions)
         counts = {**self._counts, **self._topology.changelog_partitions(self._counts)}
         after = rehearsal.after
-        before = _Left() if after is None else after.leave_to(self._topology, counts)
+        before = _Inheritance() if after is None else after.leave_to(self._topology, counts)
         self.now_ms = max(rehearsal.start_ms, before.now_ms)
         """The time of the driver, in milliseconds since the epoch."""
         self._topics = {
@@ -143,9 +144,9 @@ class TestDriver:
         self._tasks: dict[TaskId, Task] = {}
         self._workers = 1
         self._owners: dict[TaskId, int] = {}
-        """Which worker has a task, by number; all are with the first one, if it is not told."""
+        """The number of the worker that has a task; by default, the first worker has it."""
         self._calls: dict[TaskId, list[TaskCall]] = {}
-        """Of tasks, to be awaited before anything else happens."""
+        """The calls of tasks, which are awaited before the tasks process anything else."""
         tables = tables_of(self._topology)
         rows = AgentRows(
             tables, self._counts, self._topology.worked_on, DriverTaskRows(self._tasks)
@@ -159,7 +160,7 @@ class TestDriver:
             write_rows=self.write_rows,
         )
         if before.agents is not None:
-            self._agents.go_on_from(before.agents)
+            self._agents.continue_from(before.agents)
         self._schedules = schedules(
             rehearsal.timers,
             rehearsal.crontabs,
@@ -188,7 +189,7 @@ class TestDriver:
             self._runs = True
             self.settle()
         except BaseException:
-            # Nobody leaves a block that was not entered.
+            # Python calls `__exit__` only if `__enter__` has returned.
             self._stop()
             raise
         return self
@@ -206,10 +207,10 @@ class TestDriver:
             self._stop()
 
     def _check_end(self) -> None:
-        """Commit, and read what is stored and written: what a worker could not must not pass.
+        """Commit, and read all that was stored and written, as a worker does after a restart.
 
         Raises:
-            ProcessingError: a state can't be stored, or something can't be read again.
+            ProcessingError: a state can't be stored, or a row or record can't be read back.
         """
         self._agents.write_rows()
         for task in self._tasks.values():
@@ -226,62 +227,65 @@ class TestDriver:
             task.close()
 
     def input(self, t: Topic[K, V]) -> TestTopicIn[K, V]:
-        """Where records of this topic are put in."""
+        """Return the object with which a test writes to this topic."""
         self.topic(t.name)
         return TestTopicIn(self, t)
 
     def output(self, t: Topic[K, V]) -> TestTopicOut[K, V]:
-        """Where records of this topic are looked at."""
+        """Return the object with which a test reads this topic."""
         self.topic(t.name)
         return TestTopicOut(self, t)
 
     def table(self, t: Table[K, V]) -> Mapping[K, V]:
-        """The rows of a table as they are now, of all partitions."""
+        """Return the current rows of a table, of all partitions."""
         rows: dict[K, V] = {}
         for task in self._tasks.values():
             if t.side.owner not in task.subtopology.by_name:
                 continue
             for key, value in task.table(t.side.owner):
-                seen = value
+                row = value
                 for view in t.side.views:
-                    seen = None if seen is None else apply_view(view, key, seen)
-                if seen is not None:
-                    rows[key] = seen
+                    row = None if row is None else apply_view(view, key, row)
+                if row is not None:
+                    rows[key] = row
         return rows
 
-    def left_out(self, drop: Drop) -> None:
-        """Count it."""
+    def count_drop(self, drop: Drop) -> None:
+        """Count dropped records."""
         dropped = self.drops.get((drop.node, drop.reason), 0)
         self.drops[drop.node, drop.reason] = dropped + drop.count
 
     def write_rows(self, table: str, partition: int, rows: Sequence[RowWrite]) -> None:
-        """Agents have set rows of a table: the task that has them takes them in."""
+        """Pass rows that agents have set to the task of the table's partition."""
         for task in self._tasks.values():
             if task.id.partition == partition and table in task.subtopology.by_name:
-                self._took(task, task.write_rows(table, rows))
+                self._apply(task, task.write_rows(table, rows))
 
     def dead_letters(self, topic: str | None = None) -> list[Record[bytes, bytes]]:
-        """The records that were written to a topic for dead letters; by default the app's own.
+        """Return the records of a topic of dead letters, by default that of the app.
 
         Raises:
-            UsageError: no policy writes there.
+            UsageError: no error policy of the app writes to this topic.
         """
         name = topic or f"{self._topology.app_id}-dlq"
         if name not in self._topics:
             raise UsageError(
                 f"no error policy of the app writes to {name!r}, so there are no dead letters: "
-                "give on_error=on_error.dlq() to the app, a topic or an operator"
+                "pass on_error=on_error.dlq() to the app, a topic or an operator"
             )
         source = Topic[bytes, bytes](dead_letter_topics([name])[name], self._rehearsal.outlet)
         return [source.decoded(record, at) for at, record in self.topic(name).arrivals]
 
     def advance(self, by: Dur) -> None:
-        """Let time pass: what is due by the clock happens at its time, quiet sources become idle.
+        """Let time pass: timers and crontabs fire at their times, and quiet sources become idle.
 
-        In event time, too, as on a log: where nothing is sent it goes on from the newest record.
+        Event time passes too, as on a log: without new records, it continues from the newest one.
+
+        Args:
+            by: how far time moves.
 
         Raises:
-            ProcessingError: something failed.
+            ProcessingError: a record, timer or crontab failed.
         """
         self.check_runs()
         until_ms = self.now_ms + duration_ms(by)
@@ -299,7 +303,7 @@ class TestDriver:
 
     @property
     def _due_ms(self) -> int:
-        """When something happens by the clock next."""
+        """The next time at which something is due; `FAR_MS` if nothing is."""
         times = [each.due_ms for each in self._schedules]
         times += [task.next_wall_ms for task in self._tasks.values()]
         times.append(self._marks.next_ms(self._tasks.values()))
@@ -307,7 +311,7 @@ class TestDriver:
         return min(times if waiting_ms is None else [*times, waiting_ms], default=FAR_MS)
 
     def restart(self) -> None:
-        """Commit, stop, and start again with the state that the changelog holds."""
+        """Commit, stop, and start again with the state of the changelogs."""
         self.check_runs()
         self._agents.write_rows()
         for task in self._tasks.values():
@@ -318,16 +322,16 @@ class TestDriver:
         self._agents.start(workers=self._workers)
         self.settle()
 
-    def leave_to(self, topology: Topology, counts: Mapping[str, int]) -> _Left:
-        """Commit and stop, for a newer program: what it goes on with.
+    def leave_to(self, topology: Topology, counts: Mapping[str, int]) -> _Inheritance:
+        """Commit and stop; return the topics and progress with which a newer program continues.
 
         Args:
-            topology: of that program.
-            counts: the partitions of its topics.
+            topology: the topology of the newer program.
+            counts: the number of partitions of its topics.
 
         Raises:
-            StateLost: that program could not go on with the state.
-            UsageError: this is no driver that runs, or a topic has other partitions.
+            StateLost: the newer program would lose state.
+            UsageError: this driver does not run, or a topic has another number of partitions.
         """
         self.check_runs()
         found = difference(Blueprint.of(self._topology), Blueprint.of(topology))
@@ -344,7 +348,7 @@ class TestDriver:
         for task in self._tasks.values():
             self._commit(task)
         self._stop()
-        return _Left(
+        return _Inheritance(
             topics=self._topics,
             committed=self._committed,
             times=self._times,
@@ -353,16 +357,18 @@ class TestDriver:
         )
 
     def rebalance(self, workers: int) -> None:
-        """Let so many workers share the tasks from now on, evenly; a test begins with one.
+        """Change the number of workers, which share the tasks evenly; a test begins with one.
 
-        All commit. A task that has another worker then is closed, and begins there with the state
-        that the changelog holds; the others go on as they are. Agents are called anew. What every
-        worker runs by itself (`app.task`, timers and crontabs on "every_worker") each of them
-        runs.
+        All tasks commit. A task that moves is closed, and starts on its new worker with the state
+        of its changelog; the others continue. Agents are called anew. Each worker runs its own
+        `app.task` functions, and timers and crontabs with `on="every_worker"`.
+
+        Args:
+            workers: the number of workers, 1 or more.
 
         Raises:
-            UsageError: there would be no worker.
-            ProcessingError: something failed.
+            UsageError: `workers` is less than 1.
+            ProcessingError: a record failed.
         """
         self.check_runs()
         if workers < 1:
@@ -382,14 +388,14 @@ class TestDriver:
         self.settle()
 
     def settle(self) -> None:
-        """Let tasks and agents run until nothing is left to do."""
-        self._rest(self._agents.handle)
+        """Run tasks and agents until nothing is left to do."""
+        self._run_rounds(self._agents.handle)
 
     def run_tasks(self) -> None:
-        """Let the tasks alone run until nothing is left for them to do."""
-        self._rest(lambda: False)
+        """Run the tasks alone until they have nothing to do."""
+        self._run_rounds(lambda: False)
 
-    def _rest(self, others: Callable[[], bool]) -> None:
+    def _run_rounds(self, others: Callable[[], bool]) -> None:
         try:
             for round_number in range(ROUNDS_MAX):
                 moved = self._run_tasks(always=round_number == 0)
@@ -404,17 +410,17 @@ class TestDriver:
         )
 
     def check_runs(self) -> None:
-        """Refuse to go on after the end, or after a failure."""
+        """Raise UsageError after the end of the block, or after a failure."""
         if self._failure is not None:
             raise UsageError(f"the app has failed and can't go on: {self._failure}")
         if not self._runs:
             raise UsageError("the driver runs inside `with app.test() as t:` only")
 
     def topic(self, name: str) -> MemoryTopic:
-        """A topic of the app.
+        """Return a topic of the app.
 
         Raises:
-            UsageError: there is none of this name.
+            UsageError: the app has no topic of this name.
         """
         found = self._topics.get(name)
         if found is None:
@@ -422,11 +428,11 @@ class TestDriver:
         return found
 
     def popped(self, name: str) -> int:
-        """How many records have been popped from a topic."""
+        """Return how many records were popped from a topic."""
         return self._popped.get(name, 0)
 
     def pop(self, name: str) -> None:
-        """One more."""
+        """Count one more popped record of a topic."""
         self._popped[name] = self.popped(name) + 1
 
     def _start_tasks(self) -> None:
@@ -454,7 +460,7 @@ class TestDriver:
         return task
 
     def _restored(self, sub: Subtopology, task_id: TaskId) -> MemoryStore:
-        """The state of a task, as its changelog has it."""
+        """Return a store with the state of a task, from its changelog."""
         store = MemoryStore()
         if sub.changelog_topic is not None:
             changes = self._changelog(sub.changelog_topic, task_id)
@@ -482,7 +488,7 @@ class TestDriver:
         task.committed(changes, next_offset=len(log.partitions[task.id.partition]))
 
     def _run_tasks(self, *, always: bool) -> bool:
-        """Give every task what is new; whether there was anything."""
+        """Run each task on its new input; return whether anything happened."""
         self._global_tables.follow()
         moved = False
         tasks = list(self._tasks.values())
@@ -496,9 +502,9 @@ class TestDriver:
                 moved = moved or sent or bool(found.records or found.marks or results)
         return moved
 
-    def _new_of(self, task: Task) -> _Found:
-        """What a task has not been given yet."""
-        found = _Found()
+    def _new_of(self, task: Task) -> _NewInput:
+        """Return the input that a task has not processed yet, and mark it as processed."""
+        found = _NewInput()
         for place in task.inputs:
             topic, partition = self._topics[place[0]], place[1]
             fed, end = self._fed[task.id, *place], topic.end(partition)
@@ -510,21 +516,25 @@ class TestDriver:
                 self._fed[task.id, *place] = end
         return found
 
-    def _process(self, task: Task, found: _Found, results: Sequence[CallResult]) -> bool:
-        """Whether anything was sent."""
+    def _process(self, task: Task, found: _NewInput, results: Sequence[CallResult]) -> bool:
+        """Run a task; return whether it has written anything."""
         outbox = task.process(
             found.records, self.now_ms, ends=found.ends, results=results, marks=found.marks
         )
-        return self._took(task, outbox)
+        return self._apply(task, outbox)
 
     def _emit(self) -> bool:
-        """All has come to rest, which is the commit: hand on what waits for it, if anything."""
+        """Emit the rows that wait for a commit; return whether there were any.
+
+        The driver commits when tasks and agents have nothing else to do.
+        """
         waiting = [task for task in self._tasks.values() if task.has_waiting]
         for task in waiting:
-            self._took(task, task.emit())
+            self._apply(task, task.emit())
         return bool(waiting)
 
-    def _took(self, task: Task, outbox: Outbox) -> bool:
+    def _apply(self, task: Task, outbox: Outbox) -> bool:
+        """Write the outbox of a task; return whether it contains records."""
         self._calls[task.id] = [*self._calls.get(task.id, ()), *outbox.calls]
         for sink in outbox.sinks:
             self._topics[sink.topic].append(
@@ -537,7 +547,7 @@ class TestDriver:
         for (topic, partition), offset in outbox.offsets.items():
             self._committed[task.id, topic, partition] = offset
         for drop in outbox.drops:
-            self.left_out(drop)
+            self.count_drop(drop)
         return bool(outbox.writes)
 
     def _partition(self, sink: SinkRecord) -> int:
@@ -547,7 +557,7 @@ class TestDriver:
 
 
 class _Sender:
-    """`Topic.send` during a test."""
+    """`RecordSender` of a test: writes to the topics of the driver."""
 
     def __init__(self, driver: TestDriver) -> None:
         self._driver = driver
@@ -562,7 +572,7 @@ class _Sender:
         headers: Headers,
         partition: int | None,
     ) -> tuple[str, int, int, int]:
-        """Add the record; tasks and agents see it when the caller waits or returns."""
+        """Append the record; tasks and agents process it once the caller awaits or returns."""
         at_ms = self._driver.now_ms if timestamp_ms is None else timestamp_ms
         place = self._driver.topic(topic).append(
             value, key=key, timestamp_ms=at_ms, headers=headers, partition=partition

@@ -1,9 +1,8 @@
-"""The agents and tasks of a driver's app, on a loop of their own.
+"""DriverAgents: the agents and `app.task` functions of a driver's app, on an event loop of its own.
 
-The same `AgentRun` as in a worker, fed from lists; functions under `app.task` get some turns of
-the loop whenever the driver settles. User code runs in real time; what waits for
-time to pass (`take`) waits for the driver's clock. What was not handled before a restart comes
-again after it.
+Agents run by the `AgentRun` of a worker, fed from lists. Functions of `app.task` get some rounds of
+the loop whenever the driver settles. User code runs in real time, but `take` waits by the driver's
+clock. Records that were not handled before a restart come again after it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.testing.driver_topics import MemoryTopic
 
 AGENT_WAIT_S = 10
-"""Real time an agent may take for the records it has been given."""
+"""The seconds of real time that an agent may take for the records in hand."""
 SERVICE_TURNS = 20
-"""Turns of the loop that functions under `app.task` get when the driver settles."""
+"""The rounds of the loop that `app.task` functions get whenever the driver settles."""
 
 
 class DriverClock(Protocol):
@@ -40,26 +39,26 @@ class DriverClock(Protocol):
 
     @property
     def now_ms(self) -> int:
-        """In milliseconds since the epoch."""
+        """The time in milliseconds since 1970."""
 
 
 class DriverStage(DriverClock, Protocol):
-    """Port: what agents need of the driver."""
+    """Port: the driver, as far as agents need it."""
 
-    def left_out(self, drop: Drop) -> None:
-        """An agent has left a record out."""
+    def count_drop(self, drop: Drop) -> None:
+        """Count records that an agent has dropped."""
 
 
 WriteRows = Callable[[str, int, Sequence[RowWrite]], None]
-"""Takes rows of a table's partition, which agents have set."""
+"""Takes rows of a partition of a table that agents have set."""
 
 
 def _nowhere(table: str, partition: int, rows: Sequence[RowWrite]) -> None:
-    """Nobody sets any."""
+    """Do nothing, for an app whose agents use no tables."""
 
 
 class DriverAlarms:
-    """What is to be called when the driver's time has come so far."""
+    """`AgentAlarm` of a driver, whose time moves only when the test moves it."""
 
     def __init__(self, clock: DriverClock) -> None:
         self._clock = clock
@@ -79,13 +78,13 @@ class DriverAlarms:
 
     @property
     def due_ms(self) -> int | None:
-        """When the next one is due."""
+        """When the next call is due; None if there is none."""
         while self._calls and self._calls[0][1] in self._cancelled:
             self._cancelled.discard(heapq.heappop(self._calls)[1])
         return self._calls[0][0] if self._calls else None
 
     def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
-        """Call it then, unless what is returned has been called before."""
+        """See `AgentAlarm`."""
         number = next(self._numbers)
         heapq.heappush(self._calls, (due_ms, number, call))
 
@@ -96,13 +95,13 @@ class DriverAlarms:
         return cancel
 
     def ring(self) -> None:
-        """Call what is due."""
+        """Make all calls that are due."""
         while (due_ms := self.due_ms) is not None and due_ms <= self.now_ms:
             heapq.heappop(self._calls)[2]()
 
 
 class DriverAgents:
-    """The agents of a driver, on a loop of their own."""
+    """Runs the agents of a driver, on an event loop of its own."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class DriverAgents:
         rows: AgentRows | None = None,
         write_rows: WriteRows = _nowhere,
     ) -> None:
-        """`rows` are at hand; `write_rows` takes what records that are handled have set."""
+        """`rows` are the rows of the agents' tables; `write_rows` gets those of handled records."""
         self._agents = agents
         self._rows = rows
         self._write_rows = write_rows
@@ -124,7 +123,7 @@ class DriverAgents:
         self._alarms = DriverAlarms(stage)
         self._stage = stage
         self._fed: dict[str, int] = {}
-        """Per agent: how many arrivals of its topic it has been given."""
+        """How many records of its topic each agent has got."""
         self._places: dict[str, dict[TopicPartition, AgentPosition]] = {}
         self._runs: list[AgentRun] = []
         self._runner: asyncio.Runner | None = None
@@ -133,21 +132,21 @@ class DriverAgents:
         self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
         self._numbers = count()
         self._was_stirred = False
-        """A user's coroutine may have given the agents something to do."""
+        """Whether a coroutine of the user's may have sent records to agents."""
 
-    def go_on_from(self, before: DriverAgents) -> None:
-        """Not to be given what those of an older program have handled."""
+    def continue_from(self, before: DriverAgents) -> None:
+        """Skip the records that the agents of an older program have handled."""
         self._places |= before._places
 
     @property
     def due_ms(self) -> int | None:
-        """When an agent that waits for time to pass goes on."""
+        """When the next call of an agent is due; None if none waits for time to pass."""
         return self._alarms.due_ms
 
     def start(self, *, workers: int = 1) -> None:
-        """Begin to listen; records that were handled before do not come again.
+        """Start the agents, after the records that were handled before.
 
-        Each of the workers runs the functions under `app.task`.
+        Each of the workers runs the functions of `app.task`.
         """
         self._runs = [self._run_of(agent) for agent in self._agents]
         self._fed.clear()
@@ -157,7 +156,7 @@ class DriverAgents:
             fresh = {TopicPartition(topic, number): AgentPosition(0) for number in partitions}
             run.assign(self._places.get(run.agent.name, fresh))
         if self._runs:
-            # Owned by this object: `close` awaits it, and the services.
+            # `close` awaits this task, and those of the services.
             self._work = self._loop().get_loop().create_task(self._keep())
         if self._services:
             loop = self._loop().get_loop()
@@ -170,23 +169,23 @@ class DriverAgents:
             self._write,
             self._alarms,
             pause=_at_once,
-            drop=self._stage.left_out,
+            drop=self._stage.count_drop,
             answer=self._answer,
             rows=self._rows,
         )
 
     def run(self, work: Coroutine[object, None, object]) -> None:
-        """Run the user's coroutine to its end."""
+        """Run a coroutine of the user's to its end."""
         self._was_stirred = True
         self._loop().run(work)
 
     async def ask(
         self, topic: str, value: bytes | None, *, key: bytes | None, timeout_ms: int
     ) -> bytes | None:
-        """Add a record that wants an answer, hand it to the agents, and wait for that.
+        """Append a record that asks for an answer, and wait for the answer.
 
         Raises:
-            RequestTimedOut: it has not come in time, which is real here.
+            RequestTimedOut: no answer came within `timeout_ms` of real time.
         """
         number = b"%d" % next(self._numbers)
         answer = asyncio.get_running_loop().create_future()
@@ -205,15 +204,15 @@ class DriverAgents:
         return found
 
     def results(self, calls: Sequence[TaskCall]) -> list[CallResult]:
-        """Await the calls of a task, all at a time.
+        """Await the calls of a task, concurrently.
 
         Raises:
-            UsageError: some take too long for a test.
+            UsageError: a call takes longer than `AGENT_WAIT_S`.
         """
         return self._loop().run(_awaited(calls)) if calls else []
 
     def handle(self) -> bool:
-        """Let the agents handle what is new; whether there was anything."""
+        """Run the agents on new records; return whether anything happened."""
         moved, self._was_stirred = self._feed() or self._was_stirred, False
         due_ms = self._alarms.due_ms
         if due_ms is not None and due_ms <= self._alarms.now_ms:
@@ -225,9 +224,11 @@ class DriverAgents:
         return self._let_serve() or moved
 
     def write_rows(self) -> None:
-        """Bring the tasks what agents have set by now."""
+        """Pass the rows that agents have set to the tasks."""
         for run in self._runs:
-            _ = run.places  # What is handled, and no call has asked beyond, counts as well.
+            # Reading `places` settles each call, so records are handled whose call has not asked
+            # for another one yet.
+            _ = run.places
         written = {} if self._rows is None else self._rows.uncommitted()
         for (table, partition), rows in written.items():
             self._write_rows(table, partition, rows)
@@ -257,7 +258,7 @@ class DriverAgents:
                 self._rows.clear()
 
     def _let_serve(self) -> bool:
-        """Give the services some turns; whether they have sent anything."""
+        """Run the services for some rounds; return whether they have sent records."""
         if all(each.done() for each in self._serving):
             return False
         before = self._arrived
@@ -273,12 +274,12 @@ class DriverAgents:
     async def _serve(self, service: Service) -> None:
         try:
             await service.run()
-        except Exception as error:  # noqa: BLE001 - the user's function: raised by `handle`
+        except Exception as error:  # noqa: BLE001 - user code: `handle` raises it
             text = f"task {service.name!r} failed: {type(error).__name__}: {error}"
             self._failures.append(ProcessingError(text, node=service.name))
 
     def _loop(self) -> asyncio.Runner:
-        """A loop, from when one is needed: most tests run without."""
+        """Return the event loop, which is made on first use, because most tests need none."""
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner
@@ -343,7 +344,7 @@ class DriverAgents:
 async def _awaited(calls: Sequence[TaskCall]) -> list[CallResult]:
     try:
         async with asyncio.timeout(AGENT_WAIT_S):
-            # Nobody waits in a test.
+            # No delays in a test.
             return await asyncio.gather(*(await_call(replace(each, delay_ms=0)) for each in calls))
     except TimeoutError:
         names = sorted({call.node for call in calls})
@@ -359,12 +360,12 @@ async def _turns() -> None:
 
 
 async def _ended(work: asyncio.Task[None]) -> None:
-    """Wait for the agents to return; those that do not are cancelled."""
+    """Wait until the agents have returned, and cancel them after `AGENT_WAIT_S`."""
     await asyncio.wait([work], timeout=AGENT_WAIT_S)
     work.cancel()
     await asyncio.wait([work])
 
 
 async def _at_once(_: float) -> None:
-    """Another attempt follows at once: no time passes in a test by itself."""
+    """Pause for no time before another attempt, because time in a test moves by `advance` only."""
     await asyncio.sleep(0)

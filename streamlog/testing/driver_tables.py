@@ -1,6 +1,7 @@
-"""Sharing: which of a test's workers runs which task.
+"""Tables and tasks of the test driver: rows read from its tasks, and the share of each worker.
 
-Even, and sticky as workers are: who has a task keeps it, unless it is gone or has too many.
+`share_tasks` is even and sticky, like the assignment of workers: a worker keeps its tasks unless it
+has too many.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from streamlog.testing.driver_topics import MemoryTopic
 def share_tasks(
     tasks: Iterable[TaskId], owners: Mapping[TaskId, int], workers: int
 ) -> dict[TaskId, int]:
-    """The worker of each task, by number from 0; `owners` are those until now."""
+    """Return the worker of each task, by number from 0; `owners` are the current ones."""
     ordered = sorted(tasks)
     most = -(-len(ordered) // workers)
     loads = Counter(dict.fromkeys(range(workers), 0))
@@ -37,7 +38,7 @@ def share_tasks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverTables:
-    """A `TableAccess` on tasks at hand."""
+    """`TableAccess` to the tasks of a driver."""
 
     tables: Mapping[str, TableRows]
     tasks: Mapping[TaskId, Task]
@@ -45,7 +46,7 @@ class DriverTables:
     counts: Mapping[str, int]
     now_ms: Callable[[], int]
     run_tasks: Callable[[], None]
-    """Until nothing is left for them to do."""
+    """Runs the tasks until they have nothing to do."""
 
     async def fetch(self, table: str, key: object, *, stale_ok: bool) -> UserValue:  # noqa: ARG002 - of the user's type; nothing is stale here
         """See `TableAccess`."""
@@ -86,17 +87,17 @@ class DriverTables:
 
 @dataclass(frozen=True, slots=True)
 class DriverTaskRows:
-    """`CommittedRowReader` of tasks at hand: what they have now."""
+    """`CommittedRowReader` of the tasks of a driver: their current rows."""
 
     tasks: Mapping[TaskId, Task]
 
     def row(self, table: TableRows, partition: int, key: bytes) -> bytes | None:
-        """One row; None if there is none."""
+        """Return a row; None if there is none."""
         task = self.tasks[TaskId(table.subtopology, partition)]
         return task.row(table.owner.name, key, committed=False)
 
     def rows(self, table: TableRows, partition: int) -> Iterator[tuple[bytes, bytes]]:
-        """All rows of a partition, in the order of their keys."""
+        """Yield all rows of a partition, in the order of their keys."""
         task = self.tasks[TaskId(table.subtopology, partition)]
         span: KeySpan | None = table.span()
         while span is not None:

@@ -1,9 +1,12 @@
-"""DriverMarks: the passing of time, marked in the topics of a test driver as a log does it.
+"""DriverMarks: time marks in the topics of a test driver, where a log would append them.
 
-A task says for how long an input has to be quiet to matter to it, and when it has been, a mark is
-appended. Once nothing has come in its whole topic for as long, the mark brings it to where the
-topic's other partitions have come. So windows close in a driver when and where they do on a log.
-Rule of the file: it only says when, and where; what a mark does is the task's.
+A task states how long an input has to be quiet to matter; after that time, a mark is appended to
+the input. Once the whole topic has been quiet for `QUIET_MS`, the mark also carries the time that
+the topic's other partitions have reached. So windows close in a driver when and where they close on
+a log (decision 008).
+
+Rule: this module decides when and where a mark is appended. Not done here: the effect of a mark
+(`processing`).
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from streamlog.testing.driver_topics import MemoryTopic
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 QUIET_MS = 5_000
-"""What a topic of a log has for `mark.quiet.ms`, unless it says otherwise."""
+"""The default of a topic's setting `mark.quiet.ms`."""
 
 
 class DriverMarks:
-    """When which partition is due for a mark. Times are those of the driver."""
+    """Decides when each partition gets a time mark, by the driver's time in milliseconds."""
 
     def __init__(
         self,
@@ -31,14 +34,14 @@ class DriverMarks:
         marked: Collection[str],
         partners: Mapping[str, Collection[str]],
     ) -> None:
-        """`marked` are the names of the topics that take marks; `partners` see `clocks`."""
+        """`marked` are the names of topics with marks; `partners` is the result of `partners`."""
         self._partners = partners
         self._topics = {name: topics[name] for name in marked}
         self._appended: dict[PartitionKey, tuple[int, int]] = {}
-        """End, and since when it is there."""
+        """The end of each partition, and when `look` first saw it."""
 
     def look(self, now_ms: int) -> None:
-        """Time is about to go on: take note of what has been appended by now."""
+        """Note the ends of all partitions; call it before time moves."""
         for name, topic in self._topics.items():
             for partition in range(len(topic.partitions)):
                 end = topic.end(partition)
@@ -47,49 +50,49 @@ class DriverMarks:
                     self._appended[name, partition] = (end, now_ms)
 
     def next_ms(self, tasks: Iterable[Task]) -> int:
-        """When the next one is due; FAR_MS for never."""
+        """Return when the next mark is due; `FAR_MS` if none is."""
         return min(self._due(tasks).values(), default=FAR_MS)
 
     def mark(self, tasks: Iterable[Task], now_ms: int) -> None:
-        """Append those that are due."""
+        """Append the marks that are due."""
         tasks = [*tasks]
-        told = self._told(tasks)
+        reached = self._reached(tasks)
         for place, due_ms in self._due(tasks).items():
             if due_ms <= now_ms:
                 _, appended_ms = self._appended[place]
-                is_told = place in told and self._calm_ms(place[0]) <= now_ms
-                telling = (told[place],) if is_told else ()
-                self._topics[place[0]].mark(place[1], now_ms - appended_ms, telling)
+                is_calm = place in reached and self._calm_ms(place[0]) <= now_ms
+                times = (reached[place],) if is_calm else ()
+                self._topics[place[0]].mark(place[1], now_ms - appended_ms, times)
 
-    def _told(self, tasks: Iterable[Task]) -> dict[PartitionKey, MarkTold]:
-        """Inputs that are behind the other partitions of their topic, and where those have come."""
+    def _reached(self, tasks: Iterable[Task]) -> dict[PartitionKey, MarkTold]:
+        """Return, for inputs behind the other partitions of their topic, the time of those."""
         own: dict[str, int] = {}
         for task in tasks:
             for (topic, _), time_ms in task.stream_times.items():
                 own[topic] = max(time_ms, own.get(topic, UNKNOWN_MS))
-        reached = {
+        topic_times = {
             topic: time_ms if time_ms > UNKNOWN_MS else max(own[name] for name in self._met(topic))
             for topic, time_ms in own.items()
         }
         return {
-            place: MarkTold(task.clock(place[0]), reached[place[0]])
+            place: MarkTold(task.clock(place[0]), topic_times[place[0]])
             for task in tasks
             for place, due_ms in task.behind.items()
-            if place in self._appended and reached[place[0]] >= due_ms
+            if place in self._appended and topic_times[place[0]] >= due_ms
         }
 
     def _met(self, topic: str) -> Collection[str]:
-        """The topics that are waited for together with this one."""
+        """Return the topics whose times a node waits for together with this one."""
         return self._partners.get(topic, (topic,))
 
     def _calm_ms(self, topic: str) -> int:
-        """When nothing will have come in a topic for so long that it is calm."""
+        """Return when a topic and its partners will have been quiet for `QUIET_MS`."""
         since = [ms for (name, _), (_, ms) in self._appended.items() if name in self._met(topic)]
         return max(since) + QUIET_MS
 
     def _due(self, tasks: Iterable[Task]) -> dict[PartitionKey, int]:
         tasks = [*tasks]
-        due = {place: self._calm_ms(place[0]) for place in self._told(tasks)}
+        due = {place: self._calm_ms(place[0]) for place in self._reached(tasks)}
         for task in tasks:
             for place, after_ms in task.waits_quiet.items():
                 if place in self._appended:
@@ -99,7 +102,7 @@ class DriverMarks:
 
 
 class DriverSchedule:
-    """A timer or crontab under way: a clock that only the test moves misses nothing."""
+    """A timer or crontab of a running test, which misses no run."""
 
     def __init__(
         self, times: Times, run: Callable[[int], Awaitable[object]], *, start_ms: int
@@ -109,7 +112,7 @@ class DriverSchedule:
         self.due_ms = times.next_after(start_ms)
 
     async def fire(self) -> None:
-        """Run it; it is then due the next time."""
+        """Run the function, and move to its next due time."""
         due_ms = self.due_ms
         self.due_ms = self._times.next_after(due_ms)
         await self._run(due_ms)
@@ -122,9 +125,9 @@ def schedules(
     start_ms: int,
     workers: Callable[[], int],
 ) -> list[DriverSchedule]:
-    """All timers and crontabs of an app, as they stand when a test begins.
+    """Return the timers and crontabs of an app as schedules that begin at `start_ms`.
 
-    Those on "every_worker" run once for each of the `workers` there are by then.
+    Those with `on="every_worker"` run once for each of `workers()` at that time.
     """
 
     def times_of(each: Timer | Crontab) -> Callable[[], int]:

@@ -31,7 +31,7 @@ from streamlog.topology import Subtopology, Topology
 
 
 class MemoryTopic:
-    """A topic as lists."""
+    """A topic in memory: a list of records and of time marks for each partition."""
 
     def __init__(self, partitions: int, partitioner: Partitioner = DEFAULT) -> None:
         self._partitioner = partitioner
@@ -49,7 +49,10 @@ class MemoryTopic:
         headers: Headers = (),
         partition: int | None = None,
     ) -> tuple[int, int]:
-        """Add a record; partition and offset where it lies."""
+        """Append a record, and return its partition and offset.
+
+        Without a partition and a key, the partitions take turns.
+        """
         if partition is None:
             partition = self._next() if key is None else self.partition_of(key)
         if not 0 <= partition < len(self.partitions):
@@ -63,21 +66,21 @@ class MemoryTopic:
         return partition, record.offset
 
     def end(self, partition: int) -> int:
-        """The offset of what comes next."""
+        """Return the offset of the next record; time marks have offsets too."""
         return len(self.partitions[partition]) + len(self._marks[partition])
 
     def mark(self, partition: int, elapsed_ms: int, told: tuple[MarkTold, ...] = ()) -> None:
-        """Add a time mark: nothing has come for so long."""
+        """Append a time mark: nothing was appended for `elapsed_ms` milliseconds."""
         self._marks[partition].append(TimeMark(self.end(partition), elapsed_ms, told))
 
     def since(self, partition: int, offset: int) -> tuple[list[RawRecord], list[TimeMark]]:
-        """The records and the time marks from an offset on."""
+        """Return the records and the time marks from an offset on."""
         records, marks = self.partitions[partition], self._marks[partition]
         first = bisect_left(records, offset, key=_offset_of)
         return records[first:], marks[bisect_left(marks, offset, key=_offset_of) :]
 
     def partition_of(self, key: bytes) -> int:
-        """Where the topic's partitioner puts a key."""
+        """Return the partition of a serialized key."""
         return partition_by(self._partitioner, key, len(self.partitions))
 
     def _next(self) -> int:
@@ -90,7 +93,7 @@ def _offset_of(entry: RawRecord | TimeMark) -> int:
 
 
 class ListedTables:
-    """The global tables of an app without a log."""
+    """The global tables of an app, filled from topics in memory."""
 
     def __init__(self, topology: Topology, topics: Mapping[str, MemoryTopic]) -> None:
         self.tables = GlobalTables(topology.global_tables)
@@ -98,7 +101,7 @@ class ListedTables:
         self._read = dict.fromkeys(self._topics, 0)
 
     def follow(self) -> None:
-        """Take in what has come to the topics since the last time."""
+        """Apply the records that were appended since the last call."""
         for name, topic in self._topics.items():
             records = [record for _, record in topic.arrivals[self._read[name] :]]
             self._read[name] += len(records)
@@ -107,10 +110,10 @@ class ListedTables:
 
 
 def check_state(subtopology: Subtopology, store: KeyValueStore) -> None:
-    """Read all rows of the tables of a task.
+    """Decode all rows of the tables of a task.
 
     Raises:
-        ProcessingError: one is not of its types.
+        ProcessingError: a row is not of the table's types.
     """
     for name, rows in tables_in(subtopology).items():
         if not rows.views and not isinstance(rows.owner, TableTableJoin):
@@ -118,10 +121,10 @@ def check_state(subtopology: Subtopology, store: KeyValueStore) -> None:
 
 
 def check_outputs(topology: Topology, topics: Mapping[str, MemoryTopic]) -> None:
-    """Read all records of topics that only the app writes to.
+    """Decode all records of topics that the app writes and does not read.
 
     Raises:
-        ProcessingError: one is not of its types.
+        ProcessingError: a record is not of the topic's types.
     """
     read = {node.topic.name for node in topology.nodes if isinstance(node, Entry)}
     read |= {table.topic.name for table in topology.global_tables}
@@ -149,7 +152,7 @@ def _check_topic(spec: TopicSpec, topic: MemoryTopic) -> None:
                 continue
             try:
                 serde.loads(data)
-            except Exception as error:  # noqa: BLE001 - a serde of the user's: raised again
+            except Exception as error:  # noqa: BLE001 - user code: raised again
                 caught = error
             else:
                 continue
@@ -170,7 +173,7 @@ V = TypeVar("V")
 
 
 class Entrance(Protocol):
-    """Port: what those need where records are put in."""
+    """Port: the driver, as far as `TestTopicIn` needs it."""
 
     @property
     def now_ms(self) -> int:
@@ -180,27 +183,27 @@ class Entrance(Protocol):
         """A topic of the app."""
 
     def check_runs(self) -> None:
-        """Refuse to go on after the end, or after a failure."""
+        """Raise UsageError if the driver does not run."""
 
     def settle(self) -> None:
-        """Let tasks and agents run until nothing is left to do."""
+        """Run tasks and agents until nothing is left to do."""
 
 
 class Exit(Protocol):
-    """Port: what those need where one looks at what came out."""
+    """Port: the driver, as far as `TestTopicOut` needs it."""
 
     def topic(self, name: str) -> MemoryTopic:
         """A topic of the app."""
 
     def popped(self, name: str) -> int:
-        """How many records have been popped from a topic."""
+        """Return how many records were popped from a topic."""
 
     def pop(self, name: str) -> None:
-        """One more."""
+        """Count one more popped record of a topic."""
 
 
 class TestTopicIn(Generic[K, V]):
-    """Where a test puts records in."""
+    """Writes records to a topic of a test."""
 
     __test__ = False
 
@@ -217,18 +220,18 @@ class TestTopicIn(Generic[K, V]):
         headers: Mapping[str, bytes] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Write one record and let everything happen that follows from it.
+        """Write one record, and run the app until everything that follows has happened.
 
         Args:
-            value: None deletes the key from tables.
-            key: decides the partition; without one they take turns.
-            at: the record's timestamp; the driver's time, if it is not given.
-            headers: names to bytes.
-            partition: instead of the key's.
+            value: the value; None deletes the key from tables.
+            key: the key, which decides the partition; without a key, the partitions take turns.
+            at: the record's timestamp; by default, the driver's time.
+            headers: bytes by header name.
+            partition: a partition number that replaces the choice by key.
 
         Raises:
-            SerdeError: key or value are not of the topic's types.
-            ProcessingError: something failed on it.
+            SerdeError: key or value does not have the topic's type.
+            ProcessingError: the app failed on the record.
         """
         raw_key, raw_value = self._topic.encoded(key, value)
         driver = self._driver
@@ -244,7 +247,7 @@ class TestTopicIn(Generic[K, V]):
 
 
 class TestTopicOut(Generic[K, V]):
-    """Where a test looks at what came out, decoded as the topic declares it."""
+    """Reads the records of a topic of a test, decoded by the topic's types."""
 
     __test__ = False
 
@@ -254,7 +257,7 @@ class TestTopicOut(Generic[K, V]):
 
     @property
     def records(self) -> list[Record[K, V]]:
-        """The records that have not been popped, in the order in which they were written."""
+        """The records that were not popped, in the order in which they were written."""
         topic, seen = self._topic, self._driver.popped(self._topic.name)
         arrivals = self._driver.topic(topic.name).arrivals
         return [topic.decoded(record, partition) for partition, record in arrivals[seen:]]
@@ -265,13 +268,13 @@ class TestTopicOut(Generic[K, V]):
         return [record.value for record in self.records]
 
     def pop(self) -> Record[K, V]:
-        """The first of `records`, which is then gone from them.
+        """Remove the first of `records`, and return it.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there are no records.
         """
         records = self.records
         if not records:
-            raise UsageError(f"nothing (more) has come out of {self._topic.name!r}")
+            raise UsageError(f"the app has written no (more) records to {self._topic.name!r}")
         self._driver.pop(self._topic.name)
         return records[0]

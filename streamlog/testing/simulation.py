@@ -1,12 +1,13 @@
-"""Simulation: an app's own topology, run over and over on workers in trouble, for the same rows.
+"""Simulation: runs an app's topology many times under faults, and expects equal rows every time.
 
-A history is put in, as into a test. At the end of the block the driver says what comes of it, and
-then `Turmoil` runs it again, differently each time: batches, workers, moves, kills. Every run
-has to write the same records to every topic: partition, key, value, timestamp and headers, as
-often. Rows whose number depends on commits (`Emit.COMMIT`, `Emit.early` by the wall) are
-compared by the last one of each key. Rule of the file: a difference is told with the number
-that brings it back. Not done here: agents, services, timers and crontabs, which are no part of
-the topology.
+A test writes records. At the end of the block, the test driver computes the expected rows. Then
+`Turmoil` runs the app again and again, each time with other batches, workers, moves and kills.
+Every run has to write the expected records to every topic: partition, key, value, timestamp and
+headers, equally often. Rows whose number depends on commits (`Emit.COMMIT`, `Emit.early` by the
+wall clock) are compared by the last row of each key.
+
+Rule: the report of a difference has the seed that reproduces it. Not done here: agents, services,
+timers and crontabs, which are not part of the topology.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 """A value."""
 
-TOLD_MAX = 3
-"""So many of the rows that differ are told, each way."""
+SHOWN_MAX = 3
+"""The most missing rows, and the most superfluous ones, that an error shows."""
 STORY_MAX = 30
-"""So much of what was done to the app is told."""
+"""The most lines of a run's story that an error shows."""
 
 HINT = (
-    "what an operator gives has to follow from its records alone: look for clocks, chance, "
-    "globals, and values that are changed in place"
+    "the result of an operator has to follow from its records alone: look for clocks, random "
+    "numbers, globals, and values that are changed in place"
 )
 
 WrittenRow: TypeAlias = tuple[int, bytes | None, bytes | None, int, Headers]
@@ -56,28 +57,28 @@ Rows: TypeAlias = Counter[WrittenRow]
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """What was tried, and came out the same."""
+    """The runs of a simulation, all of which wrote equal rows."""
 
     seeds: range
-    """Of the runs."""
+    """The seeds of the runs."""
     records: int
-    """That were put in."""
+    """The number of input records."""
     rows: Mapping[str, int]
-    """That came out, by topic."""
+    """The number of rows that each run wrote, by topic."""
     troubles: Mapping[str, int] = field(default_factory=dict)
-    """What was done to the app in all runs, by kind: "kill", "move", "join", "leave"."""
+    """The number of faults in all runs, by kind: "kill", "move", "join", "leave"."""
 
     def __str__(self) -> str:
         rows = ", ".join(f"{count} to {topic}" for topic, count in self.rows.items()) or "none"
         troubles = ", ".join(f"{count} {kind}s" for kind, count in sorted(self.troubles.items()))
         return (
-            f"{len(self.seeds)} runs over {self.records} records wrote the same rows ({rows}), "
+            f"{len(self.seeds)} runs over {self.records} records wrote equal rows ({rows}), "
             f"through {troubles or 'no trouble'}; seeds {self.seeds.start} to {self.seeds.stop - 1}"
         )
 
 
 class Simulation:
-    """A history for an app, and what is tried with it; a context manager."""
+    """Records for an app, and runs of the app over them; a context manager."""
 
     def __init__(self, rehearsal: Rehearsal, *, seed: int, runs: int) -> None:
         if runs < 1:
@@ -103,42 +104,44 @@ class Simulation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Run it all, if the block has not failed.
+        """Run the app with each seed, unless the block has failed.
 
         Raises:
-            RunsDiffer: a run has written something else than the driver.
-            ProcessingError: something failed on a record.
+            RunsDiffer: a run has written other rows than the test driver.
+            ProcessingError: the app failed on a record.
         """
         self._is_open = False
         if kind is None:
-            self._report = self._compared()
+            self._report = self._compare_runs()
 
     @property
     def report(self) -> SimulationReport:
-        """What was tried; there after the block.
+        """The report of all runs, after the block.
 
         Raises:
             UsageError: the block has not ended.
         """
         if self._report is None:
-            raise UsageError("the simulation runs at the end of its block: ask after it")
+            raise UsageError(
+                "the simulation runs at the end of its block: read the report after the block"
+            )
         return self._report
 
     def input(self, t: Topic[K, V]) -> TestTopicIn[K, V]:
-        """Where records of this topic are put in; nothing happens before the block ends."""
+        """Return the object that writes to this topic; the app runs when the block ends."""
         self.topic(t.name)
         return TestTopicIn(self, t)
 
     def output(self, t: Topic[K, V]) -> TestTopicOut[K, V]:
-        """What comes out, in every run; there after the block."""
+        """Return the object that reads the expected records of this topic, after the block."""
         self._driver.topic(t.name)
         return TestTopicOut(self._driver, t)
 
     def topic(self, name: str) -> MemoryTopic:
-        """A topic of the app, with what was put in.
+        """Return a topic of the app with the input records.
 
         Raises:
-            UsageError: there is none of this name.
+            UsageError: the app has no topic of this name.
         """
         found = self._given.get(name)
         if found is None:
@@ -146,15 +149,15 @@ class Simulation:
         return found
 
     def check_runs(self) -> None:
-        """Refuse what comes too early or too late."""
+        """Raise UsageError outside of the block."""
         if not self._is_open:
-            raise UsageError("records go in inside `with app.simulate() as s:` only")
+            raise UsageError("records can be sent inside `with app.simulate() as s:` only")
 
     def settle(self) -> None:
-        """Nothing happens yet: how the history is cut into batches is a part of each run."""
+        """Do nothing: each run cuts the records into batches of its own."""
 
-    def left_out(self, drop: Drop) -> None:
-        """The driver counts these."""
+    def count_drop(self, drop: Drop) -> None:
+        """Do nothing: the test driver counts the drops."""
 
     def _topics(self) -> dict[str, MemoryTopic]:
         changelogs = self._topology.changelog_partitions(self._counts)
@@ -177,7 +180,7 @@ class Simulation:
                 filled += 1
         return filled
 
-    def _compared(self) -> SimulationReport:
+    def _compare_runs(self) -> SimulationReport:
         records = self._fill(self._driver.topic)
         with self._driver:
             expected = self._rows_of(self._driver.topic)
@@ -213,13 +216,13 @@ class Simulation:
         return turmoil.troubles
 
     def _rows_of(self, topic_of: Callable[[str], MemoryTopic]) -> dict[str, Rows]:
-        """The records of each topic that is written, as often as they are there."""
-        hasty = _by_commits(self._topology)
+        """Return how often each record is in each topic that the app writes."""
+        by_commits = _topics_by_commits(self._topology)
         found: dict[str, Rows] = {}
         for name in sorted({**_written(self._topology), **self._topology.dead_letters}):
             arrivals = topic_of(name).arrivals
             rows = [(at, r.key, r.value, r.timestamp_ms, r.headers) for at, r in arrivals]
-            if name in hasty:
+            if name in by_commits:
                 rows = list({row[:2]: row for row in rows}.values())
             found[name] = Counter(rows)
         return found
@@ -232,8 +235,8 @@ class Simulation:
         return "\n".join(
             [
                 f"the run of seed {seed} wrote other rows to {name!r}: {counts}",
-                *(f"  missing:  {self._shown(name, row)}" for row in islice(missing, TOLD_MAX)),
-                *(f"  too many: {self._shown(name, row)}" for row in islice(more, TOLD_MAX)),
+                *(f"  missing:  {self._shown(name, row)}" for row in islice(missing, SHOWN_MAX)),
+                *(f"  too many: {self._shown(name, row)}" for row in islice(more, SHOWN_MAX)),
                 HINT,
                 _again(seed),
                 _told(story),
@@ -258,22 +261,24 @@ def _told(story: Sequence[str]) -> str:
     left = len(story) - STORY_MAX
     more = [f"  and {left} more"] if left > 0 else []
     return "\n".join(
-        ["what was done to the app:", *(f"  {each}" for each in story[:STORY_MAX]), *more]
+        ["the faults of this run:", *(f"  {each}" for each in story[:STORY_MAX]), *more]
     )
 
 
 def _written(topology: Topology) -> dict[str, TopicSpec]:
-    """The topics that sinks write to."""
+    """Return the topics that nodes write to, except repartition topics."""
     return {
         topic.name: topic for node in topology.nodes for topic in node.writes if not topic.internal
     }
 
 
-def _by_commits(topology: Topology) -> set[str]:
-    """The topics of rows whose number depends on when commits are made."""
+def _topics_by_commits(topology: Topology) -> set[str]:
+    """Return the topics whose number of rows depends on the times of commits."""
     reached: set[str] = set()
     topics: set[str] = set()
     before = -1
+    # A node above may be declared later (a topic that the app writes and reads), so repeat until
+    # nothing is added.
     while len(reached) + len(topics) > before:
         before = len(reached) + len(topics)
         for node in topology.nodes:

@@ -1,11 +1,12 @@
-"""Turmoil: an app's tasks on workers that come, go and are killed, with batches of any size.
+"""Turmoil: runs an app's tasks on workers that join, leave and are killed, in batches of any size.
 
-The same `Task`s as in the driver, with what a worker adds to them under `exactly_once`: what a
-worker's tasks write, their state and their offsets count together, when it commits. What it
-had not committed is gone with it, and its tasks begin elsewhere from the changelog, or from a
-copy of the state that is a commit behind. Everything random comes from one number. Rule of
-the file: what is done to the app is written into `story`, for who has to understand a
-difference. Not done here: agents, time by the clock.
+The tasks are those of the test driver, with the commits of a worker under `exactly_once`: the
+writes, the state and the offsets of a worker's tasks take effect together. A killed worker loses
+what it has not committed, and its tasks start elsewhere from the changelog, or from a copy of the
+state that is one commit behind. All randomness comes from one seed.
+
+Rule: `story` notes each fault, to explain a difference. Not done here: agents, and timers by the
+wall clock.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from streamlog.topology import Subtopology, Topology
 
 WORKERS_MAX = 4
 BATCHES = (0, 1, 2, 9, 9, 50, None)
-"""Records of an input that a task is given at a time, at most; None: all."""
+"""The most records of an input that a task gets at a time; None: all of them."""
 TROUBLE_MAX = 12
-"""Kills, moves, joins and leaves in a run. Each one makes tasks tell their time again."""
+"""The most kills, moves, joins and leaves in a run."""
 TROUBLE = 0.12
 COMMIT = 0.3
 DEAD_IN_COMMIT = 0.3
 KEPT = 0.5
-"""How often, of all chances: trouble after a turn, a commit, a death between the log and the disk,
-and a disk that a task finds its state on."""
+"""Probabilities: a fault after a turn; a commit after a turn; that a kill comes between the log and
+the disk; and that a task finds its state on the disk of its new worker."""
 ROUNDS_MAX = 10_000
-"""A topology that writes to its own input has no end."""
+"""The rounds after which a topology counts as endless, because it writes to its own input."""
 
 Results = Callable[[Sequence[TaskCall]], list[CallResult]]
 """Awaits the calls of a task."""
 
 
 class _Worker:
-    """Tasks that are committed together, and what they have written since."""
+    """Tasks that commit together, and what they have written since the last commit."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -55,7 +56,7 @@ class _Worker:
 
 
 class Turmoil:
-    """One run."""
+    """One run of an app under faults."""
 
     def __init__(
         self,
@@ -67,11 +68,11 @@ class Turmoil:
         now_ms: int,
         results: Results,
     ) -> None:
-        """Args as the driver's; `topics` hold the inputs, and are written to."""
+        """Prepare a run; `topics` hold the input records, and get the output records."""
         self.story: list[str] = []
-        """What was done to the app."""
+        """The faults, in order, as text."""
         self.troubles: Counter[str] = Counter()
-        """How often, by kind."""
+        """The number of faults by kind."""
         self._rng = Random(seed)
         self._counts = counts
         self._topics = topics
@@ -86,17 +87,17 @@ class Turmoil:
         self._committed: dict[tuple[TaskId, str, int], int] = {}
         self._times: dict[TaskId, dict[tuple[str, int], int]] = {}
         self._disks: dict[TaskId, MemoryStore] = {}
-        """The state of each task, as its worker has it or has left it behind."""
+        """The state of each task, on the disk of the worker that has it or had it last."""
         self._fed: dict[tuple[TaskId, str, int], int] = {}
         self._workers: list[_Worker] = []
         self._numbers = 0
 
     def run(self) -> None:
-        """All of it, to the end.
+        """Run the app over all records.
 
         Raises:
-            ProcessingError: something failed.
-            UsageError: the app does not come to rest.
+            ProcessingError: the app failed on a record.
+            UsageError: the app writes more records in every round.
         """
         self._global_tables.follow()
         for _ in range(self._rng.randint(1, 3)):
@@ -131,7 +132,7 @@ class Turmoil:
         return len(self._topics[topic].partitions[partition])
 
     def _turn(self) -> None:
-        """A task gets something to do; then, perhaps, a commit, or trouble."""
+        """Run one task; then perhaps commit its worker, and perhaps cause a fault."""
         rng = self._rng
         worker = rng.choice(self._workers)
         if worker.tasks:
@@ -143,7 +144,7 @@ class Turmoil:
             trouble()
 
     def _drain(self) -> bool:
-        """Everything that is there, through all tasks; whether there was anything."""
+        """Run all tasks on all their input; return whether there was any."""
         moved = False
         for worker in self._workers:
             for task_id in worker.tasks:
@@ -163,24 +164,26 @@ class Turmoil:
                 self._fed[task_id, *place] = fed + len(more)
         results = self._results(worker.calls.pop(task_id, ()))
         outbox = task.process(records, self._now_ms, ends=ends, results=results)
-        self._took(worker, task_id, outbox)
+        self._collect(worker, task_id, outbox)
         for (topic, partition), offset in outbox.offsets.items():
             worker.offsets[task_id, topic, partition] = offset
         return bool(records or results or outbox.writes)
 
-    def _took(self, worker: _Worker, task_id: TaskId, outbox: Outbox) -> None:
+    def _collect(self, worker: _Worker, task_id: TaskId, outbox: Outbox) -> None:
         worker.writes += outbox.writes
         if outbox.calls:
             worker.calls.setdefault(task_id, []).extend(outbox.calls)
 
     def _commit(self, worker: _Worker, *, dies: bool = False) -> bool:
-        """What the worker has done counts; whether there was anything.
+        """Commit what a worker has done; return whether it has written records.
 
-        It may die when the log has all of it, and its own disk not.
+        Args:
+            worker: the worker.
+            dies: whether it is killed after the log has the commit, and before its disk has.
         """
         for task_id, task in worker.tasks.items():
             if task.has_waiting:
-                self._took(worker, task_id, task.emit())
+                self._collect(worker, task_id, task.emit())
         writes, worker.writes = worker.writes, []
         self._write(writes)
         self._committed |= worker.offsets
@@ -213,7 +216,7 @@ class Turmoil:
         self._global_tables.follow()
 
     def _open(self, task_id: TaskId, worker: _Worker) -> None:
-        """Begin where the log says, on state from the changelog, or partly from a disk."""
+        """Start a task on a worker, with state from the changelog, or partly from a disk."""
         sub, store = self._subs[task_id], None
         if sub.changelog_topic is not None:
             left = self._disks.get(task_id)
@@ -238,7 +241,7 @@ class Turmoil:
             self._fed[task_id, topic, partition] = position
         worker.tasks[task_id] = task
 
-    # Trouble
+    # Faults
 
     def _join(self) -> None:
         if len(self._workers) < WORKERS_MAX:
@@ -250,7 +253,7 @@ class Turmoil:
         self._workers.append(_Worker(self._numbers))
 
     def _kill(self) -> None:
-        """Nothing that the worker had not committed is left, but perhaps its disk."""
+        """Kill a worker: what it has not committed is lost, and its disk may stay."""
         worker = self._rng.choice(self._workers)
         if self._rng.random() < DEAD_IN_COMMIT:
             self._commit(worker, dies=True)
@@ -283,7 +286,7 @@ class Turmoil:
         self._open(task_id, other)
 
     def _close(self, task_id: TaskId, task: Task) -> None:
-        # A closed store can't be read: what another worker finds on the disk is a copy.
+        # A closed store can't be read, so another worker finds a copy on the disk.
         left = self._disks.get(task_id)
         if left is not None:
             copy = MemoryStore()

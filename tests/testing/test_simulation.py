@@ -118,7 +118,7 @@ def test_an_operator_that_counts_its_calls_is_found_with_the_number_that_repeats
     )
     assert re.fullmatch(r"  missing:  partition \d: '[a-f]' = \d+ at 1970-01-01 .*", told[1])
     assert "again: app.simulate(seed=3, runs=1)" in told
-    assert "what was done to the app:" in told
+    assert "the faults of this run:" in told
 
 
 def test_rows_that_come_with_commits_are_compared_by_the_last_of_each_key() -> None:
