@@ -1,7 +1,7 @@
 """Agents at work: the parts that a worker and the test driver share.
 
 `run` calls the functions and feeds their streams. `feed` chooses the call that gets a record,
-`slices` deserializes records in advance, `call` is one call with the records in its hand (and
+`slices` deserializes records in advance, `call` is one call with its current records (and
 awaits calls of `amap_values`). `offsets` keeps the progress that a group commits, `rows` the rows
 of tables that agents set, `results` writes the yielded values, and `asks` are answered on the way.
 

@@ -91,7 +91,7 @@ class Dealer(Protocol):
 class AgentCall:
     """One call of an agent's function: the records that it holds and those that it gets next.
 
-    A record is in hand from the moment the function gets it until it asks for the next one.
+    A record is current from the moment the function gets it until it asks for the next one.
     """
 
     def __init__(self, dealer: Dealer, agent: Agent[UserKey, UserValue]) -> None:
@@ -100,7 +100,7 @@ class AgentCall:
         self._answers = agent.answers
         self._slice: Slice | None = None
         self._held: list[Slice] = []
-        """The slices of the list in hand, or of the list that is being gathered."""
+        """The slices of the current list, or of the list that is being gathered."""
         self._gathered: list[tuple[SlicePart, AnyRecord]] | None = None
         """The list that is being gathered, which the function has not seen yet."""
         self._again: deque[Slice] = deque()
@@ -108,13 +108,13 @@ class AgentCall:
         self._pace = Pace()
 
     @property
-    def in_hand(self) -> str:
-        """The coordinates of the record in hand, as text; "" if there is none."""
+    def current_position(self) -> str:
+        """The coordinates of the current record, as text; "" if there is none."""
         slice_ = self._slice
-        if slice_ is None or slice_.in_hand is None:
+        if slice_ is None or slice_.current is None:
             return ""
         part = slice_.part
-        return f"{part.topic.name}-{part.partition} offset {slice_.in_hand.offset}"
+        return f"{part.topic.name}-{part.partition} offset {slice_.current.offset}"
 
     async def ahead(self) -> Slice | None:
         """Return a slice with at least one record to give next; None at the end of the stream."""
@@ -170,25 +170,25 @@ class AgentCall:
                 self._slice = None
                 self._dealer.let_go(current.lane)
 
-    def hand(self, error: Exception) -> list[tuple[SlicePart, RawRecord]]:
-        """Return the records that the function had in hand when it raised this error."""
+    def failed_records(self, error: Exception) -> list[tuple[SlicePart, RawRecord]]:
+        """Return the records that were current when the function raised this error."""
         self.settle()
         slice_ = self._slice
         if self._held:
-            return [each for held in self._held for each in held.hand()]
+            return [each for held in self._held for each in held.current_records()]
         if slice_ is None:
             return []
         following = None if slice_.is_used_up else slice_.raws[slice_.given].offset
         if isinstance(error, ProcessingError) and error.offset == following:
             # 1. The function asked for the record after 5, so 5 is handled.
             # 2. Record 6 could not be deserialized, and that error ended the function.
-            # So 6 is in hand, not 5.
+            # So 6 is current, not 5.
             slice_.settle(slice_.given)
             slice_.given += 1
-        return slice_.hand()
+        return slice_.current_records()
 
     def give_again(self) -> None:
-        """Take back the records in hand and what was yielded for them, to give them once more."""
+        """Take back the current records and what was yielded for them, to give them once more."""
         slices = [*self._held]
         if self._slice is not None and self._slice not in slices:
             slices.append(self._slice)
@@ -200,7 +200,7 @@ class AgentCall:
         self._again.extendleft(reversed(slices[1:]))
 
     def skip(self) -> None:
-        """Declare the records in hand handled, and drop what was yielded for them."""
+        """Declare the current records handled, and drop what was yielded for them."""
         given = [(slice_, slice_.given) for slice_ in (*self._held, self._slice) if slice_]
         for slice_, until in given:
             slice_.take_back()
@@ -209,7 +209,7 @@ class AgentCall:
         self.finish()
 
     def settle(self) -> None:
-        """Declare everything before the record in hand handled; a list is in hand as a whole."""
+        """Declare everything before the current record handled; a list is current as a whole."""
         if self._slice is not None and not self._held:
             self._slice.settle(self._slice.given - 1)
 
@@ -239,14 +239,14 @@ class AgentCall:
         """Take a value that the function has yielded.
 
         Raises:
-            ProcessingError: the function had no record in hand, or the value is an answer that
+            ProcessingError: the function had no current record, or the value is an answer that
                 can't be serialized.
         """
         slice_ = self._held[-1] if self._held else self._slice
         if slice_ is None or not slice_.given:
             raise ProcessingError(
                 f"agent {self._name!r} yielded before it asked for a record: a yielded value is "
-                "the result of the record in hand",
+                "the result of the current record",
                 node=self._name,
             )
         for each in self._held or (slice_,):
@@ -255,18 +255,18 @@ class AgentCall:
         self._dealer.results.add(slice_, value, of_list=bool(self._held))
 
     def failed(self, error: Exception) -> ProcessingError:
-        """Return the error that has ended the call, with the coordinates of the record in hand."""
+        """Return the error that has ended the call, with the coordinates of the current record."""
         name = self._name
         slice_ = self._slice
         if isinstance(error, ProcessingError):
             return error
-        if slice_ is None or slice_.in_hand is None:
+        if slice_ is None or slice_.current is None:
             text = f"agent {name!r} failed: {type(error).__name__}: {error}"
             return ProcessingError(text, node=name)
-        return slice_.part.failed(name, slice_.in_hand, error)
+        return slice_.part.failed(name, slice_.current, error)
 
     def _answer(self, slice_: Slice, value: object) -> None:
-        record = slice_.in_hand
+        record = slice_.current
         answer = value.value if isinstance(value, Record) else value
         try:
             data = None if answer is None else self._answers.dumps(answer)

@@ -1,11 +1,11 @@
 """Results: the values that an agent yields, on their way to its sink.
 
-A value gets the key and the event time of the record in hand; a value for a list (`take`) gets the
+A value gets the key and the event time of the current record; a value for a list (`take`) gets the
 time of the list's last record, and no key. A yielded `Record` has its own key, time and headers.
 Results are written in batches: at once if no records wait, otherwise when there are `RESULTS_MAX`
 of them or after `GATHER_MS`, and always before their records are committed.
 
-Rule: results are written in the order of their records, and an error names the record in hand.
+Rule: results are written in the order of their records, and an error names the current record.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Results:
         return self._count >= RESULTS_MAX
 
     def add(self, slice_: Slice, value: object, *, of_list: bool) -> None:
-        """Add a value that was yielded for the record in hand, or for the list ending with it."""
+        """Add a value that was yielded for the current record, or for the list ending with it."""
         if self._agent.sink is None:
             return
         if not slice_.results:

@@ -1,11 +1,11 @@
 """AgentRows: the rows that agents read and set, and those among them that are not committed.
 
 An agent reads the committed rows and those that agents of this worker have set since. A row that it
-sets takes effect when the record in hand is handled, and reaches the table's task with the commit
+sets takes effect when the current record is handled, and reaches the table's task with the commit
 that covers the record, so both count or neither. If the record fails or its partition is revoked,
 its rows are dropped.
 
-Rule: concurrent calls set only rows of the keys that they have in hand, because two values that are
+Rule: concurrent calls set only rows of their current keys, because two values that are
 set at the same time have no order. Not done here: the choice of an agent's tables
 (`dsl/writable_tables`), and committing (`worker`, `testing`).
 """
@@ -128,8 +128,8 @@ class AgentRows:
         self._set.clear()
 
 
-class _Hand(NamedTuple):
-    """The records that a call has in hand."""
+class _Current(NamedTuple):
+    """The current records of a call."""
 
     slice: Slice
     """The slice of the last record."""
@@ -138,12 +138,12 @@ class _Hand(NamedTuple):
 
 
 class RowsHeld(Protocol):
-    """Port: a call of an agent's function, by the records that it has in hand."""
+    """Port: a call of an agent's function, by its current records."""
 
     def holds(self) -> list[Slice]:
-        """Return the slices of the records in hand, in order; before the first record, none.
+        """Return the slices of the current records, in order; before the first record, none.
 
-        A list may span several slices. All records before those in hand are handled.
+        A list may span several slices. All records before them are handled.
         """
 
 
@@ -157,17 +157,17 @@ class CallRows:
 
     def get(self, table: str, key: object) -> UserValue:
         """See `LocalTables`."""
-        rows, hand, at = self._of(table, key)
-        written = hand.slice.written.get(at) or self._shared.get(at[:2], at[2])
+        rows, current, at = self._of(table, key)
+        written = current.slice.written.get(at) or self._shared.get(at[:2], at[2])
         data = self._shared.committed.row(rows, at[1], at[2]) if written is None else written.stored
         found = None if data is None else rows.row(at[2], data)
         return None if found is None else found[1]
 
     def put(self, table: str, key: object, value: object) -> None:
         """See `LocalTables`."""
-        rows, hand, at = self._of(table, key)
+        rows, current, at = self._of(table, key)
         data = serialize_value(rows, value)
-        slice_ = hand.slice
+        slice_ = current.slice
         timestamp_ms = slice_.timestamp_ms(slice_.given - 1)
         stored = None if data is None else rows.stored(data)
         slice_.write(at, Written(data, stored, timestamp_ms), keep=self._shared.keep)
@@ -175,38 +175,38 @@ class CallRows:
     def range(self, table: str) -> Iterator[tuple[UserKey, UserValue]]:
         """See `LocalTables`."""
         rows = self._shared.table(self._agent.name, table)
-        hand = self._hand(table)
-        for partition in sorted(hand.partitions):
+        current = self._current(table)
+        for partition in sorted(current.partitions):
             part = (rows.owner.name, partition)
             changed = {key: row.stored for key, row in self._shared.part(part).items()}
-            mine = hand.slice.written.items()
+            mine = current.slice.written.items()
             changed |= {at[2]: row.stored for at, row in mine if at[:2] == part}
             stored = self._shared.committed.rows(rows, partition)
             yield from rows.seen(overlay(stored, iter(sorted(changed.items()))))
 
-    def _of(self, table: str, key: object) -> tuple[TableRows, _Hand, RowAt]:
+    def _of(self, table: str, key: object) -> tuple[TableRows, _Current, RowAt]:
         agent, shared = self._agent, self._shared
         rows = shared.table(agent.name, table)
-        hand, count = self._hand(table), shared.partitions(rows)
+        current, count = self._current(table), shared.partitions(rows)
         who = f"agent {agent.name}"
-        raw = local_key(rows, key, who, partitions=count, mine=hand.partitions)
-        if agent.concurrency > 1 and agent.ordered != "partition" and raw not in hand.keys:
+        raw = local_key(rows, key, who, partitions=count, mine=current.partitions)
+        if agent.concurrency > 1 and agent.ordered != "partition" and raw not in current.keys:
             raise UsageError(
                 f"{who} runs {agent.concurrency} calls side by side (ordered={agent.ordered!r}), "
                 f"so another call may use the row of {key!r} in table {table!r}: "
                 "use the row of the record's own key, or pass concurrency=1 or "
                 "ordered='partition'"
             )
-        partition = next(iter(hand.partitions)) if len(hand.partitions) == 1 else -1
+        partition = next(iter(current.partitions)) if len(current.partitions) == 1 else -1
         if partition < 0:
             partition = shared.partition_of(rows, raw)
-        return rows, hand, (rows.owner.name, partition, raw)
+        return rows, current, (rows.owner.name, partition, raw)
 
-    def _hand(self, table: str) -> _Hand:
+    def _current(self, table: str) -> _Current:
         held = self._call.holds()
         if not held:
             raise UsageError(
-                f"agent {self._agent.name} has no record in hand, and so no rows of {table!r}: ask "
+                f"agent {self._agent.name} has no current record, and so no rows of {table!r}: ask "
                 "for a record first"
             )
         if self._agent.concurrency > 1 and self._agent.ordered == "none":
@@ -215,6 +215,6 @@ class CallRows:
                 f"(ordered='none'), so the rows of {table!r} would depend on the timing: pass "
                 "ordered='key' or ordered='partition'"
             )
-        keys = {raw.key for slice_ in held for raw in slice_.in_hands}
+        keys = {raw.key for slice_ in held for raw in slice_.all_current}
         partitions = frozenset(slice_.part.partition for slice_ in held)
-        return _Hand(held[-1], partitions, frozenset(keys))
+        return _Current(held[-1], partitions, frozenset(keys))

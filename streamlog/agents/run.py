@@ -38,8 +38,8 @@ from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.tables.local_rows import LOCAL_TABLES
 
-Hand: TypeAlias = Sequence[tuple[SlicePart, RawRecord]]
-"""The records that the function has in hand, with their partitions."""
+FailedRecords: TypeAlias = Sequence[tuple[SlicePart, RawRecord]]
+"""Records on which the function failed, with their partitions."""
 
 
 class AgentFailures:
@@ -70,23 +70,23 @@ class AgentFailures:
         """Count skipped records, for `NodeFailures`."""
         self._drop(Drop(node, reason, count, message=message))
 
-    def wait_ms(self, hand: Hand) -> int | None:
+    def wait_ms(self, records: FailedRecords) -> int | None:
         """Return the pause before the next attempt, in milliseconds; None if there is none."""
-        place = _failure_position(hand)
+        place = _failure_position(records)
         attempt = self._attempts[place] = self._attempts.get(place, 0) + 1
         if attempt <= len(self.waits_ms):
             return self.waits_ms[attempt - 1]
         return None
 
-    def give_up(self, hand: Hand, error: Exception) -> None:
+    def give_up(self, records: FailedRecords, error: Exception) -> None:
         """Skip these records or write them as dead letters, as the policy says.
 
         Raises:
             ProcessingError: the policy ends with `fail`.
         """
-        attempt = self._attempts.pop(_failure_position(hand), 1)
+        attempt = self._attempts.pop(_failure_position(records), 1)
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        for part, raw in hand:
+        for part, raw in records:
             self._failures.give_up(
                 DeadLetterRecord(
                     topic=part.topic.name,
@@ -103,8 +103,8 @@ class AgentFailures:
             )
 
 
-def _failure_position(hand: Hand) -> tuple[str, int, int]:
-    part, raw = hand[0]
+def _failure_position(records: FailedRecords) -> tuple[str, int, int]:
+    part, raw = records[0]
     return part.topic.name, part.partition, raw.offset
 
 
@@ -203,14 +203,14 @@ class AgentRun:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call has a record in hand and no record waits."""
+        """Whether no call has a current record and no record waits."""
         return self._idle.is_set()
 
     @property
-    def in_hand(self) -> str:
-        """The coordinates of the records in hand, for messages."""
-        places = filter(None, (call.in_hand for call in self._busy))
-        return ", ".join(places) or "nothing in hand"
+    def current_positions(self) -> str:
+        """The coordinates of the current records, for messages."""
+        places = filter(None, (call.current_position for call in self._busy))
+        return ", ".join(places) or "no record"
 
     async def run(self) -> None:
         """Call the function until its streams have ended.
@@ -270,7 +270,7 @@ class AgentRun:
             self._wake()
 
     async def suspend(self) -> None:
-        """Drop waiting records, take no more until `assign`, and wait until none is in hand."""
+        """Drop waiting records, take no more until `assign`, and wait until none is current."""
         self._suspended = True
         self._feed.keep(_nothing)
         for call in self._calls:
@@ -279,11 +279,11 @@ class AgentRun:
         await self._idle.wait()
 
     async def until_idle(self) -> None:
-        """Wait until no call has a record in hand and no record waits."""
+        """Wait until no call has a current record and no record waits."""
         await self._idle.wait()
 
     def end(self) -> None:
-        """End the streams after the records in hand."""
+        """End the streams after the current records."""
         self.is_ending = True
         self._feed.keep(_nothing)
         for call in self._calls:
@@ -384,11 +384,11 @@ class AgentRun:
 
     async def _settle_failure(self, call: AgentCall, error: Exception) -> bool:
         """Apply the policy after the function has raised; return whether to call it again."""
-        if self._failures is None or not (hand := call.hand(error)):
+        if self._failures is None or not (records := call.failed_records(error)):
             return False
-        wait_ms = self._failures.wait_ms(hand)
+        wait_ms = self._failures.wait_ms(records)
         if wait_ms is None:
-            self._failures.give_up(hand, error)
+            self._failures.give_up(records, error)
             call.skip()
         else:
             call.give_again()
@@ -406,15 +406,15 @@ class AgentRun:
             return slice_
         if self._failures is None:
             raise failure
-        hand = [(slice_.part, bad)]
-        while (wait_ms := self._failures.wait_ms(hand)) is not None:
+        records = [(slice_.part, bad)]
+        while (wait_ms := self._failures.wait_ms(records)) is not None:
             await self._pause(wait_ms / 1000)
             if slice_.bad is None:
                 return slice_  # A rebalance has revoked the partition.
             again = self._slice(slice_.part, [bad, *slice_.rest], slice_.lane)
             if again.values:
                 return again
-        self._failures.give_up(hand, failure)
+        self._failures.give_up(records, failure)
         slice_.part.progress.done([bad])
         return self._slice(slice_.part, slice_.rest, slice_.lane)
 

@@ -38,7 +38,7 @@ class SlicePart:
         self.partition = partition
         self.progress = progress
         self.is_revoked = False
-        """Whether its records in hand will be read again, here or by another worker."""
+        """Whether its current records will be read again, here or by another worker."""
         self._has_warned = False
 
     def look_for_seconds(self, offset: int, timestamp_ms: int) -> None:
@@ -75,7 +75,7 @@ Keep = Callable[[Mapping[RowAt, Written]], None]
 class Slice:
     """Consecutive records of one partition, for one call.
 
-    `settled <= given`: rows before the first index are handled, the rows between them are in hand,
+    `settled <= given`: rows before the first index are handled, the rows between them are current,
     and those after are to be given.
     """
 
@@ -103,7 +103,7 @@ class Slice:
         self.lane = lane
         """The lane that these records occupy until they are handled."""
         self.given = 0
-        """The number of records that the call has got; the last of them is in hand."""
+        """The number of records that the call has got; the last of them is current."""
         self.raws = list(raws)
         self.values: list[UserValue] = []
         self.results: list[tuple[int, bool, UserValue]] = []
@@ -115,7 +115,7 @@ class Slice:
         self.rest: list[RawRecord] = []
         """The records after it."""
         self.written: dict[RowAt, Written] = {}
-        """The rows that were set for the record in hand, or for the list in hand."""
+        """The rows that were set for the current record, or for the current list."""
         self._written_by = -1
         self._keep: Keep = _keep_nothing
         self._asks = asks_of(raws)
@@ -137,17 +137,17 @@ class Slice:
         return bool(self._asks)
 
     @property
-    def in_hand(self) -> RawRecord | None:
+    def current(self) -> RawRecord | None:
         """The record that was given last; None before the first."""
         return self.raws[self.given - 1] if self.given else None
 
     @property
-    def in_hands(self) -> list[RawRecord]:
+    def all_current(self) -> list[RawRecord]:
         """The records that were given and are not handled."""
         return self.raws[self._settled : self.given]
 
     def write(self, at: RowAt, row: Written, *, keep: Keep) -> None:
-        """Set a row for the record in hand; `keep` gets it once the record is handled."""
+        """Set a row for the current record; `keep` gets it once the record is handled."""
         self.written[at] = row
         self._written_by = self.given - 1
         self._keep = keep
@@ -175,7 +175,7 @@ class Slice:
         return Record(key, self.values[row], timestamp, raw.headers, *at)
 
     def answer(self, data: bytes | None, *, of_list: bool) -> None:
-        """Answer the ask of the record in hand, or those of all records in hand if it is a list."""
+        """Answer the ask of the current record, or those of all current records if it is a list."""
         if self._asks:
             first = self._settled if of_list else self.given - 1
             self._answer_rows(range(first, self.given), data)
@@ -187,18 +187,18 @@ class Slice:
                 self._answer_rows(range(self._settled, until), None)
             self.part.progress.done(self.raws[self._settled : until])
             self._settled = until
-            # Rows of the record in hand stay until it is handled too.
+            # Rows of the current record stay until it is handled too.
             if self.written and self._written_by < until:
                 written, self.written = self.written, {}
                 if not self.part.is_revoked:
                     self._keep(written)
 
-    def hand(self) -> list[tuple[SlicePart, RawRecord]]:
-        """Return the records in hand, with their partition."""
+    def current_records(self) -> list[tuple[SlicePart, RawRecord]]:
+        """Return the current records, with their partition."""
         return [(self.part, raw) for raw in self.raws[self._settled : self.given]]
 
     def take_back(self) -> None:
-        """Make the records in hand the next to give; drop the values and rows made for them."""
+        """Make the current records the next to give; drop the values and rows made for them."""
         self.given = self._settled
         self.written = {}
         self.results = [each for each in self.results if each[0] < self.given]

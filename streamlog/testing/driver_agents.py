@@ -29,7 +29,7 @@ from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.testing.driver_topics import MemoryTopic
 
 AGENT_WAIT_S = 10
-"""The seconds of real time that an agent may take for the records in hand."""
+"""The seconds of real time that an agent may take for the current records."""
 SERVICE_TURNS = 20
 """The rounds of the loop that `app.task` functions get whenever the driver settles."""
 

@@ -349,7 +349,7 @@ class WorkerAgents:
 
     def reason(self, who: str) -> str:
         """What an agent that does not get on has in hand."""
-        hands = [run.in_hand for run in self._runs if who == f"agent {run.agent.name}"]
+        hands = [run.current_positions for run in self._runs if who == f"agent {run.agent.name}"]
         return f"it has {hands[0]}" if hands else ""
 
     async def flush(self) -> None:
@@ -428,7 +428,7 @@ class WorkerAgents:
             logger.warning(
                 "agent %s: still at work on %s after %d s: another worker will repeat it",
                 run.agent.name,
-                run.in_hand,
+                run.current_positions,
                 HANDLE_WAIT_MS // 1000,
             )
 

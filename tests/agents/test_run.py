@@ -128,7 +128,7 @@ def test_a_record_counts_once_the_next_one_is_asked_for() -> None:
         bench.run.take(PART, raws(0, 5))
         await waiting.wait()
         assert bench.run.places[PART].position == 2
-        assert bench.run.in_hand == "words-0 offset 2"
+        assert bench.run.current_positions == "words-0 offset 2"
         go_on.set()
         # What waits is dropped, what is in hand is finished.
         await bench.run.suspend()
