@@ -341,6 +341,8 @@ class Grouped(Generic[K, V]):
         return Table(TableView(StreamPosition(place.builder, at, place.key, value), name))
 
 
+# The store keeps its name "dues" because it is part of the keys in changelogs, and the field keeps
+# it because stored topologies have it (`blueprints`).
 def with_ttl(node: Aggregate, ttl: Dur) -> ExpiringAggregate:
     """Return the aggregation with a time to live for its rows.
 

@@ -302,10 +302,10 @@ class StreamJoins(Generic[K, V]):
             TopologyError: the two sides serialize keys differently, or `other` can't be joined in
                 this way.
         """
-        said = _JoinOptions(
+        options = _JoinOptions(
             "inner", fn, within, as_of=as_of, grace=grace, name=name, on_error=on_error
         )
-        return _join(self._place, other, said)
+        return _join(self._place, other, options)
 
     @overload
     def left_join(
@@ -345,10 +345,10 @@ class StreamJoins(Generic[K, V]):
         stream time has passed the record's window and grace, so that no partner can follow
         (KIP-633). Arguments and errors are those of `join`.
         """
-        said = _JoinOptions(
+        options = _JoinOptions(
             "left", fn, within, as_of=as_of, grace=grace, name=name, on_error=on_error
         )
-        return _join(self._place, other, said)
+        return _join(self._place, other, options)
 
     def outer_join(
         self,
@@ -364,8 +364,8 @@ class StreamJoins(Generic[K, V]):
         A record without a partner is joined with None in place of the missing side. Arguments and
         errors are those of `join`.
         """
-        said = _JoinOptions("outer", fn, within, name=name, on_error=on_error)
-        return _join(self._place, other, said)
+        options = _JoinOptions("outer", fn, within, name=name, on_error=on_error)
+        return _join(self._place, other, options)
 
     @overload
     def lookup(
@@ -456,21 +456,23 @@ class _JoinOptions:
     on_error: ErrorPolicy | None = field(kw_only=True)
 
 
-def _join(place: StreamPosition, other: object, said: _JoinOptions) -> Stream[UserKey, UserValue]:
+def _join(
+    place: StreamPosition, other: object, options: _JoinOptions
+) -> Stream[UserKey, UserValue]:
     # Each is made of the other, and a module has to come first.
 
-    for at in {"inner": (), "left": (1,), "outer": (0, 1)}[said.how]:
-        check_takes_none(said.fn, at, where=f"{said.how}_join")
-    if isinstance(other, Table) and said.how != "outer":
-        return Stream(_join_table(place, other.side, said))
+    for at in {"inner": (), "left": (1,), "outer": (0, 1)}[options.how]:
+        check_takes_none(options.fn, at, where=f"{options.how}_join")
+    if isinstance(other, Table) and options.how != "outer":
+        return Stream(_join_table(place, other.side, options))
     if not isinstance(other, StreamJoins):
         raise TopologyError(f"a stream can't be joined with {other!r}")
-    return Stream(_join_stream(place, other._place, said))  # noqa: SLF001 - of its own room
+    return Stream(_join_stream(place, other._place, options))  # noqa: SLF001 - of its own room
 
 
-def _join_table(place: StreamPosition, side: TableView, said: _JoinOptions) -> StreamPosition:
+def _join_table(place: StreamPosition, side: TableView, options: _JoinOptions) -> StreamPosition:
     check_same_app(place, side.place, "join")
-    if said.within is not None:
+    if options.within is not None:
         raise TopologyError(
             f"within= is for joins of two streams, and table {side.owner!r} has one row per key: "
             "use as_of=True for the row that was valid at the record's timestamp"
@@ -485,8 +487,8 @@ def _join_table(place: StreamPosition, side: TableView, said: _JoinOptions) -> S
             f"a stream can't be joined with table {side.owner!r}, which is windowed: write "
             "its .changes() to a topic with the stream's keys, and join with that topic's table"
         )
-    grace_ms = _join_grace_ms(side, said)
-    name = said.name
+    grace_ms = _join_grace_ms(side, options)
+    name = options.name
     place = repartition_if_needed(place, name, side.place.key)
     check_same_keys(place, side.place, side.owner)
     builder = place.builder
@@ -495,55 +497,57 @@ def _join_table(place: StreamPosition, side: TableView, said: _JoinOptions) -> S
         "name": node,
         "parents": (place.node,),
         "table": side.owner,
-        "on_error": said.on_error,
+        "on_error": options.on_error,
         "views": side.views,
         "key": side.place.key.serde,
-        "fn": said.fn,
-        "left": said.how == "left",
+        "fn": options.fn,
+        "left": options.how == "left",
     }
-    if said.as_of:
+    if options.as_of:
         waiting = StoreSpec(f"{node}/waiting") if grace_ms else None
         value = place.value.serde if grace_ms else place.value.serde_if_needed
         builder.add(AsOfJoin(**join, value=value, grace_ms=grace_ms, waiting=waiting))
     else:
         builder.add(TableJoin(**join))
-    joined = return_shape(said.fn, place.value, side.place.value)
+    joined = return_shape(options.fn, place.value, side.place.value)
     return StreamPosition(builder, node, place.key, joined)
 
 
-def _join_grace_ms(side: TableView, said: _JoinOptions) -> int:
+def _join_grace_ms(side: TableView, options: _JoinOptions) -> int:
     table = side.place.builder.nodes[side.owner]
-    if said.as_of and not isinstance(table, VersionedTable):
+    if options.as_of and not isinstance(table, VersionedTable):
         raise TopologyError(
             f"as_of= needs a table with a history, and table {side.owner!r} has none: declare it "
             "with app.table(topic, history='1d'), or leave as_of= out"
         )
-    if said.grace is None:
+    if options.grace is None:
         return 0
-    if not isinstance(table, VersionedTable) or not said.as_of:
+    if not isinstance(table, VersionedTable) or not options.as_of:
         raise TopologyError(
             "grace= of a join with a table needs as_of=True and a table with a history"
         )
-    grace_ms = duration_ms(said.grace)
+    grace_ms = duration_ms(options.grace)
     if grace_ms > table.history_ms:
         raise TopologyError(
             f"a grace of {grace_ms} ms is longer than the history of table {side.owner!r} "
             f"({table.history_ms} ms), so rows would expire before the join reads them: "
             "lower grace= or raise history="
         )
-    if grace_ms and said.name is None:
+    if grace_ms and options.name is None:
         raise TopologyError("a join with grace= has state: pass name=, which identifies the state")
     return grace_ms
 
 
-def _join_stream(here: StreamPosition, there: StreamPosition, said: _JoinOptions) -> StreamPosition:
-    name, within = said.name, said.within
+def _join_stream(
+    here: StreamPosition, there: StreamPosition, options: _JoinOptions
+) -> StreamPosition:
+    name, within = options.name, options.within
     if within is None or name is None:
         raise TopologyError(
             "a join of two streams needs within=, how far timestamps may lie apart, and name=, "
             "which identifies its state: .join(other, fn, within='5m', name='orders-payments')"
         )
-    if said.as_of or said.grace is not None:
+    if options.as_of or options.grace is not None:
         raise TopologyError(
             "as_of= and grace= are for joins with a table: set the grace of a join of two streams "
             "in its window, within=JoinWindow.of('5m', grace='1m')"
@@ -569,18 +573,18 @@ def _join_stream(here: StreamPosition, there: StreamPosition, said: _JoinOptions
     join = StreamJoin(
         name=name,
         parents=tuple(side.name for side in sides),
-        how=said.how,
+        how=options.how,
         window=window,
         key=left.key.serde,
         values=(left.value.serde, right.value.serde),
-        fn=said.fn,
-        unmatched=None if said.how == "inner" else StoreSpec(f"{name}/unmatched"),
-        on_error=said.on_error,
+        fn=options.fn,
+        unmatched=None if options.how == "inner" else StoreSpec(f"{name}/unmatched"),
+        on_error=options.on_error,
     )
     for node in (*sides, join):
         left.builder.add(node)
     return StreamPosition(
-        left.builder, name, left.key, return_shape(said.fn, left.value, right.value)
+        left.builder, name, left.key, return_shape(options.fn, left.value, right.value)
     )
 
 

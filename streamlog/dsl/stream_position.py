@@ -1,8 +1,10 @@
-"""StreamPosition: where in a topology a stream or a table is, and what may follow it.
+"""StreamPosition: the node at which a stream or table is, with the types known there, and checks.
 
-A changed key is only remembered (`rekeyed`). The repartition topic is added when an operator
-follows that needs equal keys in one partition, as in Kafka Streams. Types that both sides declare
-are compared here, while the app is put together. Rule: only what is certain to fail is refused.
+A change of keys is only noted (`rekeyed`). A repartition topic is added before the first operator
+that needs equal keys in one partition, as in Kafka Streams. Types that both sides declare are
+compared here, while the topology is built.
+
+Rule: only a combination that certainly fails is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from streamlog.topology import TopologyBuilder
 
 
 class AppBuilder(TopologyBuilder):
-    """The nodes of an app, and the outlet that its tables are asked through while it runs."""
+    """The nodes of an app, and its ports to the process that runs it."""
 
     def __init__(
         self, app_id: str, outlet: AppRuntime, *, on_error: ErrorPolicy = on_error.FAIL
@@ -37,36 +39,41 @@ class AppBuilder(TopologyBuilder):
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Where in the topology a stream is, and what is known of its records."""
+    """The node whose output a stream is, and the shapes of its keys and values."""
 
     builder: AppBuilder
     node: str
     key: Shape
     value: Shape
     rekeyed: str | None = None
-    """Keys may lie in any partition since this operator changed them; "" if it has no name."""
+    """The operator that changed the keys, after which equal keys may be in any partition; None if no
+    operator did, "" if it has no name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """A table as its joins and readers see it."""
+    """A table: the node that keeps its rows, and the views between that node and a reader."""
 
     place: StreamPosition
-    """Where its changes come from."""
+    """The node whose output the changes are."""
     owner: str
     """The node that keeps the rows."""
     views: tuple[View, ...] = ()
-    """Applied to each row, in order."""
+    """The views to apply to each row, in order."""
     is_windowed: bool = False
 
     @property
     def rows(self) -> str:
-        """The node whose rows it shows: the last view, or what keeps them."""
+        """The node whose rows a reader sees: the last view, or the owner."""
         return self.views[-1].name if self.views else self.owner
 
 
 def check_same_app(place: StreamPosition, other: StreamPosition, what: str) -> None:
-    """Refuse to connect two apps."""
+    """Refuse to connect streams or tables of two apps.
+
+    Raises:
+        TopologyError: the two belong to different apps; the message names the operation `what`.
+    """
     if place.builder is not other.builder:
         raise TopologyError(
             f"can't {what} {place.node!r} of app {place.builder.app_id!r} with {other.node!r} of "
@@ -75,25 +82,37 @@ def check_same_app(place: StreamPosition, other: StreamPosition, what: str) -> N
 
 
 def check_same_keys(place: StreamPosition, table: StreamPosition, owner: str) -> None:
-    """Keys that are written differently lie in different partitions: such a join finds nothing."""
+    """Refuse to join sides whose keys are serialized differently.
+
+    Equal keys would have different bytes, and so be in different partitions.
+
+    Raises:
+        TopologyError: the serdes of the keys are of different classes.
+    """
     here, there = place.key.serde, table.key.serde
     if type(here) is type(there):
         return
     raise TopologyError(
-        f"the keys at {place.node!r} are written by {type(here).__name__}, those of "
-        f"{owner!r} by {type(there).__name__}: equal keys would not meet. Give both topics the "
-        "same key type; a function that makes keys (group_by, rekey) has to be annotated with "
-        "the type it returns"
+        f"the keys at {place.node!r} are written by {type(here).__name__}, and the keys of "
+        f"{owner!r} by {type(there).__name__}: equal keys would not meet. Give both topics one "
+        "key type, and annotate a function that makes keys (group_by, rekey) with the type that "
+        "it returns"
     )
 
 
 def repartition_if_needed(
     place: StreamPosition, name: str | None, key: Shape | None = None
 ) -> StreamPosition:
-    """The same records with equal keys in one partition; through a topic if that is needed.
+    """Return a position at which equal keys are in one partition.
 
-    `name` is that of the operator that needs it, for the topic if nothing else has a name.
-    `key` is how the other side of a join writes its keys.
+    Args:
+        place: the position before; it is returned if its keys were not changed.
+        name: the name of the operator that needs equal keys, for the repartition topic if the
+            operator that changed the keys has no name.
+        key: the shape of the keys of the other side of a join; by default that of `place`.
+
+    Raises:
+        TopologyError: a repartition topic is needed, and no operator has a name.
     """
     if place.rekeyed is None:
         return place
@@ -109,7 +128,14 @@ def repartition_if_needed(
 def repartition(
     place: StreamPosition, name: str, key: Shape, *, partitions: int | None = None
 ) -> StreamPosition:
-    """The same records behind a repartition topic; made once for the same place and name."""
+    """Return the position after a repartition topic, which is added once for a position and name.
+
+    Args:
+        place: the position before.
+        name: names the topic and its nodes.
+        key: the shape of the keys, which decides how they are written.
+        partitions: the number of partitions; by default, that of the topics it is joined with.
+    """
     builder = place.builder
     topic = f"{builder.app_id}-{check_name('a topic', name)}-repartition"
     spec = TopicSpec(
@@ -121,7 +147,10 @@ def repartition(
     )
     there = builder.nodes.get(f"{name}-repartition-sink")
     if isinstance(there, RepartitionSink) and there.parents == (place.node,):
-        # Of a key without a known type, the first use has decided how it is written.
+        # 1. A join with a table of `str` keys repartitions the stream, and writes its keys as str.
+        # 2. An aggregation repartitions the same position under the same name; its key type is
+        #    unknown, so alone it would write MessagePack.
+        # The first use has decided, so that both read one topic.
         as_there = replace(spec, key=there.topic.key) if place.key == UNKNOWN else spec
         if as_there == there.topic:
             return _below_topic(builder, name, there.topic)
@@ -136,10 +165,10 @@ def _below_topic(builder: AppBuilder, name: str, topic: TopicSpec) -> StreamPosi
 
 
 def idle_after_ms(wall: Dur | None) -> int | None:
-    """A time to wait for quiet sources, as given.
+    """Return the option `idle_after` in milliseconds; None if it is not set.
 
     Raises:
-        TopologyError: it is no time at all.
+        TopologyError: the time is 0.
     """
     waited_ms = None if wall is None else duration_ms(wall)
     if waited_ms == 0:
@@ -152,7 +181,7 @@ F = TypeVar("F", bound=UserFunction)
 
 
 def is_assignable(declared: object, given: object) -> bool:
-    """Whether a place of one type takes values of another; in doubt it does."""
+    """Return whether a value of type `given` can be one of type `declared`; True if in doubt."""
     declared, given = bare(declared), bare(given)
     if is_union(declared):
         return any(is_assignable(each, given) for each in typing.get_args(declared))
@@ -167,11 +196,15 @@ def is_assignable(declared: object, given: object) -> bool:
     try:
         return issubclass(found, wanted) or (wanted is float and found is int)
     except TypeError:
-        return True  # A protocol with fields: only values tell.
+        return True  # A protocol with attributes, which only instances can have.
 
 
 def check_topic(place: StreamPosition, topic: Topic[UserKey, UserValue]) -> None:
-    """Refuse a topic whose types are others than those of the stream, and what is none."""
+    """Refuse an argument that is not a topic, and a topic of other types than the stream.
+
+    Raises:
+        TopologyError: the argument is not a topic, or a known type differs.
+    """
     refuse_other(topic)
     for what, here, there in (
         ("keys", place.key, topic.spec.key),
@@ -181,27 +214,36 @@ def check_topic(place: StreamPosition, topic: Topic[UserKey, UserValue]) -> None
         if not is_assignable(wanted, given):
             raise TopologyError(
                 f"the {what} at {place.node!r} are {type_name(given)}, and topic "
-                f"{topic.spec.name!r} takes {type_name(wanted)}: map them before, or declare the "
-                "topic as what they are"
+                f"{topic.spec.name!r} takes {type_name(wanted)}: map them first, or declare "
+                "the topic with their type"
             )
 
 
 def check_alike(place: StreamPosition, other: StreamPosition) -> None:
-    """Refuse to make one stream of records of different types."""
+    """Refuse to merge streams of different types.
+
+    Raises:
+        TopologyError: known types of keys or values differ.
+    """
     for what, here, there in (("keys", place.key, other.key), ("values", place.value, other.value)):
         mine, theirs = here.known, there.known
         if not is_assignable(mine, theirs) and not is_assignable(theirs, mine):
             raise TopologyError(
                 f"can't merge {place.node!r}, whose {what} are {type_name(mine)}, with "
-                f"{other.node!r}, whose are {type_name(theirs)}: map them to one type before"
+                f"{other.node!r}, whose {what} are {type_name(theirs)}: map them to one type first"
             )
 
 
 def check_takes_none(fn: F, *places: int, where: str) -> F:
-    """The function, if it may be given None at these places as far as it is annotated.
+    """Return the function, unless its annotations exclude None for one of these parameters.
+
+    Args:
+        fn: the function.
+        places: the indexes of the parameters that may be None.
+        where: the operator, for messages.
 
     Raises:
-        TopologyError: it is annotated to take no None at one of them.
+        TopologyError: an annotated type does not include None.
     """
     try:
         hints = typing.get_type_hints(fn)
@@ -214,8 +256,8 @@ def check_takes_none(fn: F, *places: int, where: str) -> F:
             continue
         raise TopologyError(
             f"{getattr(fn, '__name__', fn)!r} must take None for its {place + 1}. argument "
-            f"{names[place]!r}, as {where} calls it also where there is no such row: annotate it "
-            f"as {type_name(hint)} | None, and say what is to come of it then"
+            f"{names[place]!r}, because {where} also calls it without a row: annotate the "
+            f"argument as {type_name(hint)} | None, and handle None"
         )
     return fn
 
