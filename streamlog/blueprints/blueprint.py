@@ -115,6 +115,10 @@ def names_of(topology: Topology) -> dict[str, str]:
     numbers: Counter[tuple[str, str]] = Counter()
     for node in topology.nodes:
         kind = type(node).__name__.lower()
+        # 1. The program has `words.filter(f)`: the node is "filter-1", and "filter 1 after words"
+        #    here.
+        # 2. A later version has another filter before it, elsewhere: the node is "filter-2" now,
+        #    and its name here is unchanged, so it is not reported as removed and added.
         head, _, number = node.name.rpartition("-")
         if head != kind or not number.isdecimal():
             names[node.name] = anchors[node.name] = node.name

@@ -67,6 +67,7 @@ def _contents(item: object) -> Iterable[object] | None:
 
 def _cells(function: FunctionType) -> list[object]:
     cells = function.__closure__ or ()
+    # A recursive function is in its own closure.
     return [cell.cell_contents for cell in cells if cell.cell_contents is not function]
 
 

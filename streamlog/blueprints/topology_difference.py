@@ -34,7 +34,10 @@ def is_readable(new: object, old: object, *, is_key: bool = False) -> bool:
     if new == old:
         return True
     if _migrates(new) or _migrates(old):
-        # Rows that were not rewritten since a migration still have an older form.
+        # 1. Version 1 of a program writes rows as A.
+        # 2. Version 2 migrates A to B, and rewrites only some of the rows.
+        # 3. Version 3 migrates B to C. Its store has rows of A and B, so it needs a way for each.
+        # A key is looked up by its bytes: only the form that is written now finds it.
         ways = _forms(new)[:1] if is_key else _forms(new)
         return all(any(_read(way, form, is_key=is_key) for way in ways) for form in _forms(old))
     return _read(new, old, is_key=is_key)
@@ -90,6 +93,8 @@ class _Types:
             return True
         if not isinstance(new, Mapping) or not isinstance(old, Mapping):
             return new == old
+        # The old union first: each of its members has to find one in the new union. The other way
+        # round, one member of the new union would have to accept the whole old union.
         if "anyOf" in old:
             return all(self.reads(new, each) for each in old["anyOf"])
         if "anyOf" in new:
@@ -104,6 +109,7 @@ class _Types:
 
     def _fields(self, new: Schema, old: Schema) -> bool:
         given, known = old.get("properties", {}), new.get("properties", {})
+        # A field that is required now, but was not, is missing in some stored values.
         if not {*new.get("required", ())} <= {*old.get("required", ())}:
             return False
         if not all(self.reads(known[name], given[name]) for name in known.keys() & given.keys()):
@@ -303,7 +309,9 @@ def _lost_positions(old: Blueprint, new: Blueprint) -> Iterator[StateLoss]:
         for topic in topics:
             if topic in new.changelogs.get(changelog, ()):
                 continue
-            # Another sub-topology may have the changelog now, or read the topic.
+            # Sub-topologies are numbered in the order of their declaration, and a changelog has the
+            # number in its name. So the changelog may belong to another sub-topology now, or the
+            # topic may be read with another changelog. Either way, the position is not found.
             if changelog in new.changelogs or topic in readers:
                 yield StateLoss(
                     f"the position in {topic}",

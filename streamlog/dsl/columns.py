@@ -254,6 +254,7 @@ def _of_extreme(hint: object) -> StateForm:
         return _PACKED_STATE
     if has_model(kind):
         return StateForm(bytes | None, bytes | None, _optional(_serde_pair(kind)))
+    # The state is None until the first value.
     kind = kind if kind is ANY_TYPE else kind | None
     return StateForm(kind, kind)
 
@@ -265,6 +266,9 @@ def _of_values(column: AnyAggregator, hint: object, value: object) -> StateForm:
     kinds = [_stored_type(hint if is_one else args[0] if args else ANY_TYPE)]
     if column.by is not None:
         kinds.insert(0, _stored_type(type_of_field(column.by, value)))
+    # 1. Nothing is known of the values, and the rank is plain or unknown: the whole state is
+    #    packed.
+    # 2. A part has a declared type that can't be packed: each part is stored by itself.
     if None in kinds and all(map(_packs, kinds)):
         return _PACKED_STATE
     pairs = [_part_pair(kind) for kind in kinds]

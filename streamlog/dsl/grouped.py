@@ -123,6 +123,8 @@ def merge_inputs(inputs: Sequence[CogroupInput], name: str) -> StreamPosition:
             f"aggregate {name!r} has {len(inputs)} streams, and {INPUTS_MAX} are possible: merge "
             "some of them before"
         )
+    # All inputs go to one node, which stores rows by the bytes of keys: an input that is
+    # repartitioned writes its keys as the first input has them.
     first = inputs[0].place
     places: list[StreamPosition] = []
     for number, each in enumerate(inputs):
@@ -151,6 +153,7 @@ def adder_of(inputs: Sequence[CogroupInput]) -> Callable[[UserState, Numbered], 
         number, value = numbered
         return adds[number](state, value)
 
+    # `state_shape` reads the annotation, so that the state has the type that a function declares.
     shapes = [shape for into in adds if (shape := return_shape(into)).is_known]
     add.__annotations__ = {"return": shapes[0].declared} if shapes else {}
     return add
@@ -333,6 +336,8 @@ class Grouped(Generic[K, V]):
             on_error=on_error,
         )
         place.builder.add(node if ttl is None else with_ttl(node, ttl))
+        # `fetch` and `scan` read the node with the rows, and see every change at once. Only readers
+        # of the changes are below the node that waits for commits.
         at = name
         if self._emit == Emit.COMMIT:
             at = f"{name}/commits"

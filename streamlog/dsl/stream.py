@@ -440,6 +440,8 @@ class StreamJoins(Generic[K, V]):
                 on_error=on_error,
             )
         )
+        # Every worker has all rows of a global table, so changed keys need no repartition topic
+        # yet.
         return Stream(StreamPosition(builder, node, place.key, return_shape(fn), place.rekeyed))
 
 
@@ -555,6 +557,8 @@ def _join_stream(
     window = within if isinstance(within, JoinWindow) else JoinWindow.of(within)
     check_name("a join", name)
     check_same_app(here, there, "join")
+    # Partners meet by the bytes of their keys. A side that is repartitioned anyway writes its keys
+    # as the other side has them; if both are, the right one follows the left one.
     left = repartition_if_needed(here, f"{name}-left", there.key if there.rekeyed is None else None)
     right = repartition_if_needed(there, f"{name}-right", left.key)
     check_same_keys(left, right, right.node)
@@ -904,8 +908,8 @@ class Stream(StreamJoins[K, V]):
         check_name("a processor", name)
         stores, place = stores_of(p, name), self._place
         who = f"processor {name!r}"
-        at_hand = local_tables(who, tables, tables_of_class(p), place.builder)
-        if stores or at_hand or has_timers(p):
+        direct = local_tables(who, tables, tables_of_class(p), place.builder)
+        if stores or direct or has_timers(p):
             place = repartition_if_needed(place, f"{name}-input")
         place.builder.add(
             Process(
@@ -913,7 +917,7 @@ class Stream(StreamJoins[K, V]):
                 parents=(place.node,),
                 make=p,
                 stores=stores,
-                tables=at_hand,
+                tables=direct,
                 tables_said=tables is not None,
                 timers=TimerStore.of(name, place.key.serde) if has_timers(p) else None,
                 punctuations=punctuations_of(p),
@@ -921,6 +925,7 @@ class Stream(StreamJoins[K, V]):
                 on_error=on_error,
             )
         )
+        # The processor may forward any key, so operators below can't rely on the partition.
         out_key, out_value = output_shapes(p)
         return Stream(StreamPosition(place.builder, name, out_key, out_value, rekeyed=name))
 

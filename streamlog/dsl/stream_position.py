@@ -46,8 +46,8 @@ class StreamPosition:
     key: Shape
     value: Shape
     rekeyed: str | None = None
-    """The operator that changed the keys, so that equal keys may be in any partition; "" if it has no
-    name, None if no operator changed them."""
+    """The operator that changed the keys, so that equal keys may be in any partition; "" if it has
+    no name, None if no operator changed them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,8 @@ def _closing(owner: Node) -> tuple[int, int, int | None]:
             "close: suppress the windowed table before it"
         )
     windows = owner.windows
+    # A session ends with its last record, and a record up to a gap later extends it. So it is final
+    # only when the grace has passed after that gap.
     if isinstance(windows, Sessions):
         return windows.gap_ms + windows.grace_ms, 0, owner.idle_after_ms
     return windows.grace_ms, windows.size_ms, owner.idle_after_ms
@@ -171,7 +173,7 @@ class Table(Generic[K, V]):
 
         A deleted row is a record with the value None.
         """
-        # Stream and Table refer to each other, so one of the imports has to wait.
+        # Stream and Table refer to each other, so one of the two imports is made in a function.
         from streamlog.dsl.stream import Stream  # noqa: PLC0415
 
         return Stream(self.side.place)

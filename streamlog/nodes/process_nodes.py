@@ -87,6 +87,7 @@ class Process(Node):
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
         """The stores with a changelog."""
+        # A store without a changelog is not restored, so the task does not own it as state.
         own = tuple(each.store for each in self.stores if each.has_changelog)
         return own if self.timers is None else (*own, self.timers.store)
 

@@ -295,6 +295,9 @@ class TableMapValues(Node):
     @property
     def needs_old_values(self) -> bool:
         """It must not delete a row that was never visible, or on which the function failed."""
+        # 1. A row changes to 1, and fn(1) is None: readers below have no row.
+        # 2. It changes to 2, and fn(2) is None too. Without the old value 1, the node would forward
+        #    the deletion of a row that no reader has seen.
         leaves_out = self.on_error is not None and self.on_error.action != "fail"
         return self.may_delete or leaves_out
 
@@ -313,6 +316,7 @@ class TableFilter(Node):
     @property
     def needs_old_values(self) -> bool:
         """It must not delete a row that never passed."""
+        # As for `TableMapValues`, with a function that decides on both the old and the new value.
         return True
 
     @property

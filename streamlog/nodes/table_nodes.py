@@ -50,6 +50,9 @@ class Refer(Node):
     @property
     def needs_old_values(self) -> bool:
         """The task of the old foreign key has to remove its reference."""
+        # 1. Order 7 refers to customer A: the task of A stores the reference.
+        # 2. Order 7 changes, and refers to B. Only the old value of the order names A, whose task
+        #    would otherwise send an outcome for order 7 at every change of customer A.
         return True
 
 
@@ -156,6 +159,9 @@ class Regroup(Node):
     @property
     def needs_old_values(self) -> bool:
         """Old values have to leave their groups."""
+        # 1. A row (a, 3) is in group x: its value is added there.
+        # 2. It changes to (b, 3). The task of x learns from the old value that 3 has to be
+        #    subtracted.
         return True
 
 
@@ -226,6 +232,8 @@ class SuppressWithin(Suppress):
     @property
     def needs_old_values(self) -> bool:
         """It must not delete a row that appears and disappears while it is held."""
+        # 1. A row is added, and the change is held. 2. The row is deleted before the change is
+        # forwarded. The old value of the first change is None, so nothing is forwarded at all.
         return True
 
     @property

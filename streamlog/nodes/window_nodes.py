@@ -61,6 +61,9 @@ class CountedAggregate(Node):
     @property
     def feeds(self) -> tuple[str, ...]:
         """Windows that time out; those that are full belong to the record that filled them."""
+        # A full window is forwarded with the record that fills it, and with `Emit.UPDATE` every
+        # change is forwarded with its record. Only a final row after a time-out belongs to no
+        # record.
         times_out = self.windows.timeout_ms is not None and self.emit == Emit.CLOSE
         return (self.name,) if times_out else ()
 

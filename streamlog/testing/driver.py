@@ -374,6 +374,8 @@ class TestDriver:
         if workers < 1:
             raise UsageError(f"an app needs 1 worker or more, not {workers}")
         owners = share_tasks(self._tasks, self._owners, workers)
+        # As in a worker: rows of agents reach the tasks before these commit, and no task closes
+        # before all have committed.
         self._agents.write_rows()
         for task in self._tasks.values():
             self._commit(task)
@@ -398,6 +400,9 @@ class TestDriver:
     def _run_rounds(self, others: Callable[[], bool]) -> None:
         try:
             for round_number in range(ROUNDS_MAX):
+                # In the first round, tasks run without new records too, because time may have
+                # moved. Waiting rows are emitted only when nothing else happens: that is the
+                # commit.
                 moved = self._run_tasks(always=round_number == 0)
                 if not others() and not moved and not self._emit():
                     return

@@ -71,6 +71,7 @@ class DriverMarks:
             for (topic, _), time_ms in task.stream_times.items():
                 own[topic] = max(time_ms, own.get(topic, UNKNOWN_MS))
         topic_times = {
+            # A topic without records has no time of its own, so that of its partners counts.
             topic: time_ms if time_ms > UNKNOWN_MS else max(own[name] for name in self._met(topic))
             for topic, time_ms in own.items()
         }

@@ -196,6 +196,9 @@ class Turmoil:
             changes, log = task.checkpoint(), self._topics[name]
             for key, value in changes:
                 log.append(value, key=key, timestamp_ms=self._now_ms, partition=task_id.partition)
+            # 1. The log has the commit. 2. The worker is killed before RocksDB has it. 3. The task
+            #    starts elsewhere, or here: the changelog is ahead of the disk, and its tail is
+            #    replayed.
             if not dies:
                 task.committed(changes, next_offset=len(log.partitions[task_id.partition]))
         return bool(writes)
