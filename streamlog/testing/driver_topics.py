@@ -275,6 +275,6 @@ class TestTopicOut(Generic[K, V]):
         """
         records = self.records
         if not records:
-            raise UsageError(f"the app has written no (more) records to {self._topic.name!r}")
+            raise UsageError(f"topic {self._topic.name!r} has no records left to pop")
         self._driver.pop(self._topic.name)
         return records[0]

@@ -57,7 +57,7 @@ Rows: TypeAlias = Counter[WrittenRow]
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """The runs of a simulation, all of which wrote equal rows."""
+    """The runs of a simulation, all of which wrote the same rows."""
 
     seeds: range
     """The seeds of the runs."""
@@ -72,7 +72,7 @@ class SimulationReport:
         rows = ", ".join(f"{count} to {topic}" for topic, count in self.rows.items()) or "none"
         troubles = ", ".join(f"{count} {kind}s" for kind, count in sorted(self.troubles.items()))
         return (
-            f"{len(self.seeds)} runs over {self.records} records wrote equal rows ({rows}), "
+            f"{len(self.seeds)} runs over {self.records} records wrote the same rows ({rows}), "
             f"through {troubles or 'no trouble'}; seeds {self.seeds.start} to {self.seeds.stop - 1}"
         )
 

@@ -32,7 +32,7 @@ def test_what_goes_in_comes_out_with_its_coordinates() -> None:
         assert t.output(out).pop() == first
         assert t.output(out).values == ["WORLD"]
         t.output(out).pop()
-        with pytest.raises(UsageError, match="nothing"):
+        with pytest.raises(UsageError, match="no records left"):
             t.output(out).pop()
 
 
