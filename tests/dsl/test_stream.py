@@ -53,7 +53,7 @@ def test_one_topic_serves_all_who_ask_at_the_same_place() -> None:
     grouped.windowed(tumbling("1m")).count(name="per-minute")
     assert repartitions(app) == ["shop-by-shop-repartition"]
     # The first use has decided how keys of a type that is not known are written.
-    with pytest.raises(TopologyError, match="annotated"):
+    with pytest.raises(TopologyError, match="annotate"):
         sales.rekey(lambda _, s: s.shop, name="by-shop-2").repartition(name="again").join(
             names, lambda s, n: f"{s}{n}"
         )
