@@ -1,17 +1,18 @@
-"""QuorumMember: one node of the quorum; while it leads, it decides (`ActiveController`).
+"""QuorumMember: one node of the quorum and, while it leads, the active controller.
 
     request ─► submit ─► ActiveController ─► LogReplica.raft ─► on a majority's disks
                                                                      │ on_committed
     answer  ◄─ Decision.answer ◄─ watchers ◄─ ClusterMetadata.replay ◄┘
 
-The active controller makes one decision at a time: it decides, appends one batch, and answers when
-the batch is committed and in the metadata. The next decision rests on nothing that could be taken
-back. If the node stops leading before, the batch may or may not be committed, and the client asks
-the next controller.
+Rules of this module: the active controller makes one decision at a time. It decides, appends one
+batch, and answers once the batch is committed and in the metadata. So the next decision never
+depends on records that could still be lost. If the node stops leading before that, the batch may or
+may not be committed, and the client asks the next controller.
 
-A member without peers needs no loop: `submit` returns the response. `run` serves members with
-peers. On a full disk requests are refused with its error, and the member continues when the disk
-accepts writes again (`log_replica`).
+A member without peers needs no event loop: `submit` returns the response. `run` serves a member
+with peers. On a full disk, requests are refused with its error until the disk accepts writes again.
+
+Not done here: what is decided (`controller`), the log and its replication (`raft`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
 )
 from streamlog.broker.quorum.metadata.metadata_records import decode_record, encode_record
 from streamlog.broker.quorum.raft.log_entries import encode_entry, encode_snapshot, records_of
-from streamlog.broker.quorum.raft.log_replica import LogPosition, LogReplica, QuorumPeers
+from streamlog.broker.quorum.raft.log_replica import LogReplica, LogReplicaContext, QuorumPeers
 from streamlog.broker.quorum.raft.raft_machine import QuorumView, view_of
 from streamlog.broker.quorum.raft.raft_messages import EMPTY, RaftSnapshotId
 from streamlog.broker.quorum.raft.raft_state import UNKNOWN, Timeouts
@@ -46,10 +47,10 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.schema import Message
 
 WAITING_MAX = 1_000
-"""Requests that wait for their turn; those that come then are refused."""
+"""The number of waiting requests at which further ones are refused."""
 RETRY_MS = 500
-"""Until something due that could not be written is decided anew. The node may lead no longer, and
-be told so behind a disk that is slow."""
+"""The pause in milliseconds before a timed decision is repeated that could not be written. The
+node may have lost its leadership, and learn it only behind a slow disk."""
 
 
 class MetadataLogPort(Protocol):
@@ -57,11 +58,11 @@ class MetadataLogPort(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Where the next record goes."""
+        """The offset of the next record."""
         ...
 
     def write(self, values: list[bytes]) -> None:
-        """Append one batch; it may be committed, and applied, before this returns.
+        """Append one batch, which may be committed and applied before this returns.
 
         Raises:
             StreamlogError: nothing was written.
@@ -74,106 +75,112 @@ _log = repeated.logger(__name__)
 
 @dataclass(slots=True)
 class Submitted:
-    """A request; or what is due with time, which nobody waits for."""
+    """A request to the controller, or a timed decision, which has no future and no answer."""
 
     decide: Callable[[], Decision]
     since_ms: int
-    """When it came, or was due."""
+    """When it arrived, or was due."""
     future: asyncio.Future[Message] | None = None
-    """Who waits; None in a node without a loop, which has the result at once."""
+    """Gets the result; None without an event loop, where `result` is set at once."""
     decision: Decision | None = None
     next_offset: int = 0
-    """Behind its records, once they are in the log."""
+    """The offset after its records, once they are in the log."""
     result: Message | StreamlogError | None = None
 
 
 class ActiveController:
-    """Runs a `Controller` on a log; `on_applied` tells what has come of what was written."""
+    """Runs a `Controller` on a log, one decision at a time."""
 
-    def __init__(self, realm: ControllerContext, *, clock: Clock, log: MetadataLogPort) -> None:
+    def __init__(
+        self, controller_context: ControllerContext, *, clock: Clock, log: MetadataLogPort
+    ) -> None:
         self.is_active = False
-        self._controller = Controller(realm)
+        self._controller = Controller(controller_context)
         self._clock = clock
         self._log = log
         self._waiting: deque[Submitted] = deque()
-        self._under_way: Submitted | None = None
+        self._in_progress: Submitted | None = None
         self._is_deciding = False
         self._not_before_ms = 0
-        """When what is due is decided at the earliest."""
+        """The earliest time of the next timed decision, after one that could not be written."""
 
     @property
     def requests(self) -> frozenset[type[Message]]:
-        """What it decides on."""
+        """The kinds of requests that it decides on."""
         return self._controller.requests
 
     @property
     def is_busy(self) -> bool:
-        """Whether it takes no more requests for now."""
+        """Whether it refuses further requests because too many wait."""
         return len(self._waiting) >= WAITING_MAX
 
     @property
     def deciding_ms(self) -> int | None:
-        """For how long what is being decided has been; None for nothing."""
-        under_way = self._under_way
-        return None if under_way is None else self._clock.now_ms() - under_way.since_ms
+        """The age in milliseconds of the decision that is in progress; None for none."""
+        in_progress = self._in_progress
+        return None if in_progress is None else self._clock.now_ms() - in_progress.since_ms
 
     def begin(self) -> None:
-        """The node leads, and all that was committed before is in the metadata."""
+        """Start deciding: the node leads, and the metadata includes all that was committed."""
         self.is_active = True
         self._not_before_ms = 0
         first = self._controller.on_active(self._clock.now_ms())
         if first is not None:
             self._waiting.appendleft(Submitted(lambda: first, self._clock.now_ms()))
-        self.go_on()
+        self.proceed()
 
     def end(self, error: StreamlogError) -> None:
-        """The node leads no longer: whoever waits is told so."""
+        """Stop deciding, because the node does not lead; waiting requests get `error`."""
         self.is_active = False
-        under_way, self._under_way = self._under_way, None
+        in_progress, self._in_progress = self._in_progress, None
         waiting, self._waiting = self._waiting, deque()
-        for submitted in (*((under_way,) if under_way else ()), *waiting):
-            _settle(submitted, error)
+        for submitted in (*((in_progress,) if in_progress else ()), *waiting):
+            _complete(submitted, error)
 
     def submit(
         self, request: Message, version: int, future: asyncio.Future[Message] | None
     ) -> Submitted:
-        """Have it decide, when it is its turn."""
+        """Queue a request; its result is in `future`, or in the returned object."""
         submitted = Submitted(
             lambda: self._controller.decide(request, version, self._clock.now_ms()),
             self._clock.now_ms(),
             future,
         )
         self._waiting.append(submitted)
-        self.go_on()
+        self.proceed()
         return submitted
 
     def on_applied(self, offset: int) -> None:
-        """Everything before `offset` is committed and in the metadata."""
-        under_way = self._under_way
-        if under_way is not None and offset >= under_way.next_offset:
-            self._under_way = None
-            _settle(under_way, None)
+        """Answer the decision in progress, if its records are before `offset`.
 
-    def go_on(self) -> None:
-        """Decide what waits, and what is due."""
+        Everything before `offset` is committed and in the metadata.
+        """
+        in_progress = self._in_progress
+        if in_progress is not None and offset >= in_progress.next_offset:
+            self._in_progress = None
+            _complete(in_progress, None)
+
+    def proceed(self) -> None:
+        """Decide on the requests that wait, then on what is due."""
+        # Without peers `write` commits at once, and `on_committed` calls this method again.
         if self._is_deciding:
             return
         self._is_deciding = True
         try:
-            while self.is_active and self._under_way is None and self._next():
+            while self.is_active and self._in_progress is None and self._next():
                 pass
         finally:
             self._is_deciding = False
 
     def next_deadline_ms(self) -> int | None:
-        """When `go_on` has something to do at the earliest; None for never."""
-        if not self.is_active or self._under_way is not None:
+        """Return when `proceed` next has a timed decision to make; None for never."""
+        if not self.is_active or self._in_progress is not None:
             return None
         due_ms = self._controller.next_deadline_ms()
         return None if due_ms is None else max(due_ms, self._not_before_ms)
 
     def _next(self) -> bool:
-        """Carry out one; whether there was any."""
+        """Carry out one decision; return whether there was any."""
         if self._waiting:
             self._carry_out(self._waiting.popleft())
             return True
@@ -186,29 +193,33 @@ class ActiveController:
         return True
 
     def _carry_out(self, submitted: Submitted) -> bool:
-        """Decide, and write that down; whether that could be done. If not, who asks is told."""
+        """Decide and write the records; return whether that succeeded.
+
+        If not, the request gets the error.
+        """
         try:
             self._decide(submitted)
         except StreamlogError as error:
             if submitted.future is None:
-                _log.warning("the controller could not write what it had decided: %s", error)
-            self._under_way = None
-            _settle(submitted, error)
+                _log.warning("the controller could not write its decision: %s", error)
+            self._in_progress = None
+            _complete(submitted, error)
             return False
         return True
 
     def _decide(self, submitted: Submitted) -> None:
         decision = submitted.decision = submitted.decide()
         if not decision.records:
-            _settle(submitted, None)
+            _complete(submitted, None)
             return
         values = [encode_record(record) for record in decision.records]
-        self._under_way = submitted
+        # Set before the write, which may commit and apply the records at once.
+        self._in_progress = submitted
         submitted.next_offset = self._log.end_offset + len(values)
         self._log.write(values)
 
 
-def _settle(submitted: Submitted, error: StreamlogError | None) -> None:
+def _complete(submitted: Submitted, error: StreamlogError | None) -> None:
     decision, future = submitted.decision, submitted.future
     if error is not None:
         submitted.result = error
@@ -226,55 +237,51 @@ def _settle(submitted: Submitted, error: StreamlogError | None) -> None:
 
 
 SNAPSHOT_BYTES = 20 * 1024 * 1024
-"""Of entries since the last snapshot, after which the next one is written
+"""The bytes of entries after which the next snapshot is written
 (`metadata.log.max.record.bytes.between.snapshots`)."""
 SNAPSHOT_RETRY_MS = 60_000
-"""Until a snapshot for which there was no room is tried again."""
+"""The pause in milliseconds after a snapshot for which the disk had no room."""
 
 Watcher = Callable[[list[MetadataChange]], None]
 
 
 class QuorumMember:
-    """One node of the cluster; made by `open`.
-
-    `snapshot_bytes` is after how much of the log, and `snapshot_interval_ms` after how long the
-    next snapshot is written; 0: not for the time alone.
-    """
+    """One node of the quorum, voter or observer; made by `open`."""
 
     def __init__(
         self,
-        place: LogPosition,
-        realm: ControllerContext,
+        context: LogReplicaContext,
+        controller_context: ControllerContext,
         *,
         snapshot_bytes: int,
         snapshot_interval_ms: int,
         rejoins: bool,
         has_earlier_start: bool,
     ) -> None:
-        self._realm = realm
-        self._clock = place.clock
+        self._controller_context = controller_context
+        self._clock = context.clock
         self._snapshot_bytes = snapshot_bytes
         self._snapshot_interval_ms = snapshot_interval_ms
         self._snapshot_not_before_ms = 0
         self._is_writing_snapshot = False
         self._uncovered_since_ms = 0
-        """When the first was applied of what is in no snapshot, while there is any."""
+        """When the first entry was applied that is in no snapshot, while there is one."""
         self._timer: asyncio.TimerHandle | None = None
         self._replica = LogReplica(
-            place, self, rejoins=rejoins, has_earlier_start=has_earlier_start
+            context, self, rejoins=rejoins, has_earlier_start=has_earlier_start
         )
-        self._controller = ActiveController(realm, clock=place.clock, log=self)
+        self._controller = ActiveController(controller_context, clock=context.clock, log=self)
         self._watchers: list[Watcher] = []
         self._applied = self._replica.files.snapshot.end_offset
-        self._led_from: int | None = None
-        """The first offset of the epoch that this node leads; None if it leads none."""
+        self._epoch_start: int | None = None
+        """The first offset of the epoch that this node leads; None if it does not lead."""
 
     @classmethod
     def open(
         cls,
         files: Files,
         directory: str,
-        realm: ControllerContext,
+        controller_context: ControllerContext,
         *,
         voters: Sequence[int],
         clock: Clock,
@@ -284,39 +291,50 @@ class QuorumMember:
         rejoins: bool = False,
         has_earlier_start: bool = False,
     ) -> Self:
-        """Read what is on disk; a sole voter leads, and has applied all, when it returns.
+        """Open a node's metadata log, and apply what is committed to the context's metadata.
 
-        A sole voter whose disk is full has applied all, and leads as soon as there is room.
+        A sole voter leads, and has applied everything, when this returns. If its disk is full, it
+        has applied everything, and leads as soon as there is room.
 
-        `realm.metadata` is brought to what is committed. A voter that `rejoins`, because its disk
-        was replaced, or whose files are damaged, does not vote before the others have let it in.
-        Nor does one that `has_earlier_start` and has lost the folder of its metadata log.
+        Args:
+            files: the file system.
+            directory: the node's data directory.
+            controller_context: the node, its metadata and its settings.
+            voters: the node ids of all voters.
+            clock: the time.
+            timeouts: the quorum's time-outs, Kafka's defaults if not given.
+            snapshot_bytes: the bytes of entries after which a snapshot is written.
+            snapshot_interval_ms: the time after which a snapshot is written; 0 for no limit.
+            rejoins: whether the disk replaces one that was lost. Such a voter, like one whose
+                files are damaged, does not vote before the others let it in again.
+            has_earlier_start: whether a node was started on this directory before. If the folder
+                of the metadata log is missing then, the voter rejoins too.
 
         Raises:
-            CorruptData: the files of a sole voter are damaged: nobody else has what is missing.
-            ConfigError: the log is that of other voters.
-            LogDirectoryError: the disk refuses.
+            CorruptData: the files of a sole voter are damaged, so no other node can repair them.
+            ConfigError: the log belongs to other voters.
+            LogDirectoryError: the disk failed.
         """
-        place = LogPosition(
+        context = LogReplicaContext(
             files=files,
             directory=directory,
-            node_id=realm.node_id,
-            cluster_id=realm.cluster_id,
+            node_id=controller_context.node_id,
+            cluster_id=controller_context.cluster_id,
             voters=tuple(voters),
-            draw=realm.chance.randrange,
+            draw=controller_context.chance.randrange,
             clock=clock,
             timeouts=timeouts or Timeouts(),
         )
         member = cls(
-            place,
-            realm,
+            context,
+            controller_context,
             snapshot_bytes=snapshot_bytes,
             snapshot_interval_ms=snapshot_interval_ms,
             rejoins=rejoins,
             has_earlier_start=has_earlier_start,
         )
         try:
-            member._begin(is_sole=place.is_sole)
+            member._begin(is_sole=context.is_sole)
         except BaseException:
             member.close()
             raise
@@ -328,7 +346,7 @@ class QuorumMember:
             self._replica.start()
         refusal = self._replica.failure or self._replica.refusal
         if is_sole and isinstance(refusal, LogDirectoryFull):
-            # What a sole voter has on disk is committed, and can be served without being led.
+            # What a sole voter has on disk is committed, so it can be served without a leader.
             self._apply(self._replica.files.flushed_end)
         elif refusal is not None:
             raise refusal
@@ -337,88 +355,90 @@ class QuorumMember:
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """What is committed, as far as this node has heard; the same object all the time."""
-        return self._realm.metadata
+        """The committed metadata that this node knows; always the same object."""
+        return self._controller_context.metadata
 
     @property
     def controller_id(self) -> int | None:
-        """Who leads the quorum, as far as this node knows."""
+        """The leader of the quorum, if this node knows it."""
         return self._replica.leader_id
 
     @property
     def epoch(self) -> int:
-        """Of the quorum, as far as this node knows."""
+        """The latest epoch of the quorum that this node knows."""
         return self._replica.raft.epoch
 
     @property
     def is_active(self) -> bool:
-        """Whether this node is the active controller: it leads, and knows all that is committed."""
+        """Whether this node is the active controller: it leads and has all committed metadata."""
         return self._controller.is_active
 
     @property
     def is_refused(self) -> bool:
-        """Whether the disk takes nothing for now, so that this node decides nothing."""
+        """Whether the disk is full, so that this node takes no part in the quorum for now."""
         return self._replica.refusal is not None
 
     @property
     def is_rejoining(self) -> bool:
-        """Whether it has lost what it had, and the others have not let it in again."""
+        """Whether this voter has lost its log and was not let in again."""
         return self._replica.raft.is_rejoining
 
     @property
     def applied_offset(self) -> int:
-        """Everything before it is in `metadata`."""
+        """The offset before which everything is in `metadata`."""
         return self._applied
 
     @property
     def requests(self) -> frozenset[type[Message]]:
-        """What can be submitted."""
+        """The kinds of requests that can be submitted."""
         return self._controller.requests
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return the state of the member in one line."""
         return self._replica.raft.describe()
 
     def configure(self, cluster: ClusterConfig) -> None:
-        """Go by other settings."""
-        self._realm.cluster = cluster
+        """Apply other settings of the cluster."""
+        self._controller_context.cluster = cluster
 
     def watch(self, watcher: Watcher) -> None:
-        """Have it told of what every batch that is committed from now on has changed.
+        """Call `watcher` with the changes of every batch that is committed from now on.
 
-        It is told when the batch is in `metadata`, and before its answer leaves.
+        It is called when the batch is in `metadata`, and before the answer to its request leaves.
         """
         self._watchers.append(watcher)
 
     def replicas(self) -> QuorumView:
-        """How far everybody is, as far as this node knows: all of it if it leads the quorum."""
+        """Return the leader and the replicas; only the leader knows all replicas."""
         return view_of(self._replica.raft, ahead_ms=self._clock.wall_ms() - self._replica.now_ms)
 
     # ---- the controller ----
 
     @property
     def deciding_ms(self) -> int | None:
-        """For how long the controller here has been at what is told to watchers; None: another."""
+        """The age in milliseconds of the controller's decision in progress; None for none."""
         return self._controller.deciding_ms
 
     def submit(self, request: Message, version: int) -> Message | asyncio.Future[Message]:
-        """Have the controller decide; the answer is there once what it says is committed.
+        """Let the controller decide on a request; return its answer, or a future of it.
+
+        The answer exists once the records of the decision are committed.
 
         Raises, at once or by the future:
-            LogError: NOT_CONTROLLER: this node is not, or not any more, the active controller; if
-                it was, what was asked may have happened or not.
+            LogError: NOT_CONTROLLER: this node is not the active controller. If it has stopped
+                being it, the request may or may not have taken effect.
             StreamlogError: nothing was decided.
         """
         replica = self._replica
         if replica.refusal is not None and not replica.waits:
-            replica.reopen()  # there may be room again
+            replica.reopen()  # Without an event loop, no timer checks for room on the disk.
         if not self.is_active or self._controller.is_busy:
             raise replica.failure or replica.refusal or self._not_active()
         future = asyncio.get_running_loop().create_future() if replica.waits else None
         submitted = self._controller.submit(request, version, future)
         if isinstance(submitted.result, StreamlogError):
             if future is not None:
-                future.exception()  # it is raised here instead
+                future.exception()  # Raised here instead: mark it as retrieved.
             raise submitted.result
         result = submitted.result or future
         if result is None:
@@ -426,15 +446,15 @@ class QuorumMember:
         return result
 
     def tick(self) -> None:
-        """Do what is due; `run` does so by itself."""
+        """Do what is due, see `next_deadline_ms`; in an event loop a timer calls this."""
         self._replica.tick()
         if not self._replica.is_down:
-            self._controller.go_on()
+            self._controller.proceed()
             self._write_snapshot_if_due()
         self.on_performed()
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
+        """Return when `tick` next has something to do; None for never."""
         due = [self._replica.next_deadline_ms(), self._controller.next_deadline_ms()]
         if not self._replica.is_down:
             due.append(self._snapshot_due_ms())
@@ -442,20 +462,23 @@ class QuorumMember:
 
     @property
     def end_offset(self) -> int:
-        """Of the log, committed or not."""
+        """The end offset of the log, committed or not."""
         return self._replica.raft.end_offset
 
     def write(self, values: list[bytes]) -> None:
-        """Append one batch of records; for the controller.
+        """Append one batch of records, for the controller.
 
         Raises:
             LogError: NOT_CONTROLLER: this node does not lead the quorum.
-            MessageTooLarge: they do not fit into one batch.
+            MessageTooLarge: the records do not fit into one batch.
         """
         raft = self._replica.raft
         leadership = raft.leadership
-        if leadership is None or leadership.start_offset != self._led_from:
-            raise self._not_active()  # it is about to hear so: the metadata may lag behind
+        if leadership is None or leadership.start_offset != self._epoch_start:
+            # 1. Raft has lost and won an election. 2. Its effects still wait behind a sync, so
+            # that `on_not_leading` was not called. 3. The controller would decide by metadata
+            # that may lack what another leader committed in between.
+            raise self._not_active()
         entry = encode_entry(
             values,
             base_offset=raft.end_offset,
@@ -467,16 +490,16 @@ class QuorumMember:
 
     def _not_active(self) -> LogError:
         leader = self.controller_id
-        who = "nobody is, for now" if leader is None else f"node {leader} leads the quorum"
+        who = "no node is, for now" if leader is None else f"node {leader} leads the quorum"
         return LogError(
-            f"node {self._realm.node_id} is not the active controller: {who}",
+            f"node {self._controller_context.node_id} is not the active controller: {who}",
             code=ErrorCode.NOT_CONTROLLER,
         )
 
-    # ---- what is committed ----
+    # ---- committed entries ----
 
     def _begin_image(self, values: Sequence[bytes]) -> None:
-        """Begin with what a snapshot holds."""
+        """Replace the metadata by the values of the log's snapshot."""
         snapshot = self._replica.files.snapshot
         if snapshot != EMPTY:
             records = (decode_record(value) for value in values)
@@ -488,12 +511,12 @@ class QuorumMember:
         log = self._replica.files.log
         self._apply(high_watermark)
         self._activate()
-        self._controller.go_on()
+        self._controller.proceed()
         if log.size_bytes >= self._snapshot_bytes:
             self._write_snapshot_if_due()
 
     def _apply(self, high_watermark: int) -> None:
-        """Bring the metadata to what is committed."""
+        """Apply the entries before `high_watermark` to the metadata."""
         log = self._replica.files.log
         if not self._has_uncovered:
             self._uncovered_since_ms = self._replica.now_ms
@@ -504,28 +527,29 @@ class QuorumMember:
                 if (change := self.metadata.replay(decode_record(value), offset)) is not None
             ]
             self._applied = entry.next_offset
-            self._tell(changes)
+            # Watchers first: an answer must not arrive before its effect on this broker.
+            self._notify(changes)
             self._controller.on_applied(self._applied)
 
     def on_installed(self, values: Sequence[bytes]) -> None:
         """See `Reader.on_installed`."""
         before = ClusterMetadata.of_snapshot(self.metadata.snapshot(), self.metadata.offset)
         self._begin_image(values)
-        self._tell(changes_between(before, self.metadata))
+        self._notify(changes_between(before, self.metadata))
 
     def on_leading(self, start_offset: int) -> None:
         """See `Reader.on_leading`."""
-        self._led_from = start_offset
+        self._epoch_start = start_offset
         self._activate()
 
     def on_not_leading(self) -> None:
         """See `Reader.on_not_leading`."""
-        self._led_from = None
+        self._epoch_start = None
         self._controller.end(self._not_active())
 
     def on_refused(self, error: StreamlogError) -> None:
         """See `Reader.on_refused`."""
-        self._led_from = None
+        self._epoch_start = None
         self._is_writing_snapshot = False
         self._controller.end(error)
 
@@ -540,12 +564,15 @@ class QuorumMember:
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.tick)
 
     def _activate(self) -> None:
-        """The node leads; once all that was committed before is in its metadata, it decides."""
-        led_from = self._led_from
-        if led_from is not None and self._applied > led_from and not self.is_active:
+        """Start the controller if this node leads and has applied an entry of its epoch.
+
+        A committed entry of the own epoch shows that everything before is committed and applied.
+        """
+        epoch_start = self._epoch_start
+        if epoch_start is not None and self._applied > epoch_start and not self.is_active:
             self._controller.begin()
 
-    def _tell(self, changes: list[MetadataChange]) -> None:
+    def _notify(self, changes: list[MetadataChange]) -> None:
         if changes:
             for watcher in self._watchers:
                 watcher(changes)
@@ -554,13 +581,13 @@ class QuorumMember:
 
     @property
     def _has_uncovered(self) -> bool:
-        """Whether anything was applied that is in no snapshot."""
+        """Whether an entry was applied that is in no snapshot."""
         return self._applied > self._replica.files.snapshot.end_offset
 
     def _snapshot_due_ms(self) -> int | None:
-        """When the next snapshot is due; None if there is nothing new, or one is being written.
+        """Return when the next snapshot is due; None if nothing is new, or one is in progress.
 
-        By this clock, not by when entries say that they were written: wall clocks jump.
+        By the monotonic clock, not by the timestamps of entries, because wall clocks jump.
         """
         if not self._has_uncovered or self._is_writing_snapshot:
             return None
@@ -577,7 +604,7 @@ class QuorumMember:
             self.write_snapshot()
 
     def write_snapshot(self) -> None:
-        """Write down what all that was applied amounts to; the log then begins there."""
+        """Write a snapshot of the applied metadata; the log then begins after it."""
         replica = self._replica
         files, raft = replica.files, replica.raft
         snapshot = RaftSnapshotId(self._applied, raft.chain.epoch_at(self._applied))
@@ -593,16 +620,16 @@ class QuorumMember:
             try:
                 files.write_snapshot(snapshot, batches)
             except LogDirectoryFull as error:
-                refused.append(error)  # the log has what would have been in it
+                refused.append(error)  # No harm: the log still has all entries.
 
-        def written() -> None:
+        def finish() -> None:
             self._is_writing_snapshot = False
             if refused:
-                _log.warning("no snapshot of the metadata log is written: %s", refused[0])
+                _log.warning("no snapshot of the metadata log was written: %s", refused[0])
                 self._snapshot_not_before_ms = replica.now_ms + SNAPSHOT_RETRY_MS
                 return
             files.snapshot = max(files.snapshot, snapshot)
-            self._uncovered_since_ms = began_ms  # what was applied meanwhile is not in it
+            self._uncovered_since_ms = began_ms  # It lacks entries that were applied since then.
             replica.perform(raft.trim(snapshot))
 
         try:
@@ -610,48 +637,49 @@ class QuorumMember:
         except LogDirectoryError as error:
             replica.fail(error)
         else:
-            replica.aside(write, written)
+            replica.run_in_thread(write, finish)
 
     # ---- peers ----
 
     def handle(self, request: Asked) -> asyncio.Future[Message]:
-        """Another member asks: Vote, Begin- or EndQuorumEpoch, Fetch of the log, FetchSnapshot.
+        """Handle Vote, Begin- and EndQuorumEpoch, FetchSnapshot, or Fetch of the metadata log.
 
         Raises:
-            CorruptData: the request makes no sense.
-            LogError: INCONSISTENT_CLUSTER_ID: it belongs to another cluster; INVALID_VOTER_KEY: it
-                is meant for another node.
-            LogDirectoryError: the disk does not let this one take part.
+            CorruptData: the request does not name exactly one partition.
+            LogError: INCONSISTENT_CLUSTER_ID if the sender belongs to another cluster;
+                INVALID_VOTER_KEY if the request is meant for another node.
+            LogDirectoryError: this member takes no part because of its disk.
         """
-        own = self._realm.cluster_id
+        own = self._controller_context.cluster_id
         if request.cluster_id is not None and request.cluster_id != own:
             raise LogError(
                 f"the request is meant for cluster {request.cluster_id}, this is {own}",
                 code=ErrorCode.INCONSISTENT_CLUSTER_ID,
             )
         meant = getattr(request, "voter_id", UNKNOWN)
-        if meant not in (UNKNOWN, self._realm.node_id):
+        if meant not in (UNKNOWN, self._controller_context.node_id):
             raise LogError(
-                f"the request is meant for node {meant}, this is node {self._realm.node_id}:"
-                " controller.quorum.voters has its address for the other one",
+                f"the request is meant for node {meant}, and this is node"
+                f" {self._controller_context.node_id}: controller.quorum.voters of the sender has"
+                f" this node's address for node {meant}",
                 code=ErrorCode.INVALID_VOTER_KEY,
             )
         return self._replica.handle(request)
 
     async def run(self, peers: QuorumPeers, thread: Executor) -> None:
-        """Take part in the quorum until `stop`; what takes long is done by the thread.
+        """Take part in the quorum until `stop`; `thread` does the disk work.
 
         Raises:
-            StreamlogError: the log can't be written, or contradicts what is committed.
+            StreamlogError: the log can't be written, or lacks committed entries.
         """
         await self._replica.run(peers, thread)
 
     def stop(self) -> None:
-        """Have `run` end; a leader lets the others know."""
+        """End `run`; a leader resigns first."""
         self._replica.stop()
 
     def close(self) -> None:
-        """Give the files back; after `run`."""
+        """Close the files; after `run`."""
         if self._timer is not None:
             self._timer.cancel()
         self._replica.close()

@@ -65,7 +65,7 @@ class Node:
         assert due_ms is not None
         assert due_ms > self.clock.now_ms()
         self.clock.advance(due_ms - self.clock.now_ms())
-        self.controller.go_on()
+        self.controller.proceed()
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda each: type(each).__name__)
@@ -74,7 +74,7 @@ def test_what_is_due_and_can_not_be_written_is_tried_again_later(refusal: Stream
     node.log.refuses = refusal
     node.go_to_deadline()
     assert node.log.tried == 1, "it does not try for as long as it is refused"
-    node.controller.go_on()
+    node.controller.proceed()
     assert node.log.tried == 1
     assert node.controller.next_deadline_ms() == node.clock.now_ms() + RETRY_MS
     node.go_to_deadline()

@@ -56,8 +56,8 @@ _YES, _NO = 1, -1
 class BrokerControl:
     """The brokers of a cluster, for its active controller."""
 
-    def __init__(self, realm: ControllerContext) -> None:
-        self._realm = realm
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
         self._heard_ms: dict[int, int] = {}
         """When each registered broker was last heard of."""
         self._applied: dict[int, int] = {}
@@ -75,7 +75,7 @@ class BrokerControl:
 
     def on_active(self, now_ms: int) -> None:
         """This controller decides from now on: everybody has just been heard of."""
-        self._heard_ms = dict.fromkeys(self._realm.metadata.brokers, now_ms)
+        self._heard_ms = dict.fromkeys(self._context.metadata.brokers, now_ms)
         self._applied.clear()
         self._leaving.clear()
 
@@ -83,8 +83,8 @@ class BrokerControl:
 
     def register(self, request: BrokerRegistrationRequest, _: int, now_ms: int) -> Decision:
         """A process of a broker has started."""
-        realm, broker_id = self._realm, request.broker_id
-        known = realm.metadata.brokers.get(broker_id)
+        context, broker_id = self._context, request.broker_id
+        known = context.metadata.brokers.get(broker_id)
         try:
             self._check(request, known, now_ms)
         except LogError as error:
@@ -103,9 +103,9 @@ class BrokerControl:
             is_lost = place in damaged or is_moved or is_older
             return self._restarted(broker_id, partition, is_lost=is_lost, is_clean=is_clean)
 
-        able = realm.active() - {broker_id}
-        if not realm.rules.raises_leader_epoch:
-            able = realm.active()
+        able = context.active() - {broker_id}
+        if not context.rules.raises_leader_epoch:
+            able = context.active()
         records = (_registration(request), *self._changes(broker_id, wish, able))
         return Decision(records, lambda: self._registered(broker_id))
 
@@ -115,30 +115,30 @@ class BrokerControl:
         One that is unfenced has heard it, and this is a late copy.
         """
         records: Iterable[MetadataRecord] = ()
-        if known.is_fenced and self._realm.rules.hears_damage_again:
+        if known.is_fenced and self._context.rules.hears_damage_again:
             lost = PartitionWish(lost=frozenset({known.broker_id}))
             records = self._changes(
                 known.broker_id,
                 lambda place, _: lost if place in damaged else NOTHING,
-                self._realm.active(),
+                self._context.active(),
             )
         return Decision(tuple(records), lambda: self._registered(known.broker_id))
 
     def _check(
         self, request: BrokerRegistrationRequest, known: BrokerRegistration | None, now_ms: int
     ) -> None:
-        realm, broker_id = self._realm, request.broker_id
-        if request.cluster_id != realm.cluster_id:
+        context, broker_id = self._context, request.broker_id
+        if request.cluster_id != context.cluster_id:
             raise error_for(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
                 f"broker {broker_id} is of cluster {request.cluster_id}, this is"
-                f" {realm.cluster_id}",
+                f" {context.cluster_id}",
             )
         if known is None or known.incarnation_id == request.incarnation_id:
             return
         # A log directory is locked by the process that has it: with the same one, or beside this
         # controller, the process before is dead. With another one it may be somebody else's id.
-        is_same = broker_id == realm.node_id or (
+        is_same = broker_id == context.node_id or (
             bool(known.directories) and set(known.directories) <= set(request.log_dirs)
         )
         if not is_same and known.is_active and not self._is_silent(broker_id, now_ms):
@@ -161,7 +161,7 @@ class BrokerControl:
         before = () if known is None else known.directories
         counted = before if directory is None else (directory,)
         is_other = bool(counted and request.log_dirs) and not {*counted} & {*request.log_dirs}
-        return is_other and self._realm.rules.loses_with_directory
+        return is_other and self._context.rules.loses_with_directory
 
     def _is_older(
         self, request: BrokerRegistrationRequest, known: BrokerRegistration | None
@@ -174,25 +174,25 @@ class BrokerControl:
         if known is None or not any(known.life) or not request.directory_lives:
             return False
         is_known = known.life in request.directory_lives
-        return not is_known and self._realm.rules.compares_lives
+        return not is_known and self._context.rules.compares_lives
 
     def _restarted(
         self, broker_id: int, partition: PartitionRegistration, *, is_lost: bool, is_clean: bool
     ) -> PartitionWish:
         """What a new process of a broker means for a partition."""
-        own, rules = frozenset({broker_id}), self._realm.rules
+        own, rules = frozenset({broker_id}), self._context.rules
         if is_lost:
             # The leader begins a new epoch: what the old disk had fetched counts no longer.
             was_counted = broker_id in (*partition.isr, *partition.elr)
             return PartitionWish(lost=own, renews=was_counted)
         # What counts is on disk, if it is brought there before it counts: then a process that was
         # killed has lost nothing that others rely on.
-        is_early = self._realm.config.flush == FLUSH_OS
+        is_early = self._context.config.flush == FLUSH_OS
         may_lack = not is_clean and is_early and rules.doubts_killed
         return PartitionWish(gone=own, doubtful=own if may_lack else frozenset())
 
     def _registered(self, broker_id: int) -> BrokerRegistrationResponse:
-        registered = self._realm.metadata.brokers[broker_id]
+        registered = self._context.metadata.brokers[broker_id]
         return BrokerRegistrationResponse(broker_epoch=registered.epoch)
 
     # ---- living ----
@@ -200,7 +200,7 @@ class BrokerControl:
     def heartbeat(self, request: BrokerHeartbeatRequest, _: int, now_ms: int) -> Decision:
         """A broker lives; whether it is to lead follows from what it says."""
         broker_id = request.broker_id
-        broker = self._realm.metadata.brokers.get(broker_id)
+        broker = self._context.metadata.brokers.get(broker_id)
         if broker is None:
             return _unheard(ErrorCode.BROKER_ID_NOT_REGISTERED)
         if broker.epoch != request.broker_epoch:
@@ -220,7 +220,7 @@ class BrokerControl:
             records = self._with_changes(broker, damaged, is_fenced=False)
         elif damaged:
             damage = self._damage(broker_id, damaged)
-            records = self._changes(broker_id, damage, self._realm.active())
+            records = self._changes(broker_id, damage, self._context.active())
         return Decision(tuple(records), lambda: self._heard(request, is_caught_up=is_caught_up))
 
     def _with_changes(
@@ -242,7 +242,7 @@ class BrokerControl:
         damage = self._damage(broker_id, damaged)
         if is_fenced is False:
             # Those without a leader may have one now; the others stay as they are.
-            yield from self._changes(broker_id, damage, self._realm.active() | {broker_id})
+            yield from self._changes(broker_id, damage, self._context.active() | {broker_id})
             return
         own = frozenset({broker_id})
 
@@ -250,12 +250,12 @@ class BrokerControl:
             found = damage(place, partition)
             return found if found.lost else PartitionWish(gone=own)
 
-        yield from self._changes(broker_id, wish, self._realm.active() - own)
+        yield from self._changes(broker_id, wish, self._context.active() - own)
 
     def _heard(
         self, request: BrokerHeartbeatRequest, *, is_caught_up: bool
     ) -> BrokerHeartbeatResponse:
-        metadata = self._realm.metadata
+        metadata = self._context.metadata
         broker = metadata.brokers[request.broker_id]
         return BrokerHeartbeatResponse(
             is_caught_up=is_caught_up,
@@ -267,12 +267,12 @@ class BrokerControl:
         """Whether a broker that shuts down leads nothing, and the others know."""
         if broker.is_fenced:
             return True
-        broker_id, metadata = broker.broker_id, self._realm.metadata
+        broker_id, metadata = broker.broker_id, self._context.metadata
         leads = any(partition.leader == broker_id for _, _, partition in metadata.partitions())
         if leads:
             return False
         known = self._leaving.setdefault(broker_id, metadata.offset)
-        others = self._realm.active() - {broker_id}
+        others = self._context.active() - {broker_id}
         return all(self._applied.get(other, -1) >= known for other in others)
 
     def on_tick(self, now_ms: int) -> Decision | None:
@@ -284,7 +284,7 @@ class BrokerControl:
         ]
         if not silent:
             return None
-        broker = self._realm.metadata.brokers[min(silent)[1]]
+        broker = self._context.metadata.brokers[min(silent)[1]]
         return Decision(tuple(self._with_changes(broker, {}, is_fenced=True)))
 
     def next_deadline_ms(self) -> int | None:
@@ -294,21 +294,21 @@ class BrokerControl:
             for broker_id, heard_ms in self._heard_ms.items()
             if self._is_unfenced(broker_id)
         ]
-        return min(heard) + self._realm.cluster.session_timeout_ms + 1 if heard else None
+        return min(heard) + self._context.cluster.session_timeout_ms + 1 if heard else None
 
     def _is_silent(self, broker_id: int, now_ms: int) -> bool:
         heard_ms = self._heard_ms.get(broker_id)
-        return heard_ms is None or now_ms - heard_ms > self._realm.cluster.session_timeout_ms
+        return heard_ms is None or now_ms - heard_ms > self._context.cluster.session_timeout_ms
 
     def _is_unfenced(self, broker_id: int) -> bool:
-        broker = self._realm.metadata.brokers.get(broker_id)
+        broker = self._context.metadata.brokers.get(broker_id)
         return broker is not None and not broker.is_fenced
 
     # ---- leaving ----
 
     def unregister(self, request: UnregisterBrokerRequest, _: int, __: int) -> Decision:
         """A broker is gone for good; its replicas stay assigned to it until they are moved."""
-        broker = self._realm.metadata.brokers.get(request.broker_id)
+        broker = self._context.metadata.brokers.get(request.broker_id)
         if broker is None:
             return respond(
                 UnregisterBrokerResponse(
@@ -320,7 +320,9 @@ class BrokerControl:
         own = frozenset({broker.broker_id})
         records = (
             *self._changes(
-                broker.broker_id, lambda _, __: PartitionWish(gone=own), self._realm.active() - own
+                broker.broker_id,
+                lambda _, __: PartitionWish(gone=own),
+                self._context.active() - own,
             ),
             UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch),
         )
@@ -338,7 +340,7 @@ class BrokerControl:
         was said for, it has been heard, and the replica may be whole again by now; or the broker
         says it again when it knows of that epoch.
         """
-        rules = self._realm.rules
+        rules = self._context.rules
         lost = PartitionWish(lost=frozenset({broker_id}), renews=rules.forgets_damaged)
 
         def wish(place: Place, partition: PartitionRegistration) -> PartitionWish:
@@ -356,12 +358,12 @@ class BrokerControl:
         able: frozenset[int],
     ) -> Iterator[MetadataRecord]:
         """The records of a broker's partitions, when those who are `able` can lead."""
-        realm = self._realm
-        for topic, number, partition in realm.metadata.partitions():
+        context = self._context
+        for topic, number, partition in context.metadata.partitions():
             if broker_id not in partition.replicas:
                 continue
             place = topic.topic_id, number
-            terms = realm.terms(topic.name, partition, able)
+            terms = context.terms(topic.name, partition, able)
             yield from record_of(*place, partition, wish(place, partition), terms)
 
 

@@ -33,22 +33,22 @@ _MS_PER_S = 1000
 class Controller:
     """The decisions of one node, while it is the active controller."""
 
-    def __init__(self, realm: ControllerContext) -> None:
-        """`realm.metadata` is what is committed, kept so by whoever runs the controller."""
-        self._realm = realm
-        self._brokers = BrokerControl(realm)
-        self._partitions = PartitionControl(realm)
+    def __init__(self, context: ControllerContext) -> None:
+        """`context.metadata` is what is committed, kept so by whoever runs the controller."""
+        self._context = context
+        self._brokers = BrokerControl(context)
+        self._partitions = PartitionControl(context)
         self._rebalance_at_ms = 0
         self._handlers: dict[Any, Handler] = {
             kind: handler
             for part in (
                 self._brokers,
                 self._partitions,
-                Reassignments(realm),
-                TopicControl(realm),
-                ConfigControl(realm),
-                QuotaControl(realm),
-                SecurityControl(realm),
+                Reassignments(context),
+                TopicControl(context),
+                ConfigControl(context),
+                QuotaControl(context),
+                SecurityControl(context),
             )
             for kind, handler in part.handlers().items()
         }
@@ -62,11 +62,11 @@ class Controller:
         """This node has become the active controller, and knows all that is committed."""
         self._brokers.on_active(now_ms)
         self._rebalance_at_ms = now_ms + self._rebalance_interval_ms()
-        realm = self._realm
-        records = [*realm.inherited()] if realm.metadata.offset < 0 else []
+        context = self._context
+        records = [*context.inherited()] if context.metadata.offset < 0 else []
         has_secret = any(isinstance(each, UserSecretRecord) for each in records)
-        if not (realm.metadata.user_secret or has_secret):
-            records.append(UserSecretRecord(secret=realm.chance.randbytes(SECRET_BYTES)))
+        if not (context.metadata.user_secret or has_secret):
+            records.append(UserSecretRecord(secret=context.chance.randbytes(SECRET_BYTES)))
         return Decision(tuple(records)) if records else None
 
     def decide(self, request: Message, version: int, now_ms: int) -> Decision:
@@ -85,7 +85,7 @@ class Controller:
         fenced = self._brokers.on_tick(now_ms)
         if fenced is not None:
             return fenced
-        if now_ms < self._rebalance_at_ms or not self._realm.cluster.leader_rebalance:
+        if now_ms < self._rebalance_at_ms or not self._context.cluster.leader_rebalance:
             return None
         rebalanced = self._partitions.rebalanced()
         if rebalanced is None:
@@ -95,9 +95,9 @@ class Controller:
     def next_deadline_ms(self) -> int | None:
         """When `on_tick` has something to do at the earliest; None for never."""
         deadlines = [self._brokers.next_deadline_ms()]
-        if self._realm.cluster.leader_rebalance:
+        if self._context.cluster.leader_rebalance:
             deadlines.append(self._rebalance_at_ms)
         return min((each for each in deadlines if each is not None), default=None)
 
     def _rebalance_interval_ms(self) -> int:
-        return self._realm.cluster.imbalance_check_interval_s * _MS_PER_S
+        return self._context.cluster.imbalance_check_interval_s * _MS_PER_S

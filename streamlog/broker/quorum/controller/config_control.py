@@ -90,8 +90,8 @@ class _Resource:
 class ConfigControl:
     """Settings, for the active controller."""
 
-    def __init__(self, realm: ControllerContext) -> None:
-        self._realm = realm
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
         """Who decides what."""
@@ -166,19 +166,19 @@ class ConfigControl:
         before may lack: a leader that learns of the setting learns in the same batch that there
         are none. Where nobody is in sync nobody leads, and they are all that there is.
         """
-        for each, number, partition in self._realm.metadata.partitions():
+        for each, number, partition in self._context.metadata.partitions():
             if partition.elr and partition.isr and topic in (None, each.name):
                 yield PartitionChangeRecord(
                     partition_id=number, topic_id=each.topic_id, eligible_leader_replicas=[]
                 )
 
     def _resource(self, kind: int, name: str) -> _Resource:
-        metadata = self._realm.metadata
+        metadata = self._context.metadata
         if kind == TOPIC_RESOURCE:
             return self._topic(name)
         if kind in RESOURCE_TABLES:
             return self._named(kind, name)
-        brokers = {str(broker_id) for broker_id in metadata.brokers} | {str(self._realm.node_id)}
+        brokers = {str(broker_id) for broker_id in metadata.brokers} | {str(self._context.node_id)}
         if kind == BROKER_RESOURCE and (name == ALL_BROKERS or name in brokers):
             return self._broker(name)
         known = sorted(brokers, key=int)
@@ -189,10 +189,10 @@ class ConfigControl:
         )
 
     def _topic(self, name: str) -> _Resource:
-        if self._realm.metadata.topic(name) is None:
+        if self._context.metadata.topic(name) is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
-        config = self._realm.node_config().topic
-        own = self._realm.metadata.config(TOPIC_RESOURCE, name)
+        config = self._context.node_config().topic
+        own = self._context.metadata.config(TOPIC_RESOURCE, name)
         return _Resource(
             settings=TOPIC_SETTINGS,
             own=own,
@@ -207,8 +207,8 @@ class ConfigControl:
                 ErrorCode.INVALID_REQUEST,
                 f"settings of a {RESOURCE_NAMES[kind]} need its name: there are none for all",
             )
-        own = self._realm.metadata.config(kind, name)
-        broker = self._realm.node_config()
+        own = self._context.metadata.config(kind, name)
+        broker = self._context.node_config()
 
         def check(texts: Mapping[str, str]) -> object:
             if kind == GROUP_RESOURCE:
@@ -223,9 +223,9 @@ class ConfigControl:
         )
 
     def _broker(self, name: str) -> _Resource:
-        config = self._realm.config
-        own = self._realm.metadata.config(BROKER_RESOURCE, name)
-        default = self._realm.metadata.config(BROKER_RESOURCE, ALL_BROKERS)
+        config = self._context.config
+        own = self._context.metadata.config(BROKER_RESOURCE, name)
+        default = self._context.metadata.config(BROKER_RESOURCE, ALL_BROKERS)
 
         def with_own(texts: Mapping[str, str]) -> BrokerConfig:
             if name == ALL_BROKERS:
@@ -240,24 +240,24 @@ class ConfigControl:
         )
 
     def _check_topics(self, config: BrokerConfig) -> None:
-        metadata = self._realm.metadata
+        metadata = self._context.metadata
         for name in metadata.topic_names():
             config.topic.override(metadata.config(TOPIC_RESOURCE, name))
 
 
-def inherited_source(realm: ControllerContext, topic_setting: str) -> SettingSource:
+def inherited_source(context: ControllerContext, topic_setting: str) -> SettingSource:
     """Where a topic that says nothing about a setting has its value from."""
     name = TOPIC_SETTINGS[topic_setting].broker_name
     if not name:
         return SettingSource.DEFAULT
     setting = BROKER_SETTINGS[name]
     for resource, source in (
-        (str(realm.node_id), SettingSource.BROKER),
+        (str(context.node_id), SettingSource.BROKER),
         ("", SettingSource.ALL_BROKERS),
     ):
-        if name in realm.metadata.config(BROKER_RESOURCE, resource):
+        if name in context.metadata.config(BROKER_RESOURCE, resource):
             return source
-    given = realm.config.as_texts()[name]
+    given = context.config.as_texts()[name]
     return SettingSource.DEFAULT if given == setting.text(setting.default) else SettingSource.STATIC
 
 
@@ -328,8 +328,8 @@ _log = repeated.logger(__name__)
 class QuotaControl:
     """The quotas of clients, for the active controller."""
 
-    def __init__(self, realm: ControllerContext) -> None:
-        self._realm = realm
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
         """Who decides what."""
@@ -338,7 +338,7 @@ class QuotaControl:
     def alter(self, request: AlterClientQuotasRequest, _: int, __: int) -> Decision:
         """Make changes; those to one entity are made together or not at all."""
         counts = Counter(_parts(entry.entity) for entry in request.entries)
-        quotas = self._realm.metadata.quotas()
+        quotas = self._context.metadata.quotas()
         known = {*quotas}
         records: list[MetadataRecord] = []
         entries = []
@@ -364,7 +364,7 @@ class QuotaControl:
     def _records(
         self, entity: Entity, changes: Mapping[str, float | None]
     ) -> Iterator[MetadataRecord]:
-        own = self._realm.metadata.quotas().of(entity)
+        own = self._context.metadata.quotas().of(entity)
         for key, rate in changes.items():
             if own.get(key) != rate:
                 yield quota_record(entity, key, rate)

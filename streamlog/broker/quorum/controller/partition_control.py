@@ -54,8 +54,8 @@ from streamlog.protocol.messages.partitions_and_replicas import (
 class Reassignments:
     """Moves of partitions, for the active controller."""
 
-    def __init__(self, realm: ControllerContext) -> None:
-        self._realm = realm
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
         """Who decides what."""
@@ -102,7 +102,7 @@ class Reassignments:
         Raises:
             LogError: there is no such partition, or it can't be there.
         """
-        topic = self._realm.metadata.topic(name)
+        topic = self._context.metadata.topic(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
         partition = topic.partitions.get(number)
@@ -118,7 +118,7 @@ class Reassignments:
         self._check(place, target)
         begun = self._begun(partition, target)
         self._check_in_sync(topic, place, partition, begun)
-        done = complete_reassignment(self._realm, topic.name, begun, partition.isr)
+        done = complete_reassignment(self._context, topic.name, begun, partition.isr)
         return self._record(topic, number, partition, begun if done is None else done)
 
     def _record(
@@ -128,8 +128,8 @@ class Reassignments:
         partition: PartitionRegistration,
         placement: PartitionRegistration,
     ) -> Iterable[MetadataRecord]:
-        realm = self._realm
-        terms = realm.terms(topic.name, placement, realm.active())
+        context = self._context
+        terms = context.terms(topic.name, placement, context.active())
         return record_of(
             topic.topic_id, number, partition, PartitionWish(placement=placement), terms
         )
@@ -147,7 +147,7 @@ class Reassignments:
         """
         complete = {*partition.isr, *partition.elr}
         left = complete & {*after.replicas}
-        least = self._realm.min_insync(topic.name, partition.replication_factor)
+        least = self._context.min_insync(topic.name, partition.replication_factor)
         if len(left) < min(len(complete), least):
             raise error_for(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -157,7 +157,7 @@ class Reassignments:
             )
 
     def _check(self, place: str, target: Sequence[int]) -> None:
-        brokers = self._realm.metadata.brokers
+        brokers = self._context.metadata.brokers
         missing = [each for each in target if each not in brokers]
         if not target or len({*target}) < len(target):
             detail = "name at least one broker, and each once"
@@ -196,7 +196,7 @@ class Reassignments:
         if request.topics is not None:
             asked = {each.name: each.partition_indexes for each in request.topics}
         topics: dict[str, OngoingTopicReassignment] = {}
-        for topic, number, partition in self._realm.metadata.partitions():
+        for topic, number, partition in self._context.metadata.partitions():
             is_asked = asked is None or number in asked.get(topic.name, ())
             if partition.is_reassigning and is_asked:
                 found = topics.setdefault(topic.name, OngoingTopicReassignment(name=topic.name))
@@ -214,7 +214,7 @@ class Reassignments:
 
 
 def complete_reassignment(
-    realm: ControllerContext, topic: str, partition: PartitionRegistration, isr: Collection[int]
+    context: ControllerContext, topic: str, partition: PartitionRegistration, isr: Collection[int]
 ) -> PartitionRegistration | None:
     """The placement after a move, if it is time; None if it is not.
 
@@ -225,7 +225,7 @@ def complete_reassignment(
         return None
     wanted = [each for each in partition.replicas if each not in partition.removing]
     in_sync = {*isr} & {*wanted}
-    least = min(realm.min_insync(topic, partition.replication_factor), len(wanted))
+    least = min(context.min_insync(topic, partition.replication_factor), len(wanted))
     is_enough = len(in_sync) >= least
     if not is_enough or not {*partition.adding} <= in_sync:
         return None
@@ -267,8 +267,8 @@ REBALANCED_MAX = 1000
 class PartitionControl:
     """Proposals and elections, for the active controller."""
 
-    def __init__(self, realm: ControllerContext) -> None:
-        self._realm = realm
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
         """Who decides what."""
@@ -278,7 +278,7 @@ class PartitionControl:
 
     def alter(self, request: AlterPartitionRequest, version: int, _: int) -> Decision:
         """Leaders say who is in sync."""
-        broker = self._realm.metadata.brokers.get(request.broker_id)
+        broker = self._context.metadata.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             return respond(AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
         records: dict[Place, MetadataRecord] = {}
@@ -295,7 +295,7 @@ class PartitionControl:
         return Decision(changes, lambda: _unchanged(request.broker_id, found, version))
 
     def _topic(self, asked: ProposedTopic, version: int) -> TopicRegistration | None:
-        metadata = self._realm.metadata
+        metadata = self._context.metadata
         if version < BY_ID_VERSION:
             return metadata.topic(asked.topic_name)
         return metadata.topics.get(asked.topic_id)
@@ -324,7 +324,7 @@ class PartitionControl:
         place = topic.topic_id, number
         if place in records:
             answer.error_code = ErrorCode.INVALID_UPDATE_VERSION  # It is in twice.
-        if answer.error_code == ErrorCode.INELIGIBLE_REPLICA and self._realm.rules.voids_refused:
+        if answer.error_code == ErrorCode.INELIGIBLE_REPLICA and self._context.rules.voids_refused:
             # Changes nothing but the partition epoch, as every record of a partition does.
             records[place] = PartitionChangeRecord(topic_id=topic.topic_id, partition_id=number)
         if answer.error_code:
@@ -342,11 +342,11 @@ class PartitionControl:
         wish: PartitionWish,
     ) -> Iterable[MetadataRecord]:
         """The record of an in-sync set, which may be what a move has waited for."""
-        realm = self._realm
-        active = realm.active()
-        done = complete_reassignment(realm, topic.name, partition, wish.isr or ())
+        context = self._context
+        active = context.active()
+        done = complete_reassignment(context, topic.name, partition, wish.isr or ())
         after = wish if done is None else PartitionWish(isr=wish.isr, placement=done)
-        terms = realm.terms(topic.name, partition if done is None else done, active)
+        terms = context.terms(topic.name, partition if done is None else done, active)
         return record_of(topic.topic_id, number, partition, after, terms)
 
     def _refusal(
@@ -360,7 +360,7 @@ class PartitionControl:
         isr = [state.broker_id for state in states]
         members = {*isr}
         age = partition.partition_epoch - proposed.partition_epoch
-        is_old = age > 0 and self._realm.rules.compares_partition_epoch
+        is_old = age > 0 and self._context.rules.compares_partition_epoch
         is_set = leader in members and len(members) == len(isr) and members <= {*partition.replicas}
         refusals = (
             # Somebody else has decided more than this controller knows.
@@ -374,11 +374,11 @@ class PartitionControl:
         return next((code for code, is_so in refusals if is_so), ErrorCode.NONE)
 
     def _may_be_in_sync(self, state: BrokerState) -> bool:
-        broker = self._realm.metadata.brokers.get(state.broker_id)
+        broker = self._context.metadata.brokers.get(state.broker_id)
         if broker is None or not broker.is_active:
             return False
         is_known = state.broker_epoch in (NOT_KNOWN, broker.epoch)
-        return is_known or not self._realm.rules.compares_broker_epoch
+        return is_known or not self._context.rules.compares_broker_epoch
 
     # ---- elections ----
 
@@ -401,7 +401,7 @@ class PartitionControl:
         return respond(response, records.values())
 
     def _asked(self, request: ElectLeadersRequest) -> Iterator[tuple[str, Iterable[int]]]:
-        metadata = self._realm.metadata
+        metadata = self._context.metadata
         if request.topic_partitions is not None:
             yield from ((each.topic, each.partitions) for each in request.topic_partitions)
             return
@@ -427,8 +427,8 @@ class PartitionControl:
         Raises:
             LogError: it is not needed, or not possible.
         """
-        realm = self._realm
-        topic = realm.metadata.topic(name)
+        context = self._context
+        topic = context.metadata.topic(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
         partition = topic.partitions.get(number)
@@ -436,7 +436,7 @@ class PartitionControl:
             raise UnknownTopicOrPartition(
                 f"{name} has {len(topic.partitions)} partitions, and no partition {number}"
             )
-        terms = realm.terms(name, partition, realm.active())
+        terms = context.terms(name, partition, context.active())
         wish = PartitionWish(prefers=kind == PREFERRED)
         preferred = partition.replicas[0]
         is_led = partition.leader == preferred if kind == PREFERRED else _has_leader(partition)
@@ -447,7 +447,7 @@ class PartitionControl:
                 f"broker {partition.leader} leads {name}-{number}{held}",
             )
         if kind == UNCLEAN:
-            terms = realm.unclean_terms(terms)
+            terms = context.unclean_terms(terms)
         after, record = change_of(partition, wish, terms)
         leader = partition.leader if record is None else record.leader
         if kind == PREFERRED and leader != preferred:
@@ -464,15 +464,15 @@ class PartitionControl:
 
     def rebalanced(self) -> Decision | None:
         """Partitions that their preferred leader could lead, back to it; None if there are none."""
-        realm = self._realm
-        active = realm.active()
+        context = self._context
+        active = context.active()
         records: list[MetadataRecord] = []
-        for topic, number, partition in realm.metadata.partitions():
+        for topic, number, partition in context.metadata.partitions():
             preferred = partition.replicas[0]
             if preferred == partition.leader or preferred not in active:
                 continue
             if preferred in partition.isr and len(records) < REBALANCED_MAX:
-                terms = realm.terms(topic.name, partition, active)
+                terms = context.terms(topic.name, partition, active)
                 wish = PartitionWish(prefers=True)
                 records += record_of(topic.topic_id, number, partition, wish, terms)
         return Decision(tuple(records)) if records else None

@@ -71,8 +71,8 @@ class AskedFilter(Protocol):
 class SecurityControl:
     """Users, ACLs and producer ids, for the active controller."""
 
-    def __init__(self, realm: ControllerContext) -> None:
-        self._realm = realm
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
         """Who decides what."""
@@ -87,7 +87,7 @@ class SecurityControl:
 
     def alter_users(self, request: AlterUserScramCredentialsRequest, _: int, __: int) -> Decision:
         """Change credentials; of each user all that was asked for, or nothing."""
-        before = self._realm.metadata.users()
+        before = self._context.metadata.users()
         after, results = before.alter(request.deletions, request.upsertions)
         response = AlterUserScramCredentialsResponse(
             results=[_result(name, error) for name, error in results.items()]
@@ -101,7 +101,7 @@ class SecurityControl:
 
     def create_acls(self, request: CreateAclsRequest, _: int, __: int) -> Decision:
         """Add ACLs: those that can be; one that is there already stays."""
-        there = self._realm.metadata.acls().all
+        there = self._context.metadata.acls().all
         added: dict[AclRule, MetadataRecord] = {}
         results = []
         for creation in request.creations:
@@ -119,7 +119,7 @@ class SecurityControl:
 
     def delete_acls(self, request: DeleteAclsRequest, _: int, __: int) -> Decision:
         """Delete what filters match."""
-        acls = self._realm.metadata.acls()
+        acls = self._context.metadata.acls()
         gone: dict[AclRule, MetadataRecord] = {}
         results = []
         for wanted in request.filters:
@@ -136,14 +136,14 @@ class SecurityControl:
         return respond(DeleteAclsResponse(filter_results=results), gone.values())
 
     def _check_enabled(self) -> None:
-        if self._realm.config.security.authorizer == AUTHORIZER_NONE:
+        if self._context.config.security.authorizer == AUTHORIZER_NONE:
             raise error_for(ErrorCode.SECURITY_DISABLED, DISABLED)
 
     # ---- producer ids ----
 
     def allocate(self, request: AllocateProducerIdsRequest, _: int, __: int) -> Decision:
         """A block of ids that nobody else ever gets."""
-        metadata = self._realm.metadata
+        metadata = self._context.metadata
         broker = metadata.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             return respond(AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))

@@ -110,8 +110,8 @@ Replicas = tuple[int, ...]
 class TopicControl:
     """Topics, for the active controller."""
 
-    def __init__(self, realm: ControllerContext) -> None:
-        self._realm = realm
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
         """Who decides what."""
@@ -155,7 +155,7 @@ class TopicControl:
                 f"{METADATA_TOPIC} is the controllers' log and can't be created as a topic: choose"
                 " another name",
             )
-        if self._realm.metadata.topic(topic.name) is not None:
+        if self._context.metadata.topic(topic.name) is not None:
             raise TopicExists(f"{topic.name} is there already: delete it first, or use it")
         assigned = self._assigned(topic) if topic.assignments else self._placed(topic)
         configs = _texts(topic)
@@ -173,7 +173,7 @@ class TopicControl:
                     config_source=(
                         SettingSource.TOPIC
                         if name in configs
-                        else inherited_source(self._realm, name)
+                        else inherited_source(self._context, name)
                     ),
                 )
                 for name, value in effective.as_texts().items()
@@ -193,7 +193,7 @@ class TopicControl:
     def _partitions(
         self, topic_id: bytes, assigned: Sequence[Replicas], config: TopicConfig, *, first: int
     ) -> Iterator[PartitionRecord]:
-        active = self._realm.active()
+        active = self._context.active()
         for number, replicas in enumerate(assigned, first):
             isr = [each for each in replicas if each in active]
             # Nothing is committed yet, and each replica has all of that.
@@ -208,7 +208,7 @@ class TopicControl:
                 leader_epoch=0,
                 partition_epoch=0,
                 directories=[
-                    self._realm.directory(each)
+                    self._context.directory(each)
                     if each in (*isr, *eligible)
                     else UNASSIGNED_DIRECTORY
                     for each in replicas
@@ -218,10 +218,10 @@ class TopicControl:
 
     def _placed(self, topic: CreatableTopic) -> list[Replicas]:
         """Where the cluster puts the partitions."""
-        realm = self._realm
+        context = self._context
         count = topic.num_partitions
         if count == DEFAULT:
-            count = realm.node_config().num_partitions
+            count = context.node_config().num_partitions
         if not 1 <= count <= PARTITIONS_MAX:
             raise error_for(
                 ErrorCode.INVALID_PARTITIONS,
@@ -229,9 +229,9 @@ class TopicControl:
             )
         copies = topic.replication_factor
         if copies == DEFAULT:
-            copies = realm.cluster.copies(realm.brokers_expected(topic.name))
+            copies = context.cluster.copies(context.brokers_expected(topic.name))
         row, racks = self._row(topic.name, copies)
-        return assign_replicas(row, racks, range(count), copies, realm.chance.randrange(len(row)))
+        return assign_replicas(row, racks, range(count), copies, context.chance.randrange(len(row)))
 
     def _row(self, name: str, copies: int) -> tuple[list[int], dict[int, str]]:
         """The brokers that replicas are put on: those that live, if they are enough.
@@ -239,9 +239,9 @@ class TopicControl:
         If not, those that are away as well, and at last those that are about to go: who restarts
         brokers one by one sees no topic with fewer copies by that, and none refused.
         """
-        realm = self._realm
-        active = realm.active()
-        brokers = list(realm.metadata.brokers.values())
+        context = self._context
+        active = context.active()
+        brokers = list(context.metadata.brokers.values())
         staying = [each for each in brokers if not each.is_shutting_down]
         if len(active) >= copies:
             brokers = [each for each in brokers if each.broker_id in active]
@@ -279,8 +279,8 @@ class TopicControl:
         return assigned
 
     def _check_assigned(self, name: str, assigned: Sequence[Replicas], *, copies: int) -> None:
-        brokers = sorted(self._realm.metadata.brokers)
-        active = self._realm.active()
+        brokers = sorted(self._context.metadata.brokers)
+        active = self._context.active()
         for replicas in assigned:
             if len({*replicas}) < len(replicas) or not {*replicas} <= {*brokers}:
                 only = f"broker {brokers[0]} is the only one" if len(brokers) == 1 else ""
@@ -295,15 +295,15 @@ class TopicControl:
 
     def _effective(self, configs: dict[str, str]) -> TopicConfig:
         try:
-            return self._realm.node_config().topic.override(configs)
+            return self._context.node_config().topic.override(configs)
         except ConfigError as error:
             raise error_for(ErrorCode.INVALID_CONFIG, str(error)) from error
 
     def _new_id(self) -> bytes:
         while True:
-            topic_id = self._realm.chance.randbytes(_ID_BYTES)
+            topic_id = self._context.chance.randbytes(_ID_BYTES)
             # Kafka keeps ids that are zero but for the last bytes to itself.
-            if any(topic_id[:8]) and topic_id not in self._realm.metadata.topics:
+            if any(topic_id[:8]) and topic_id not in self._context.metadata.topics:
                 return topic_id
 
     # ---- deleting ----
@@ -336,7 +336,7 @@ class TopicControl:
         return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
 
     def _find(self, asked: DeleteTopicState) -> TopicRegistration:
-        metadata = self._realm.metadata
+        metadata = self._context.metadata
         if (asked.name is None) == (asked.topic_id == ZERO_UUID):
             given = "neither a name nor an id" if asked.name is None else "a name and an id"
             raise error_for(
@@ -355,7 +355,7 @@ class TopicControl:
         return found
 
     def _check_not_internal(self, name: str) -> None:
-        if name in self._realm.internal_topics:
+        if name in self._context.internal_topics:
             raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is the broker's own")
 
     # ---- adding partitions ----
@@ -378,7 +378,7 @@ class TopicControl:
         return respond(CreatePartitionsResponse(results=results), records)
 
     def _added(self, asked: CreatePartitionsTopic) -> Iterator[MetadataRecord]:
-        topic = self._realm.metadata.topic(asked.name)
+        topic = self._context.metadata.topic(asked.name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
         self._check_not_internal(asked.name)
@@ -401,7 +401,7 @@ class TopicControl:
                     f" {len(assigned)} are assigned",
                 )
             self._check_assigned(asked.name, assigned, copies=copies)
-        config = self._realm.decisive_config(topic.name)
+        config = self._context.decisive_config(topic.name)
         yield from self._partitions(topic.topic_id, assigned, config, first=now)
 
     def _placed_after(
@@ -410,7 +410,7 @@ class TopicControl:
         """As if they had been placed with the others."""
         row, racks = self._row(topic.name, copies)
         first = topic.partitions[0].replicas[0]
-        start = row.index(first) if first in row else self._realm.chance.randrange(len(row))
+        start = row.index(first) if first in row else self._context.chance.randrange(len(row))
         return assign_replicas(row, racks, numbers, copies, start)
 
 

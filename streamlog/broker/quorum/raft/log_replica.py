@@ -1,14 +1,18 @@
-"""LogReplica: this node's copy of the metadata log: `Raft`, run on files, peers and a clock.
+"""LogReplica: this node's copy of the metadata log: the shell of `Raft`.
 
-Effects wait in one queue and are performed in their order: what has to be on disk first (epoch and
-vote, a cut) holds up those behind it while a thread syncs; the log is synced while the queue goes
-on, as Raft counts nothing before it is told. A replica without peers needs no loop: its syncs are
-done in place. `run` is for as long as there are peers.
+It performs Raft's effects, on files and peers, and passes it messages, syncs and the time. A
+replica without peers needs no event loop: it syncs in context. `run` serves a replica with peers.
 
-What goes wrong on the disk ends the replica, for good. But not a disk that is full: that is as if
-the process had been killed and started again, which Raft is made for. What is in memory is dropped,
-the log ends behind its last whole batch, and until the disk takes something again the replica
-neither leads nor follows.
+Rules of this module:
+
+- Effects wait in one queue and are performed in order. One that has to be on disk first (epoch and
+  vote, a cut) holds up the queue while the thread syncs. A sync of the log does not: Raft counts
+  nothing before `on_flushed`.
+- A disk error ends the replica. A full disk does not: it is handled as a crash and a restart. What
+  is in memory is dropped, the log ends after its last whole batch, and until the disk has room the
+  replica neither leads nor follows.
+
+Not done here: decisions (`raft_machine`), the metadata and its snapshots (`quorum_member`).
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ from streamlog.protocol.error_responses import error_response
 from streamlog.protocol.schema import Message
 
 REOPEN_MS = 1_000
-"""Between two tries to go on with a disk that was full."""
+"""The pause in milliseconds between two attempts to use a disk that was full."""
 
 OnFiles: TypeAlias = (
     raft.Persist
@@ -78,96 +82,95 @@ class QuorumPeers(Protocol):
     """Port: the other members."""
 
     async def call(self, node_id: int, request: Message, *, timeout_ms: int) -> Message:
-        """Ask one of them.
+        """Send a request to another member, and return its response.
 
         Raises:
-            ConnectionLost: it can't be reached or hung up.
-            RequestTimedOut: no answer came in time.
+            ConnectionLost: the member can't be reached, or has closed the connection.
+            RequestTimedOut: the member has not responded in time.
         """
         ...
 
 
 class Reader(Protocol):
-    """Port: what is made of the log."""
+    """Port: the reader of the log, which keeps the metadata up to date."""
 
     def on_committed(self, high_watermark: int) -> None:
-        """Everything before is committed."""
+        """Take up the entries before `high_watermark`: they are committed."""
         ...
 
     def on_installed(self, values: Sequence[bytes]) -> None:
-        """The log begins behind another snapshot, which holds these records."""
+        """Replace everything by the values of another snapshot, after which the log begins."""
         ...
 
     def on_leading(self, start_offset: int) -> None:
-        """This node leads an epoch, which begins at that offset."""
+        """Note that this node leads an epoch that begins at `start_offset`."""
         ...
 
     def on_not_leading(self) -> None:
-        """It does no more."""
+        """Note that this node does not lead any more."""
         ...
 
     def on_refused(self, error: StreamlogError) -> None:
-        """Nothing can be written: for now if the disk is full, or else for ever."""
+        """Note that nothing can be written: until the full disk has room, or else for good."""
         ...
 
     def on_performed(self) -> None:
-        """What is due next may be due at another time."""
+        """Note that the next deadline may have changed."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogPosition:
-    """Whose replica it is, and where."""
+class LogReplicaContext:
+    """The node of a replica, its disk, its clock and its settings."""
 
     files: Files
     directory: str
-    """The node's; the log is in a folder of it."""
+    """The node's data directory; the log is in a folder of it."""
     node_id: int
     cluster_id: str
     voters: tuple[int, ...]
+    """The node ids of all voters."""
     draw: Draw
-    """Its chance."""
+    """The source of random numbers, see `RaftState`."""
     clock: Clock
     timeouts: Timeouts
 
     @property
     def is_sole(self) -> bool:
-        """Whether nobody else votes."""
+        """Whether this node is the only voter."""
         return self.voters == (self.node_id,)
 
 
 class LogReplica:
-    """One node's copy of the metadata log, made by opening its files."""
+    """One node's copy of the metadata log; the constructor opens its files."""
 
     def __init__(
         self,
-        place: LogPosition,
+        context: LogReplicaContext,
         reader: Reader,
         *,
         rejoins: bool,
         has_earlier_start: bool = False,
     ) -> None:
-        """Read what is on disk.
+        """Open the files and read what is on disk.
 
         Args:
-            place: whose replica it is.
-            reader: is handed what is committed.
-            rejoins: a new directory takes the place of one that was lost.
-            has_earlier_start: a node was started on the directory before, so a folder of the log
-                that no member has used takes the place of one that was lost. A folder that a
-                member has used without an epoch lost nothing: the node votes, or no voter does
-                where all of them lose power in their first start.
+            context: the node, its disk and its settings.
+            reader: receives committed entries.
+            rejoins: whether the directory is new and replaces one that was lost (KIP-858).
+            has_earlier_start: whether a node was started on this directory before. A log folder
+                that no member has used then replaces one that was lost. See `_open_files`.
 
         Raises:
-            CorruptData: the files of a sole voter are damaged: nobody else has what is missing.
-            ConfigError: the log is that of other voters.
-            LogDirectoryError: the disk refuses.
+            CorruptData: the files of a sole voter are damaged, so no other node can repair them.
+            ConfigError: the log belongs to other voters.
+            LogDirectoryError: the disk failed.
         """
         self.failure: StreamlogError | None = None
-        """Why nothing will be written any more."""
+        """Why the replica has ended; None while it has not."""
         self.refusal: StreamlogError | None = None
-        """Why nothing is written for now."""
-        self._place = place
+        """Why nothing is written until the disk has room; None otherwise."""
+        self._context = context
         self._reader = reader
         self._rejoins = rejoins
         self._has_earlier_start = has_earlier_start
@@ -180,81 +183,91 @@ class LogReplica:
         self._thread: Executor | None = None
         self._peers: QuorumPeers | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        self._asking: set[asyncio.Task[None]] = set()
+        self._open_calls: set[asyncio.Task[None]] = set()
         self._complaints: dict[int, str] = {}
-        """What was told last about the answers of others."""
+        """The last warning about each member's responses, so that it is logged once."""
         self._ended = asyncio.Event()
         self._is_closed = False
-        self.files = self._opened()
+        self.files = self._open_files()
         self.raft = self._new_raft()
 
-    def _opened(self) -> QuorumFiles:
-        place = self._place
-        files = QuorumFiles(place.files, place.directory)
+    def _open_files(self) -> QuorumFiles:
+        context = self._context
+        files = QuorumFiles(context.files, context.directory)
         try:
-            files.belong_to(place.voters, place.node_id)
+            files.belong_to(context.voters, context.node_id)
+            # A voter with a new folder may have lost what it confirmed, and rejoins. But not all of
+            # them may rejoin, for then no majority is left to let them in:
+            #   1. Three voters start for the first time, and write their first files.
+            #   2. All lose power before any has an epoch: their logs are empty, their states new.
+            #   3. They start again. Each has an earlier start and an empty log, as after a loss.
+            # `flushed-end` tells: it is written first, so a member that used the folder has it and
+            # lost nothing. A folder without it, after an earlier start, replaces a lost one.
             was_lost = self._has_earlier_start and not files.has_flushed_end
             rejoins = files.is_new and (self._rejoins or was_lost)
-            if place.is_sole or (files.damage is None and not rejoins):
+            if context.is_sole or (files.damage is None and not rejoins):
                 files.settle()
             else:
-                reason = files.damage or "it is new, and takes the place of one that was lost"
-                _log.warning("node %s rejoins the quorum: %s", place.node_id, reason)
-                is_voter = place.node_id in place.voters  # others have confirmed nothing
-                files.rejoin(1 + place.draw(raft.REJOIN_IDS) if is_voter else 0)
+                reason = files.damage or "its metadata log is new, and replaces one that was lost"
+                _log.warning("node %s rejoins the quorum: %s", context.node_id, reason)
+                is_voter = context.node_id in context.voters  # An observer has confirmed nothing.
+                files.rejoin(1 + context.draw(raft.REJOIN_IDS) if is_voter else 0)
         except BaseException:
             files.close()
             raise
         return files
 
     def _new_raft(self) -> Raft:
-        place = self._place
+        context = self._context
         return Raft(
-            node_id=place.node_id,
-            voters=place.voters,
+            node_id=context.node_id,
+            voters=context.voters,
             state=self.files.state,
             chain=self.files.chain(),
-            draw=place.draw,
-            timeouts=place.timeouts,
+            draw=context.draw,
+            timeouts=context.timeouts,
         )
 
     # ---- what it is ----
 
     @property
     def leader_id(self) -> int | None:
-        """Who leads, as far as it knows."""
+        """The leader's node id; None if this node knows none, or takes no part."""
         return None if self.is_down else self.raft.leader_id
 
     @property
     def is_down(self) -> bool:
-        """Whether it takes no part: the disk does not let it, or it is closed."""
+        """Whether it takes no part, because of the disk or because it is closed."""
         return self._is_closed or (self.failure or self.refusal) is not None
 
     @property
     def waits(self) -> bool:
-        """Whether it has a loop: what is written is on disk later."""
+        """Whether it runs in an event loop, so that writes are synced later."""
         return self._tasks is not None
 
     @property
     def now_ms(self) -> int:
-        """The time."""
-        return self._place.clock.now_ms()
+        """The monotonic time in milliseconds."""
+        return self._context.clock.now_ms()
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Do what is due, see `next_deadline_ms`."""
         if self._reopen_at_ms is not None and self.now_ms >= self._reopen_at_ms:
             self.reopen()
         if not self.is_down:
             self.perform(self.raft.on_tick(self.now_ms))
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
+        """Return when `tick` next has something to do; None for never."""
         return self._reopen_at_ms if self.is_down else self.raft.next_deadline_ms()
 
     # ---- effects ----
 
     def perform(self, effects: list[Effect]) -> None:
-        """Do what Raft has decided, behind all that it has decided before."""
+        """Perform effects of Raft, after all earlier ones.
+
+        An effect may call this method again: its effects are then appended to the queue.
+        """
         if self.is_down:
             return
         self._effects.extend(effects)
@@ -296,11 +309,11 @@ class LogReplica:
                 self._perform_on_files(effect)
 
     def _change_role(self, effect: raft.BecomeLeader | LoseLeadership | raft.LeaderChanged) -> None:
-        node_id = self._place.node_id
+        node_id = self._context.node_id
         match effect:
             case raft.BecomeLeader():
-                # Of a broker that is alone, nobody wants to know it.
-                level = logging.DEBUG if self._place.is_sole else logging.INFO
+                # On a single broker this is no news.
+                level = logging.DEBUG if self._context.is_sole else logging.INFO
                 _log.log(level, "node %s leads epoch %s of the quorum", node_id, effect.epoch)
                 self._reader.on_leading(effect.start_offset)
             case LoseLeadership():
@@ -317,7 +330,9 @@ class LogReplica:
             case raft.AppendEntries():
                 files.append(self._with_bytes(entry) for entry in effect.entries)
             case raft.FlushLog():
-                self.aside(lambda: files.sync(effect.end_offset), lambda: self._flushed(effect))
+                self.run_in_thread(
+                    lambda: files.sync(effect.end_offset), lambda: self._flushed(effect)
+                )
             case Truncate():
                 self._hold_up(lambda: files.truncate(effect.offset))
             case raft.WriteSnapshot():
@@ -332,16 +347,16 @@ class LogReplica:
             return entry
         return encode_leader_change(
             entry,
-            leader_id=self._place.node_id,
+            leader_id=self._context.node_id,
             voters=self.raft.voters,
-            wall_ms=self._place.clock.wall_ms(),
+            wall_ms=self._context.clock.wall_ms(),
         )
 
     def _flushed(self, flush: raft.FlushLog) -> None:
         self.perform(self.raft.on_flushed(flush.generation, flush.end_offset, self.now_ms))
 
     def _install(self, snapshot: RaftSnapshotId) -> None:
-        """Take over what another node's records amount to."""
+        """Install a fetched snapshot; a damaged one is dropped, and the log stays as it is."""
         values: list[bytes] = []
         refused: list[CorruptData] = []
         files = self.files
@@ -354,7 +369,7 @@ class LogReplica:
 
         def installed() -> None:
             if refused:
-                _log.warning("a snapshot of node %s is dropped: %s", self.leader_id, refused[0])
+                _log.warning("dropped a snapshot from node %s: %s", self.leader_id, refused[0])
                 self.perform(self.raft.on_installed(None, self.now_ms))
                 return
             self._reader.on_installed(values)
@@ -378,10 +393,10 @@ class LogReplica:
             response = replace(response, unaligned_records=found[0], size=found[1])
         self._reply(effect.ticket, response)
 
-    # ---- beside the loop ----
+    # ---- work of the thread ----
 
     def _hold_up(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
-        """Have it done before any effect that follows."""
+        """Do `work`, then call `then`, before any effect that follows."""
         self._is_held_up = self._thread is not None
 
         def done() -> None:
@@ -390,12 +405,12 @@ class LogReplica:
                 then()
             self.perform([])
 
-        self.aside(work, done)
+        self.run_in_thread(work, done)
 
-    def aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """Have it done by the thread, and go on with `then`; in place if there is none.
+    def run_in_thread(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Do `work` in the thread, or in place if there is none, then call `then`.
 
-        What becomes of it when the replica has been opened anew meanwhile, nobody asks.
+        `then` is not called if the replica was reopened meanwhile: it belongs to the old one.
         """
         if self._thread is None:
             try:
@@ -405,11 +420,11 @@ class LogReplica:
             else:
                 then()
             return
-        begun_by = self.raft
+        raft_at_start = self.raft
 
         def done(ended: asyncio.Future[None]) -> None:
-            if ended.cancelled() or self.is_down or self.raft is not begun_by:
-                ended.cancelled() or ended.exception()
+            if ended.cancelled() or self.is_down or self.raft is not raft_at_start:
+                ended.cancelled() or ended.exception()  # Or asyncio logs it as never retrieved.
                 return
             error = ended.exception()
             if error is not None:
@@ -420,16 +435,16 @@ class LogReplica:
         future = asyncio.get_running_loop().run_in_executor(self._thread, work)
         future.add_done_callback(done)
 
-    # ---- a disk that refuses ----
+    # ---- disk errors ----
 
     def fail(self, error: BaseException) -> None:
-        """Nothing can be written: this node neither leads nor follows."""
+        """Stop to lead and to follow after a disk error: for now if it is full, or for good."""
         if isinstance(error, OSError):
             error = directory_error(error, self.files.directory)
         if not isinstance(error, StreamlogError):
             error = CorruptData(f"{self.files.directory}: {error!r}")
         if isinstance(error, LogDirectoryFull):
-            _log.error("node %s takes no part in the quorum: %s", self._place.node_id, error)
+            _log.error("node %s takes no part in the quorum: %s", self._context.node_id, error)
             self.refusal = error
             self._reopen_at_ms = self.now_ms + REOPEN_MS
         else:
@@ -445,9 +460,9 @@ class LogReplica:
         self._reader.on_performed()
 
     def reopen(self) -> None:
-        """Go on with what is on the disk, if that was full and has room again.
+        """Open the files again after a full disk; without effect in any other state.
 
-        With a loop it has not happened yet when this returns.
+        With an event loop, this returns before the files are open.
         """
         if self.refusal is None or self.failure is not None:
             return
@@ -456,7 +471,7 @@ class LogReplica:
 
         def work() -> None:
             old.close()
-            found.append(self._opened())
+            found.append(self._open_files())
 
         if self._thread is None:
             try:
@@ -474,7 +489,7 @@ class LogReplica:
             elif found and not self._ended.is_set():
                 self._begin_again(found[0])
             elif found:
-                self.files = found[0]  # to be closed
+                self.files = found[0]  # `close` closes them.
 
         future = asyncio.get_running_loop().run_in_executor(self._thread, work)
         future.add_done_callback(done)
@@ -485,29 +500,29 @@ class LogReplica:
         self.start()
         if not self.is_down:
             repeated.forget(__name__)
-            _log.warning("node %s takes part in the quorum again", self._place.node_id)
+            _log.warning("node %s takes part in the quorum again", self._context.node_id)
 
     # ---- peers ----
 
     def start(self) -> None:
-        """Take part."""
+        """Take part in the quorum."""
         self.perform(self.raft.start(self.now_ms))
 
     def handle(self, request: Asked) -> asyncio.Future[Message]:
-        """Another member asks.
+        """Handle another member's request; the future has the response.
 
         Raises:
-            CorruptData: the request makes no sense.
-            LogDirectoryError: the disk does not let this one take part.
+            CorruptData: the request does not name exactly one partition.
+            LogDirectoryError: this member takes no part because of its disk.
         """
-        asked = request_of_wire(request)
+        content = request_of_wire(request)
         refusal = self.failure or self.refusal
         if refusal is not None:
             raise refusal
         ticket = next(self._next_ticket)
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._tickets[ticket] = request, future
-        self.perform(deliver_request(self.raft, asked, ticket, self.now_ms))
+        self.perform(deliver_request(self.raft, content, ticket, self.now_ms))
         return future
 
     def _send(self, send: raft.SendMessage) -> None:
@@ -516,25 +531,25 @@ class LogReplica:
             return
         name = _LEAVING if isinstance(send.request, raft.EndEpochRequest) else None
         task = self._tasks.create_task(self._ask(send, self.raft), name=name)
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._open_calls.add(task)
+        task.add_done_callback(self._open_calls.discard)
 
     async def _ask(self, send: raft.SendMessage, asking: Raft) -> None:
-        peers, place = self._peers, self._place
+        peers, context = self._peers, self._context
         if peers is None:
             return
         message = request_to_wire(
             send.request,
-            cluster_id=place.cluster_id,
+            cluster_id=context.cluster_id,
             to=send.to,
-            wait_ms=place.timeouts.wait_ms,
+            wait_ms=context.timeouts.wait_ms,
         )
         answer: raft.Response | None = None
         try:
-            told = await peers.call(send.to, message, timeout_ms=place.timeouts.request_ms)
-            answer = response_of_wire(told)
+            response = await peers.call(send.to, message, timeout_ms=context.timeouts.request_ms)
+            answer = response_of_wire(response)
         except (ConnectionLost, RequestTimedOut) as error:
-            _log.debug("node %s does not answer: %s", send.to, error)
+            _log.debug("node %s did not respond: %s", send.to, error)
         except StreamlogError as error:
             self._complain(send.to, str(error))
         else:
@@ -547,16 +562,20 @@ class LogReplica:
             self.perform(deliver_response(asking, send, answer, self.now_ms))
 
     def _complain(self, node_id: int, what: str) -> None:
-        """Once, and not with every answer."""
+        """Log a warning about a member's responses once, until a response is fine again."""
         if self._complaints.get(node_id) != what:
             self._complaints[node_id] = what
-            _log.warning("the answer of node %s is dropped: %s", node_id, what)
+            _log.warning("dropped a response of node %s: %s", node_id, what)
 
     async def run(self, peers: QuorumPeers, thread: Executor) -> None:
-        """Take part until `stop`; what takes long is done by the thread, which does nothing else.
+        """Take part in the quorum until `stop`.
+
+        Args:
+            peers: the other members.
+            thread: does the disk work, in order: an executor of one thread for this alone.
 
         Raises:
-            StreamlogError: the log can't be written, or contradicts what is committed.
+            StreamlogError: the log can't be written, or lacks committed entries.
         """
         self._peers, self._thread = peers, thread
         try:
@@ -569,28 +588,29 @@ class LogReplica:
                     await self._ended.wait()
                     await self._leave()
                 finally:
-                    self._tasks = None  # A group that ends takes no more; a sync may end later.
+                    # A sync may end after the group, which then accepts no more tasks.
+                    self._tasks = None
         finally:
             self._reader.on_performed()
         if self.failure is not None:
             raise self.failure
 
     async def _leave(self) -> None:
-        """Resign, and wait until the others have heard so."""
+        """Resign, and wait until the others have answered, or the request time-out."""
         if not self.is_down:
             self.perform(self.raft.resign(self.now_ms))
-        leaving = [each for each in self._asking if each.get_name() == _LEAVING]
+        leaving = [each for each in self._open_calls if each.get_name() == _LEAVING]
         if leaving:
-            await asyncio.wait(leaving, timeout=self._place.timeouts.request_ms / 1000)
+            await asyncio.wait(leaving, timeout=self._context.timeouts.request_ms / 1000)
         self._tasks = None
-        for task in self._asking:
+        for task in self._open_calls:
             task.cancel()
 
     def stop(self) -> None:
-        """Have `run` end; a leader lets the others know."""
+        """End `run`; a leader resigns first."""
         self._ended.set()
 
     def close(self) -> None:
-        """Give the files back; after `run`, and when the thread has nothing to do any more."""
+        """Close the files; after `run`, and when the thread has no work any more."""
         self._is_closed = True
         self.files.close()
