@@ -30,7 +30,6 @@ from streamlog.errors import (
     CorruptData,
     DamagedBatch,
     OffsetOutOfRange,
-    RequestTimedOut,
     SourceLost,
 )
 from streamlog.protocol.schema import id_bytes, id_text
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from streamlog.records.batch import RecordBatch
 
 POLL_TIMEOUT_MS = 1_000
-STALL_POLLS_MAX = 30
-"""Polls in a row without progress before a read gives up, for it knows that more must come."""
 
 REMEDY = "what the log still has of it is read"
 
@@ -442,7 +439,7 @@ class BrokerSource:
 
         Raises:
             OffsetOutOfRange: records were deleted since the read was planned.
-            RequestTimedOut: the broker has stopped sending records that must be there.
+            RequestTimedOut: the read has stalled.
         """
         with asyncio.Runner() as runner:
             log = runner.run(connect_log(self._options).__aenter__())
@@ -469,6 +466,7 @@ class _Polling:
         self._consumer = log.consumer(
             auto_offset_reset="none", isolation_level=options.isolation_level
         )
+        self._reader = log.range_reader(self._consumer, {offsets.place: offsets.end})
 
     def batches(self) -> Iterator[RecordBatch]:
         """Its record batches; raises what `Broker.read` raises."""
@@ -476,18 +474,8 @@ class _Polling:
         consumer = self._runner.run(self._consumer.__aenter__())
         consumer.assign([partition])
         self._seek(offsets.start)
-        stalled, before = 0, offsets.start
         try:
-            # By position, not by the last record seen: the range may end in control records.
-            while (position := self._runner.run(consumer.position(partition))) < offsets.end:
-                stalled = 0 if position > before else stalled + 1
-                before = position
-                if stalled > STALL_POLLS_MAX:
-                    raise RequestTimedOut(
-                        f"no record of {offsets.topic}-{offsets.partition} came for "
-                        f"{stalled * POLL_TIMEOUT_MS // 1_000} s, but the log ended at "
-                        f"{offsets.end} when the read was planned; is the broker well?"
-                    )
+            while not self._runner.run(self._reader.is_at_end()):
                 polled = self._runner.run(self._polled())
                 if polled is None:
                     return

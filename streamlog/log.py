@@ -11,7 +11,7 @@ which it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -30,9 +30,11 @@ from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import Admin
 from streamlog.client.cluster import FORMING_TIMEOUT_MS, Address, Cluster, Connect
 from streamlog.client.consumer import Consumer
-from streamlog.client.consumer.consumer_settings import ConsumerOptions, ConsumerSettings
+from streamlog.client.consumer.consumer_settings import ConsumerOptions, ConsumerSettings, Reset
+from streamlog.client.offset_lookup import Isolation
 from streamlog.client.producer import Producer, ProducerOptions, ProducerSettings
 from streamlog.client.producer.transactional_publish import Published, publish_in_transaction
+from streamlog.client.range_reader import STALL_MS, RangeReader, read_to_end
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import (
     ConfigError,
@@ -44,7 +46,9 @@ from streamlog.errors import (
     StreamlogError,
     UsageError,
 )
+from streamlog.record import TopicPartition
 from streamlog.records.compression import Compression
+from streamlog.records.record_columns import RecordColumns
 from streamlog.records.staged_segment import StagedSegment
 from streamlog.transport.client_connection import TcpTransport, Transport
 from streamlog.transport.security import SSL, Security
@@ -228,6 +232,48 @@ class Log:
         """A consumer; see `ConsumerSettings` for what can be set."""
         self._opened()
         return Consumer(self._cluster(), ConsumerSettings(**options))
+
+    def range_reader(
+        self, consumer: Consumer, ends: Mapping[TopicPartition, int], *, stall_ms: int = STALL_MS
+    ) -> RangeReader:
+        """Return what says when an open consumer has read its partitions up to these ends."""
+        return RangeReader(consumer, ends, self._clock, stall_ms=stall_ms)
+
+    async def read_range(
+        self,
+        partition: TopicPartition,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        isolation: Isolation = "read_committed",
+        stall_ms: int = STALL_MS,
+    ) -> RecordColumns:
+        """Return the records of a partition from `start` to before `end`.
+
+        Args:
+            partition: the partition to read; all its records in the range are kept in memory.
+            start: the first offset; None: the first that the log holds.
+            end: the offset after the last; None: the end of the log when the read begins, which
+                with `read_committed` is the last stable offset.
+            isolation: `read_committed` leaves out open and aborted transactions.
+            stall_ms: how long the read may make no progress, in milliseconds.
+
+        Raises:
+            RequestTimedOut: the read has stalled; names the partition, the offset and the end.
+            OffsetOutOfRange: the log does not hold `start` (any more).
+            DamagedBatch: a batch can't be read.
+            UnknownTopicOrPartition: there is no such partition.
+        """
+        if start is not None and end is not None and start >= end:
+            return RecordColumns()
+        reset: Reset = "earliest" if start is None else "none"
+        async with self.consumer(auto_offset_reset=reset, isolation_level=isolation) as consumer:
+            consumer.assign([partition])
+            if start is not None:
+                consumer.seek(partition, start)
+            if end is None:
+                end = (await consumer.end_offsets([partition]))[partition]
+            return await read_to_end(consumer, partition, end, self._clock, stall_ms=stall_ms)
 
     def admin(self) -> Admin:
         """Manages topics; it lives as long as the log."""

@@ -9,7 +9,6 @@ asks to be told up to where.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,8 +37,6 @@ LIST_DEFAULT = 100
 BATCH_RECORDS = 500
 """Replayed in one transaction."""
 POLL_MS = 500
-STALL_MS = 30_000
-"""The end was read, so it is there: no record for this long is a broken log."""
 TEXT_CHARACTERS = 60
 """Of a key or a value in the table."""
 
@@ -85,7 +82,7 @@ def dlq_list(
     async def look(opened: Log) -> list[DeadLetter]:
         async with _reader(opened, name) as consumer:
             starts = await _starts(opened, consumer, name, everything=everything)
-            return await _letters(consumer, starts, limit)
+            return await _letters(opened, consumer, starts, limit)
 
     found = with_log(context.obj, log, look)
     grid = Grid("letter", "time", "from", "operator", "error", "attempts", "key", "value")
@@ -122,7 +119,7 @@ def dlq_replay(
             opened.producer(transactional_id=_group(name)) as producer,
         ):
             starts = await _starts(opened, consumer, name, everything=False)
-            letters = await _letters(consumer, starts, limit)
+            letters = await _letters(opened, consumer, starts, limit)
             if topics is None:
                 _check_places(letters)
             else:
@@ -269,7 +266,7 @@ def _partition(letter: DeadLetter) -> int | None:
 
 
 async def _letters(
-    consumer: Consumer, starts: Mapping[TopicPartition, int], limit: int | None
+    log: Log, consumer: Consumer, starts: Mapping[TopicPartition, int], limit: int | None
 ) -> list[DeadLetter]:
     """The letters from there up to the end, as it is now."""
     found: list[DeadLetter] = []
@@ -277,14 +274,10 @@ async def _letters(
     consumer.assign(starts)
     for part, start in starts.items():
         consumer.seek(part, start)
-    async with asyncio.timeout(STALL_MS / 1000) as stall:
-        while limit is None or len(found) < limit:
-            if not any([await consumer.position(part) < end for part, end in ends.items()]):
-                break
-            for part, records in (await consumer.poll(timeout_ms=POLL_MS)).items():
-                fresh = (each for each in records if each.offset < ends[part])
-                found += [DeadLetter(part, each, dict(each.headers)) for each in fresh]
-                stall.reschedule(asyncio.get_running_loop().time() + STALL_MS / 1000)
+    reader = log.range_reader(consumer, ends)
+    while (limit is None or len(found) < limit) and not await reader.is_at_end():
+        for part, records in (await reader.poll(timeout_ms=POLL_MS)).items():
+            found += [DeadLetter(part, each, dict(each.headers)) for each in records]
     return sorted(found, key=_order)[:limit]
 
 

@@ -29,6 +29,7 @@ from streamlog.cli.topics_command import partitions_of
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.client.producer.sender import RecordMetadata
+from streamlog.client.range_reader import RangeReader
 from streamlog.durations import when_ms
 from streamlog.errors import (
     LogError,
@@ -411,7 +412,7 @@ async def _print(log: Log, wanted: ConsumeRange, stop: asyncio.Event) -> None:
         consumer.assign(parts)
         for part in parts:
             consumer.seek(part, _start(wanted.offset, part, begins[part], ends[part]))
-        await _print_records(consumer, wanted, ends, stop)
+        await _print_records(consumer, wanted, log.range_reader(consumer, ends), stop)
 
 
 def _start(text: str, part: TopicPartition, begin: int, end: int) -> int:
@@ -427,13 +428,15 @@ def _start(text: str, part: TopicPartition, begin: int, end: int) -> int:
 async def _print_records(
     consumer: Consumer,
     wanted: ConsumeRange,
-    ends: Mapping[TopicPartition, int],
+    reader: RangeReader,
     stop: asyncio.Event,
 ) -> None:
     printed, quiet_ms = 0, 0
-    while not stop.is_set() and not (wanted.exit_at_end and _is_at(consumer, ends)):
-        polled = await consumer.poll(timeout_ms=POLL_MS)
-        for part, record in _of_each(polled, ends if wanted.exit_at_end else {}):
+    while not stop.is_set() and not (wanted.exit_at_end and await reader.is_at_end()):
+        # Without -e the consumer follows the log beyond the ends.
+        source = reader if wanted.exit_at_end else consumer
+        polled = await source.poll(timeout_ms=POLL_MS)
+        for part, record in _of_each(polled):
             _print_one(part, record, wanted)
             printed += 1
             if printed == wanted.limit:
@@ -447,19 +450,12 @@ async def _print_records(
 
 
 def _of_each(
-    polled: Mapping[TopicPartition, Sequence[LogRecord]], ends: Mapping[TopicPartition, int]
+    polled: Mapping[TopicPartition, Sequence[LogRecord]],
 ) -> Iterator[tuple[TopicPartition, LogRecord]]:
-    """The records with their partitions, up to the ends if there are any."""
+    """Yield each record with its partition."""
     for part, records in polled.items():
-        end = ends.get(part)
         for record in records:
-            if end is None or record.offset < end:
-                yield part, record
-
-
-def _is_at(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
-    positions = consumer.positions()
-    return all(positions.get(part, 0) >= end for part, end in ends.items())
+            yield part, record
 
 
 def _print_one(part: TopicPartition, record: LogRecord, wanted: ConsumeRange) -> None:

@@ -139,11 +139,10 @@ def topology(
 
 
 def _compare(session: Session, log: str | None, built: Topology) -> VersionChange:
-    from streamlog.clock import SystemClock  # noqa: PLC0415 - the other commands start faster
     from streamlog.worker.topics.version_log import VersionLog  # noqa: PLC0415 - the same
 
     async def compare(opened: Log) -> VersionChange:
-        return await VersionLog(opened, built, SystemClock()).compare()
+        return await VersionLog(opened, built).compare()
 
     return with_log(session, log, compare)
 

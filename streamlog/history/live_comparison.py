@@ -142,7 +142,7 @@ def compared_live(
             f"{counts[name]}: their rows lie elsewhere, so they can't be compared"
         )
     if since_ms is None:
-        handed = reader.run(read_hand_overs(reader.log, beside.app_id, clock))
+        handed = reader.run(read_hand_overs(reader.log, beside.app_id))
         since_ms = _begin_ms(topic.name, handed[-1]) if handed else UNKNOWN_MS
     partitions = [
         _LiveRows(TopicPartition(topic.name, n), TopicPartition(name, n))

@@ -13,11 +13,7 @@ from collections.abc import Collection, Coroutine, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from streamlog.errors import (
-    DamagedBatch,
-    RequestTimedOut,
-    UsageError,
-)
+from streamlog.errors import DamagedBatch, UsageError
 from streamlog.history.task_run import Arrival
 from streamlog.processing.error_handling import DamagedInputs
 from streamlog.record import TopicPartition
@@ -34,8 +30,6 @@ if TYPE_CHECKING:
 POLL_RECORDS = 5_000
 """Of a partition at a time."""
 POLL_MS = 500
-STALLED_POLLS_MAX = 120
-"""A log that says it has more and gives nothing for a minute is not waited for."""
 FETCH_BYTES = 4 * 1024 * 1024
 
 T = TypeVar("T")
@@ -153,7 +147,7 @@ class LogReader:
         A batch that can't be read ends it, unless a policy of `damaged` passes the batch.
 
         Raises:
-            RequestTimedOut: the log does not give what it said to have.
+            RequestTimedOut: the read has stalled.
             DamagedBatch, ProcessingError: a batch can't be read; tells where.
         """
         if start >= end:
@@ -178,20 +172,10 @@ class LogReader:
         end: int,
         damaged: DamagedInputs | None,
     ) -> Iterator[Arrival]:
-        stalled, before = 0, -1
-        while (position := self.run(consumer.position(partition))) < end:
-            stalled = stalled + 1 if position == before else 0
-            before = position
-            if stalled > STALLED_POLLS_MAX:
-                raise RequestTimedOut(
-                    f"{partition.topic}-{partition.partition} gave nothing for "
-                    f"{stalled * POLL_MS // 1000} s at offset {position}, though it holds "
-                    f"{end - position} more: a transaction may be open in it, or its broker ill"
-                )
+        reader = self.log.range_reader(consumer, {partition: end})
+        while not self.run(reader.is_at_end()):
             try:
-                polled = self.run(
-                    consumer.poll_columns(timeout_ms=POLL_MS, max_records=POLL_RECORDS)
-                )
+                polled = self.run(reader.poll_columns(timeout_ms=POLL_MS, max_records=POLL_RECORDS))
             except DamagedBatch as batch:
                 if damaged is None:
                     raise
@@ -199,10 +183,10 @@ class LogReader:
                 consumer.seek(partition, batch.next_offset)
                 yield Arrival(RecordColumns(), passed=passed)
                 continue
-            records = polled.get(partition)
-            marks = consumer.time_marks().get(partition, [])
-            if records is not None or marks:
-                yield _before(Arrival(RecordColumns() if records is None else records, marks), end)
+            records = polled.get(partition, RecordColumns())
+            marks = [mark for mark in consumer.time_marks().get(partition, ()) if mark.offset < end]
+            if records or marks:
+                yield Arrival(records, marks)
 
     def _consumer(self) -> Consumer:
         return self.log.consumer(
@@ -217,14 +201,6 @@ async def _opened(url: str, security: Security | None) -> Log:
     from streamlog.log import Log  # noqa: PLC0415 - the whole broker; tasks of Spark may do without
 
     return await Log.open(url, create=False, security=security).__aenter__()
-
-
-def _before(arrival: Arrival, end: int) -> Arrival:
-    records, marks = arrival.records, arrival.marks
-    offsets = records.offsets
-    if len(offsets) and offsets[-1] >= end:
-        records = records[: sum(offset < end for offset in offsets)]
-    return Arrival(records, [mark for mark in marks if mark.offset < end])
 
 
 def _in_loop() -> bool:

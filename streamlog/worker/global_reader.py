@@ -18,8 +18,9 @@ import msgspec
 
 from streamlog import repeated
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
+from streamlog.client.range_reader import RangeReader
 from streamlog.clock import Clock
-from streamlog.errors import DamagedBatch, RequestTimedOut, SourceLost
+from streamlog.errors import DamagedBatch, SourceLost
 from streamlog.log import Log
 from streamlog.nodes.table_nodes import GlobalTableNode
 from streamlog.processing.error_handling import DamagedInputs
@@ -199,8 +200,6 @@ POLL_MS = 500
 """Longest wait for records, and so the longest a stop goes unnoticed while they are read."""
 SLICE_RECORDS = 5_000
 """Taken in at once: heartbeats and agents get their turn in between."""
-STALL_MS = 60_000
-"""A log that says it has more and gives nothing for so long is not waited for."""
 TELL_MS = 60 * 60 * 1000
 """Tables on disk are known to be up to date so often, even if nothing comes."""
 FETCH_BYTES = 4 * 1024 * 1024
@@ -264,7 +263,7 @@ class GlobalReader:
         """Read all that is there, or until `stop` is set.
 
         Raises:
-            RequestTimedOut: the log does not give what it said to have.
+            RequestTimedOut: the read has stalled.
             ProcessingError: a batch can't be read, and the policy is `FAIL`.
         """
         if not self._partitions:
@@ -282,20 +281,10 @@ class GlobalReader:
         for partition, offset in starts.items():
             epoch = epochs.get((partition, offset), NO_EPOCH)
             consumer.seek(partition, OffsetAndMetadata(offset, "", epoch, ids[partition.topic]))
-        begun_ms = moved_ms = self._clock.now_ms()
-        before = self._count(ends)
-        while before and not stop.is_set():
+        begun_ms = self._clock.now_ms()
+        reader = RangeReader(consumer, ends, self._clock)
+        while not await self._is_loaded(reader) and not stop.is_set():
             await self._step()
-            after, now_ms = self._count(ends), self._clock.now_ms()
-            if after < before:
-                moved_ms = now_ms
-            elif now_ms - moved_ms >= STALL_MS:
-                behind = ", ".join(topic for topic, count in self.left.items() if count)
-                raise RequestTimedOut(
-                    f"the topics of global tables gave nothing for {STALL_MS // 1000} s, though "
-                    f"there is more to be read of {behind}: a transaction in them may be open"
-                )
-            before = after
         took_ms = self._clock.now_ms() - begun_ms
         logger.info("global tables of %s read in %d ms", ", ".join(self.tables.topics), took_ms)
 
@@ -369,12 +358,13 @@ class GlobalReader:
         for partition, records in polled.items():
             self.tables.apply(partition.topic, records.keys, records.values)
 
-    def _count(self, ends: Mapping[TopicPartition, int]) -> int:
-        positions = self._consumer.positions()
+    async def _is_loaded(self, reader: RangeReader) -> bool:
+        """Return whether all that was there is read; brings `left` up to date."""
+        is_loaded = await reader.is_at_end()
         self.left = dict.fromkeys(self.tables.topics, 0)
-        for partition, end in ends.items():
-            self.left[partition.topic] += max(end - positions.get(partition, 0), 0)
-        return sum(self.left.values())
+        for partition, offsets in reader.remaining.items():
+            self.left[partition.topic] += offsets
+        return is_loaded
 
 
 def make_reader(

@@ -66,9 +66,7 @@ class TaskDeps:
     """Sees that inputs still are the logs that were read."""
 
 
-async def prepare_log(
-    program: Program, log: Log, *, clock: Clock, log_url: str, web: str | None
-) -> WorkerStart:
+async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | None) -> WorkerStart:
     """Make sure that no state would be lost, and that all topics are there.
 
     Raises:
@@ -76,16 +74,16 @@ async def prepare_log(
         UnknownTopicOrPartition: a source is missing.
         TopologyError: partition counts contradict each other, or the state.
     """
-    versions = VersionLog(log, program.topology, clock)
+    versions = VersionLog(log, program.topology)
     await versions.check(accept_state_loss=program.accept_state_loss)
-    own_log = OwnTopicsLog(log, program.topology, clock)
+    own_log = OwnTopicsLog(log, program.topology)
     own = await own_log.check(
         source_lost=program.source_lost, accept_state_loss=program.accept_state_loss
     )
     # On somebody's cluster, a source that is missing is more likely a wrong name.
     required = () if log_url.startswith(EMBEDDED) else program.sources
     counts = await ensure_topics(log, program.topology, program.topics, required=required)
-    handed = await read_hand_overs(log, program.app_id, clock)
+    handed = await read_hand_overs(log, program.app_id)
     change = await versions.settle(accept_state_loss=program.accept_state_loss)
     return WorkerStart(
         program=program,

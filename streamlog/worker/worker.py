@@ -240,9 +240,7 @@ class Worker:
             web = None if door is None else door.listener.endpoint
             if web is not None:
                 self.exchange.endpoint = web
-            start = await prepare_log(
-                program, log, clock=self._clock, log_url=self._log_url, web=web
-            )
+            start = await prepare_log(program, log, log_url=self._log_url, web=web)
             self._announce(start)
             # Tasks hand over whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))

@@ -79,6 +79,10 @@ NOT_ON_MOCK: dict[str, dict[str, str]] = {
         "test_order_is_kept_with_many_small_requests": "it answers to acks=0, too",
         "test_what_waits_for_a_topic_that_is_deleted_fails_with_its_name": NO_ADMIN,
     },
+    "test_range_reader": {
+        "test_a_log_reads_a_range_of_committed_records": NO_ABORTS,
+        "test_a_range_whose_start_was_deleted_is_refused": NO_ADMIN,
+    },
     "test_rebalance": {
         "test_a_pattern_finds_topics_that_come_and_lets_go_of_those_that_went": NO_ADMIN,
         "test_a_pattern_may_mean_nothing_yet": NO_ADMIN,

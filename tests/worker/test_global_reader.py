@@ -10,7 +10,8 @@ import pytest
 from streamlog import App
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
-from streamlog.clock import SystemClock
+from streamlog.client.range_reader import STALL_MS
+from streamlog.clock import ManualClock, SystemClock
 from streamlog.errors import RequestTimedOut, TopologyError
 from streamlog.log import Log
 from streamlog.nodes.table_nodes import GlobalTableNode
@@ -20,7 +21,6 @@ from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
 from streamlog.serdes import serde_for
 from streamlog.topology import Topology
-from streamlog.worker import global_reader
 from streamlog.worker.global_reader import AWAY_MS_MAX, GlobalReader, GlobalStores
 from tests.worker.processes import STREAMLOG, attached, read_until, running, streamlog
 
@@ -148,10 +148,10 @@ def test_a_stop_ends_the_reading(tmp_path: Path) -> None:
 def test_a_log_that_gives_nothing_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_reader, "STALL_MS", 0)
-    monkeypatch.setattr(global_reader, "POLL_MS", 1)
+    clock = ManualClock()
 
     async def nothing(*_: object, **__: object) -> dict[object, object]:
+        clock.advance(STALL_MS)
         return {}
 
     async def main() -> None:
@@ -159,9 +159,9 @@ def test_a_log_that_gives_nothing_is_not_waited_for(
             await topic(log)
             async with log.producer() as producer:
                 await put(producer, "users", ("a", "1"))
-            async with GlobalReader(log, TOPOLOGY, {"users": 1}, SystemClock()) as reader:
+            async with GlobalReader(log, TOPOLOGY, {"users": 1}, clock) as reader:
                 monkeypatch.setattr(reader._consumer, "poll_columns", nothing)
-                with pytest.raises(RequestTimedOut, match="more to be read of users"):
+                with pytest.raises(RequestTimedOut, match="users-0: the read is at offset 0 "):
                     await reader.load(asyncio.Event())
 
     asyncio.run(main())

@@ -285,7 +285,7 @@ class _HandOverRun:
         return self._told(is_repeated=False)
 
     async def _write(self, producer: Producer) -> None:
-        change = await VersionLog(self._log, self._topology, self._clock).compare()
+        change = await VersionLog(self._log, self._topology).compare()
         offsets = await self._offsets()
         async with producer.transaction() as transaction:
             self._on_step("begun")
@@ -305,7 +305,7 @@ class _HandOverRun:
 
     async def _is_done(self) -> bool:
         """Whether the state has begun with this snapshot already."""
-        found = await read_hand_overs(self._log, self._app_id, self._clock)
+        found = await read_hand_overs(self._log, self._app_id)
         return any(each.snapshot == self._snapshot.id for each in found)
 
     async def _make(self, topic: str) -> None:

@@ -213,7 +213,7 @@ async def take_back(program: Program, stage: PromotionStage) -> PromotionResult:
         OffsetOutOfRange: the log does not hold what came since.
         StreamlogError: as `promote`.
     """
-    handed = await read_hand_overs(stage.log, program.app_id, stage.clock)
+    handed = await read_hand_overs(stage.log, program.app_id)
     last = handed[-1].promotion if handed else None
     if last is None:
         raise UsageError(
@@ -244,9 +244,7 @@ async def cancel(program: Program, stage: PromotionStage) -> bool:
         halt = await halts.last(app_id)
     if halt is None or halt.lifted is not None:
         return False
-    if any(
-        each.snapshot == halt.id for each in await read_hand_overs(stage.log, app_id, stage.clock)
-    ):
+    if any(each.snapshot == halt.id for each in await read_hand_overs(stage.log, app_id)):
         raise UsageError(f"{halt.hold.reason}: this was done; repeat the command to end it")
     async with SavepointLog(stage.log, (app_id, halt.id.rpartition("-")[0]), stage.clock) as halts:
         return await halts.lift(halt.id, "given up", "the promotion was cancelled")
@@ -264,7 +262,7 @@ class _Promotion:
         self._clock = stage.clock
         self._on_step = stage.on_step
         self._halts = halts
-        self._choice = CutChoice(stage.log, stage.clock)
+        self._choice = CutChoice(stage.log)
         beside = program.beside(version)
         self._app, self._other = program.app_id, beside.app_id
         self._substitute = SubstituteWorker(beside, stage.log_url, stage.security, stage.clock)
@@ -415,7 +413,7 @@ class _Promotion:
 
     async def _lift_if_undone(self, halt_id: str, told: str) -> None:
         """Let both go on as they were."""
-        done = await read_hand_overs(self._stage.log, self._app, self._clock)
+        done = await read_hand_overs(self._stage.log, self._app)
         if not any(each.snapshot == halt_id for each in done):
             await self._halts.lift(halt_id, "given up", told)
 

@@ -37,7 +37,6 @@ from streamlog.records.record_columns import FieldColumns, RecordColumns
 from streamlog.tables.state.changelog import BASE_KEY, PROGRESS_KEY, TaskProgress
 from streamlog.topology import Topology
 from streamlog.worker.operations.hand_over import refuse_members
-from streamlog.worker.savepoint.task_savepoints import read_records
 from streamlog.worker.state.restore import OWNER_KEY, Fences
 
 SLICE_OFFSETS: Final = 50_000
@@ -66,11 +65,11 @@ class _Replay:
     progress: TaskProgress | None = None
     fences: Fences = field(default_factory=Fences)
 
-    async def reach(self, log: Log, end: int, clock: Clock) -> None:
+    async def reach(self, log: Log, end: int) -> None:
         """Read on up to this offset."""
         while self.position < end:
             until = min(self.position + SLICE_OFFSETS, end)
-            self._take(await read_records(log, self.changelog, self.position, until, clock))
+            self._take(await log.read_range(self.changelog, self.position, until))
             self.position = until
 
     def _take(self, records: RecordColumns) -> None:
@@ -179,7 +178,7 @@ class _Times:
         head = FieldColumns()
         head.extend([wall_ms], [OWNER_KEY], [b""])
         fence = (await (await producer.send_batch(*place, head))).offset
-        await replay.reach(self._log, fence, self._clock)
+        await replay.reach(self._log, fence)
         if replay.progress is None:
             return
         behind = await self._behind_far_marks(replay.progress)
@@ -218,7 +217,7 @@ class _Times:
         is_far, records = False, 0
         for low in range(position, end, SLICE_OFFSETS):
             high = min(low + SLICE_OFFSETS, end)
-            for record in await read_records(self._log, place, low, high, self._clock):
+            for record in await self._log.read_range(place, low, high):
                 is_far |= latest_header_ms(record.headers) > self._now_ms
                 records += not is_mark(record.headers)
         if is_far and records:
@@ -248,7 +247,7 @@ class _Times:
             ends = await consumer.end_offsets([*places])
         replays = [_Replay(at, task, begins[at]) for at, task in places.items()]
         for replay in replays:
-            await replay.reach(self._log, ends[replay.changelog], self._clock)
+            await replay.reach(self._log, ends[replay.changelog])
         return replays
 
     async def _offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:

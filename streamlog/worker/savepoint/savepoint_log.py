@@ -13,6 +13,7 @@ from streamlog import repeated
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
+from streamlog.client.range_reader import RangeReader
 from streamlog.clock import Clock
 from streamlog.durations import moment
 from streamlog.errors import CorruptData, LogError, StreamlogError, TopicExists, UsageError
@@ -114,11 +115,12 @@ class SavepointWatch:
     async def _read(self, consumer: Consumer, *, is_sure: bool) -> None:
         place = self._place
         end = (await consumer.end_offsets([place]))[place] if is_sure else 0
+        reader = RangeReader(consumer, {place: end}, self._clock)
         while True:
             polled = await consumer.poll(timeout_ms=POLL_MS if is_sure else 0)
             records = [(each.offset, each.value or b"") for each in polled.get(place, ())]
             self.halt = decode_savepoint(records, self.halt)
-            if not records and (not is_sure or await consumer.position(place) >= end):
+            if not records and await reader.is_at_end():
                 break
         self._has_read = True
 

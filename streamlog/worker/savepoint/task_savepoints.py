@@ -11,7 +11,6 @@ the group (`halting`).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -19,8 +18,7 @@ from uuid import uuid4
 
 from streamlog import repeated
 from streamlog.agents.offsets import TASK, positions_of
-from streamlog.clock import Clock
-from streamlog.errors import RequestTimedOut, UsageError
+from streamlog.errors import UsageError
 from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.provenance import BUSY_MS, MARK, ProvenanceMark, identity, pack_mark
@@ -52,9 +50,6 @@ from streamlog.worker.topics.savepoint_messages import (
 from streamlog.worker.topics.version_log import current, version_topic
 
 logger = repeated.logger(__name__)
-
-POLL_MS: Final = 200
-STALL_MS: Final = 30_000
 
 
 class TaskSavepoints:
@@ -248,9 +243,7 @@ class TaskSavepoints:
 
     async def _tail(self, part: TopicPartition, position: int) -> RecordColumns:
         """What is in a repartition topic from there on."""
-        return await read_records(
-            self._with.log, part, position, await self._end(part), self._with.clock
-        )
+        return await self._with.log.read_range(part, position, await self._end(part))
 
     async def _finish(self) -> bool:
         """All stand: the snapshot is made of what they have left, by whoever comes first."""
@@ -279,28 +272,6 @@ class TaskSavepoints:
         await (await self._with.producer.send(topic, encode_savepoint(word), partition=0))
 
 
-async def read_records(
-    log: Log, part: TopicPartition, position: int, end: int, clock: Clock
-) -> RecordColumns:
-    """The committed records of a partition between two offsets.
-
-    Raises:
-        RequestTimedOut: the log does not give what it said to have.
-    """
-    found = RecordColumns()
-    async with log.consumer(auto_offset_reset="none", isolation_level="read_committed") as consumer:
-        consumer.assign([part])
-        consumer.seek(part, position)
-        deadline_ms = clock.now_ms() + STALL_MS
-        while await consumer.position(part) < end:
-            if clock.now_ms() >= deadline_ms:
-                raise RequestTimedOut(f"{part.topic}-{part.partition} can't be read up to {end}")
-            polled = (await consumer.poll_columns(timeout_ms=POLL_MS)).get(part, RecordColumns())
-            for each in polled[: bisect_left(polled.offsets, end)]:
-                found.add(each.offset, each.timestamp_ms, each.key, each.value, each.headers)
-    return found
-
-
 TAIL_RECORDS: Final = 64
 """Of a changelog that are searched for the last progress at first; eight times as many next."""
 
@@ -308,9 +279,8 @@ TAIL_RECORDS: Final = 64
 class CutChoice:
     """Where tasks have come to, by what a log holds."""
 
-    def __init__(self, log: Log, clock: Clock) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
-        self._clock = clock
 
     async def lag(self, app_id: str) -> int:
         """How many records an app has not read; 0 if it has never run."""
@@ -329,7 +299,7 @@ class CutChoice:
             task = None if at is None else positions_of(at.offset, at.metadata).get(TASK)
             if task is not None and task.time_ms is not None:
                 found.append(task.time_ms)
-        version = current(await read_whole_topic(self._log, version_topic(app_id), self._clock))
+        version = current(await read_whole_topic(self._log, version_topic(app_id)))
         changelogs = () if version is None else version.blueprint.changelogs
         for topic in await self._log.admin().find_topics(list(changelogs)):
             for partition in range(topic.partitions):
@@ -361,7 +331,7 @@ class CutChoice:
         size = TAIL_RECORDS
         while begin < end:
             start = max(end - size, begin)
-            tail = await read_records(self._log, changelog, start, end, self._clock)
+            tail = await self._log.read_range(changelog, start, end)
             if PROGRESS_KEY in tail.keys:
                 last = len(tail) - 1 - tail.keys[::-1].index(PROGRESS_KEY)
                 data = tail.values[last]

@@ -24,6 +24,7 @@ from streamlog import repeated
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
+from streamlog.client.range_reader import RangeReader
 from streamlog.clock import Clock, SteadyWall
 from streamlog.dsl.schedule_times import (
     Crontab,
@@ -36,7 +37,7 @@ from streamlog.dsl.schedule_times import (
     cron_times,
     missed_runs,
 )
-from streamlog.errors import RequestTimedOut, TopicExists
+from streamlog.errors import TopicExists
 from streamlog.log import Log
 from streamlog.processing.column_batch import exit_failure
 from streamlog.record import TopicPartition
@@ -47,8 +48,6 @@ logger = repeated.logger(__name__)
 CONFIGS = {"cleanup.policy": "compact"}
 BROKER_DEFAULT = -1
 POLL_MS = 200
-STALL_MS = 30_000
-"""The end was read, so it is there: no progress for this long is a broken log."""
 
 
 class RunLog:
@@ -118,23 +117,17 @@ class RunLog:
     async def _read_until(self, end: int) -> None:
         # Schedules of one worker share the consumer.
         async with self._reading:
-            position = await self._open_consumer.position(self._place)
-            deadline_ms = self._clock.now_ms() + STALL_MS
-            while position < end:
-                before, position = position, await self._read_some()
-                if position > before:
-                    deadline_ms = self._clock.now_ms() + STALL_MS
-                elif self._clock.now_ms() >= deadline_ms:
-                    raise RequestTimedOut(f"topic {self._place.topic} can't be read to its end")
+            reader = RangeReader(self._open_consumer, {self._place: end}, self._clock)
+            while not await reader.is_at_end():
+                await self._read_some()
 
-    async def _read_some(self) -> int:
+    async def _read_some(self) -> None:
         polled = await self._open_consumer.poll(timeout_ms=POLL_MS)
         for record in polled.get(self._place, ()):
             schedule, runs = (record.key or b"").decode(), Runs.decode(record.value or b"")
             before = self._runs.get(schedule)
             self._runs[schedule] = runs if before is None else before.merged(runs)
             self._heard_ms[schedule] = record.timestamp_ms
-        return await self._open_consumer.position(self._place)
 
 
 LOOK_INTERVAL_MS = 1_000

@@ -16,14 +16,15 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from streamlog import repeated
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_lookup import Isolation
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
+from streamlog.client.range_reader import RangeReader
 from streamlog.clock import Clock
-from streamlog.errors import RequestTimedOut, UnsupportedVersion
+from streamlog.errors import UnsupportedVersion
 from streamlog.log import Log
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.record import TopicPartition
@@ -44,10 +45,6 @@ from streamlog.tables.state.store_transaction import REPLAY_RECORDS_MAX, Deferre
 from streamlog.tables.stores.store import Change, KeyValueStore
 from streamlog.worker.topics.app_topics import DELETE_RETENTION_MS
 
-LOOK_UP_POLL_MS: Final = 20
-LOOK_UP_STALL_MS: Final = 30_000
-"""The log has offsets behind the one that is looked at: no answer for this long is a failure."""
-
 
 async def find_departure(
     log: Log,
@@ -57,7 +54,6 @@ async def find_departure(
     *,
     topic_id: bytes,
     begin: int,
-    clock: Clock,
 ) -> str:
     """Why the changelog with this id is not what the store was made of; empty if it is.
 
@@ -70,13 +66,13 @@ async def find_departure(
         return "it was deleted and created again"
     if read.offset < position:
         # The task has written the rest itself.
-        record = await _record(log, changelog, position - 1, clock)
+        record = await _record(log, changelog, position - 1)
         if record is not None:
             is_own = (record.key, record.value) == (PROGRESS_KEY, store.get(PROGRESS_KEY))
             return "" if is_own else _other_at(position - 1)
     if begin <= read.last_offset < position:
         # A backup that was put back may have come to the same epoch again.
-        record = await _record(log, changelog, read.last_offset, clock)
+        record = await _record(log, changelog, read.last_offset)
         if record is not None and crc_of(record.key, record.value) != read.last_crc:
             return _other_at(read.last_offset)
     return await _parted(consumer, changelog, read, min(read.offset, position))
@@ -105,24 +101,10 @@ async def _parted(
     return f"{TRUNCATED}: leader epoch {read.leader_epoch} does not reach to offset {position}"
 
 
-async def _record(
-    log: Log, changelog: TopicPartition, offset: int, clock: Clock
-) -> LogRecord | None:
-    """The record at an offset; None if compaction has removed it. The log goes on behind it."""
-    async with log.consumer(auto_offset_reset="none") as consumer:
-        consumer.assign([changelog])
-        consumer.seek(changelog, offset)
-        deadline_ms = clock.now_ms() + LOOK_UP_STALL_MS
-        while consumer.positions()[changelog] <= offset:
-            polled = await consumer.poll(timeout_ms=LOOK_UP_POLL_MS, max_records=1)
-            for record in polled.get(changelog, ()):
-                return record if record.offset == offset else None
-            if clock.now_ms() >= deadline_ms:
-                raise RequestTimedOut(
-                    f"changelog {changelog.topic}-{changelog.partition} gave nothing for"
-                    f" {LOOK_UP_STALL_MS // 1000} s, though it has offset {offset}"
-                )
-    return None
+async def _record(log: Log, changelog: TopicPartition, offset: int) -> LogRecord | None:
+    """Return the record at an offset before the log's end; None if compaction has removed it."""
+    records = await log.read_range(changelog, offset, offset + 1, isolation="read_uncommitted")
+    return next(iter(records), None)
 
 
 logger = repeated.logger(__name__)
@@ -140,8 +122,6 @@ FETCH_BYTES = 4 * 1024 * 1024
 """Asked for at once, and kept before it is decoded."""
 POLL_MS = 20
 """The longest that an end without a record behind it, as that of a transaction, goes unnoticed."""
-STALL_MS = 30_000
-"""The changelog's end was read, so it is there: no progress for this long is a broken log."""
 NOTHING_READ = (-1, 0)
 LACKING = "What the changelog lacks is processed again, so rows of it may be written twice"
 
@@ -265,22 +245,16 @@ class ChangelogReader:
         """Bring the store up to `end_offset`, which the changelog has.
 
         Raises:
-            RequestTimedOut: the log does not give what it said to have.
-            OffsetOutOfRange: it was cut meanwhile.
+            RequestTimedOut: the read has stalled.
+            OffsetOutOfRange: the changelog was truncated meanwhile.
         """
         is_far = self._fills and end_offset - self.position >= FILLING_RECORDS_MIN
         if is_far:
             await offload(self._store.begin_filling)
-        moved_ms = self._clock.now_ms()
-        while self.position < end_offset:
-            if await self.step(timeout_ms=POLL_MS):
-                moved_ms = self._clock.now_ms()
-            elif self._clock.now_ms() - moved_ms >= STALL_MS:
-                topic, partition = self._changelog
-                raise RequestTimedOut(
-                    f"changelog {topic}[{partition}] gave nothing for {STALL_MS // 1000} s, "
-                    f"though it has offset {end_offset - 1}, and {self.position} is next"
-                )
+        reader = RangeReader(self._consumer, {self._changelog: end_offset}, self._clock)
+        # `step` applies all that it has polled: the consumer's position is the store's.
+        while not await reader.is_at_end():
+            await self.step(timeout_ms=POLL_MS)
         if is_far:
             await offload(self._store.end_filling)
 
@@ -339,7 +313,6 @@ class ChangelogReader:
             self._store,
             topic_id=self._topic_id,
             begin=begin,
-            clock=self._clock,
         )
 
     async def _complete_offset(self, consumer: Consumer) -> int:

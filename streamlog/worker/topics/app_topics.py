@@ -16,10 +16,8 @@ from typing import Final
 
 from streamlog import repeated
 from streamlog.client.admin import Admin, NewTopic
-from streamlog.clock import Clock
 from streamlog.errors import (
     LogError,
-    RequestTimedOut,
     TopicExists,
     TopologyError,
     UnknownTopicOrPartition,
@@ -82,33 +80,16 @@ async def allow_every_timestamp(admin: Admin, topics: Iterable[str]) -> None:
             logger.info("topic %s takes every event time from now on: set %s", topic, shown)
 
 
-POLL_MS: Final = 200
-STALL_MS: Final = 30_000
-"""The end was read, so it is there: no record for this long is a broken log."""
-
-
-async def read_whole_topic(log: Log, topic: str, clock: Clock) -> list[tuple[int, bytes]]:
-    """Offset and value of all records of partition 0 that count; none if there is no such topic.
+async def read_whole_topic(log: Log, topic: str) -> list[tuple[int, bytes]]:
+    """Return offset and value of all committed records of partition 0; none without the topic.
 
     Raises:
-        RequestTimedOut: the log does not give what it said to have.
+        RequestTimedOut: the read has stalled.
     """
     if not any(each.name == topic for each in await log.admin().list_topics()):
         return []
-    place = TopicPartition(topic, 0)
-    found: list[tuple[int, bytes]] = []
-    async with log.consumer(
-        auto_offset_reset="earliest", isolation_level="read_committed"
-    ) as consumer:
-        consumer.assign([place])
-        end = (await consumer.end_offsets([place]))[place]
-        deadline_ms = clock.now_ms() + STALL_MS
-        while end and await consumer.position(place) < end:
-            if clock.now_ms() >= deadline_ms:
-                raise RequestTimedOut(f"topic {topic} can't be read to its end")
-            polled = await consumer.poll(timeout_ms=POLL_MS)
-            found += [(record.offset, record.value or b"") for record in polled.get(place, ())]
-    return found
+    records = await log.read_range(TopicPartition(topic, 0))
+    return [(record.offset, record.value or b"") for record in records]
 
 
 DELETE_RETENTION_MS = 24 * 60 * 60 * 1000

@@ -28,7 +28,6 @@ from streamlog import repeated
 from streamlog.blueprints.blueprint import Blueprint
 from streamlog.blueprints.topology_difference import TopologyDifference, difference
 from streamlog.client.admin import NewTopic
-from streamlog.clock import Clock
 from streamlog.errors import (
     CorruptData,
     SourceLost,
@@ -121,14 +120,14 @@ def decode_hand_overs(records: Iterable[tuple[int, bytes]]) -> list[HandOver]:
     return found
 
 
-async def read_hand_overs(log: Log, app_id: str, clock: Clock) -> list[HandOver]:
+async def read_hand_overs(log: Log, app_id: str) -> list[HandOver]:
     """All hand-overs of an app that count, the last one last.
 
     Raises:
         CorruptData: one is not readable, or a newer streamlog has written it.
         RequestTimedOut: the log does not give what it said to have.
     """
-    return decode_hand_overs(await read_whole_topic(log, hand_over_topic(app_id), clock))
+    return decode_hand_overs(await read_whole_topic(log, hand_over_topic(app_id)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,15 +290,14 @@ def compare_versions(before: Version | None, topology: Topology) -> VersionChang
 class VersionLog:
     """The versions of one app's topology in a log."""
 
-    def __init__(self, log: Log, topology: Topology, clock: Clock) -> None:
+    def __init__(self, log: Log, topology: Topology) -> None:
         self._log = log
         self._topology = topology
-        self._clock = clock
         self._place = TopicPartition(version_topic(topology.app_id), 0)
 
     async def compare(self) -> VersionChange:
         """What this program changes of what the log knows."""
-        records = await read_whole_topic(self._log, self._place.topic, self._clock)
+        records = await read_whole_topic(self._log, self._place.topic)
         return compare_versions(current(records), self._topology)
 
     async def check(self, *, accept_state_loss: bool) -> VersionChange:
@@ -487,10 +485,9 @@ def _repartitions(topology: Topology) -> set[str]:
 class OwnTopicsLog:
     """Where the ids are written down."""
 
-    def __init__(self, log: Log, topology: Topology, clock: Clock) -> None:
+    def __init__(self, log: Log, topology: Topology) -> None:
         self._log = log
         self._topology = topology
-        self._clock = clock
 
     async def check(
         self, *, source_lost: SourceLostPolicy | None, accept_state_loss: bool
@@ -501,7 +498,7 @@ class OwnTopicsLog:
             SourceLost: a topic is gone or was created again, and nobody has agreed to that.
         """
         topic = version_topic(self._topology.app_id)
-        before = decode_own_topics(await read_whole_topic(self._log, topic, self._clock))
+        before = decode_own_topics(await read_whole_topic(self._log, topic))
         refuse_lost(
             self._topology,
             before,

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from streamlog import App
-from streamlog.clock import SystemClock
 from streamlog.errors import CorruptData, StateLost
 from streamlog.log import Log
 from streamlog.processing.task_progress import Era
@@ -107,12 +106,12 @@ def on_a_log(path: Path, story: Callable[[Log], Awaitable[None]]) -> None:
 def test_many_workers_that_start_at_once_agree(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         def start(*names: str) -> Awaitable[VersionChange]:
-            return VersionLog(log, topology(*names), SystemClock()).settle(accept_state_loss=False)
+            return VersionLog(log, topology(*names)).settle(accept_state_loss=False)
 
         await asyncio.gather(*(start("a") for _ in range(5)))
         changes = await asyncio.gather(*(start("a", "b") for _ in range(5)))
         assert {change.era.number for change in changes} == {0}
-        found = await VersionLog(log, topology("a", "b"), SystemClock()).compare()
+        found = await VersionLog(log, topology("a", "b")).compare()
         assert found.is_settled
         assert found.number == 2
 
@@ -122,7 +121,7 @@ def test_many_workers_that_start_at_once_agree(tmp_path: Path) -> None:
 def test_different_programs_that_start_at_once_come_one_after_the_other(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         names = [("a", f"b{number}") for number in range(4)]
-        programs = [VersionLog(log, topology(*each), SystemClock()) for each in names]
+        programs = [VersionLog(log, topology(*each)) for each in names]
         await asyncio.gather(*(each.settle(accept_state_loss=True) for each in programs))
         found = await programs[0].compare()
         assert found.before is not None
@@ -135,11 +134,11 @@ def test_different_programs_that_start_at_once_come_one_after_the_other(tmp_path
 
 def test_a_refused_program_leaves_no_trace(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
-        await VersionLog(log, topology("a"), SystemClock()).settle(accept_state_loss=False)
-        other = VersionLog(log, topology("b"), SystemClock())
+        await VersionLog(log, topology("a")).settle(accept_state_loss=False)
+        other = VersionLog(log, topology("b"))
         with pytest.raises(StateLost, match="the state of a: the node no longer exists"):
             await other.settle(accept_state_loss=False)
-        assert (await VersionLog(log, topology("a"), SystemClock()).compare()).is_settled
+        assert (await VersionLog(log, topology("a")).compare()).is_settled
 
     on_a_log(tmp_path, story)
 
@@ -147,7 +146,7 @@ def test_a_refused_program_leaves_no_trace(tmp_path: Path) -> None:
 def test_an_app_without_streams_has_no_such_topic(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         nothing = App("app").topology()
-        change = await VersionLog(log, nothing, SystemClock()).settle(accept_state_loss=False)
+        change = await VersionLog(log, nothing).settle(accept_state_loss=False)
         assert change.before is None
         topics = {topic.name for topic in await log.admin().list_topics()}
         assert version_topic("app") not in topics
