@@ -174,7 +174,7 @@ class Cluster:
         except (StreamlogError, TimeoutError):
             return [UNKNOWN]
         missing = [f"broker {each} is missing" for each in status.missing]
-        return [*status.doubts, *missing] or ([] if status.is_well else [UNKNOWN])
+        return [*status.doubts, *missing] or ([] if status.is_healthy else [UNKNOWN])
 
     async def _leaders(self) -> list[int]:
         leaders = [each.leader for each in await self.partitions() if each.leader in self.brokers]

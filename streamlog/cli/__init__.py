@@ -1,10 +1,10 @@
 """The command line: `streamlog`, `python -m streamlog`, and `app.main()` of an app.
 
-`root` has what is given before a command's name, and runs it all; `loading` has the table of
-commands, each in a module of its own: `worker` runs an app, `broker` a log, `dev` a whole cluster,
-`records` writes and reads by hand, `groups` has what is about consumer groups, `log` what works on
-a directory of a log without a broker, `doctor` tells what is installed. `session`, `running` and
-`terminal` are the shell around them. typer and rich are imported in this package and nowhere else.
+`root` has the options before a command's name and the table of commands, which names the module of
+each: `worker_command` runs an app, `broker_command` a broker, `dev_command` a whole cluster,
+`records_commands` writes and reads records, `groups_command` shows and moves consumer groups,
+`log_command` checks and repairs a log's files without a broker, `doctor` shows what is installed.
+`session` and `terminal` are the shell around them. Only this package imports typer and rich.
 """
 
 from streamlog.cli.root import main

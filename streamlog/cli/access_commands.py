@@ -1,10 +1,10 @@
-"""`streamlog users`, `acls` and `quotas`: who may use a log, for what, and how much.
+"""`streamlog users`, `acls` and `quotas`: passwords, permissions, and byte rates of clients.
 
 Shells around `Admin`. A password comes from a prompt that does not echo it, or from standard input,
-never from the command line, which every user of the machine can read; none can be read back. ACLs
-of an embedded log can be changed before a broker starts that checks them; a running broker that
-checks none says so. A quota is for a user, a client id or both, each by name or as the default; the
-most specific one applies (docs/configuration.md).
+never from the command line, which every user of the machine can read. No command shows a password.
+ACLs of an embedded log can be changed before a broker that enforces them starts; a running broker
+without an authorizer refuses the command. A quota is for a user, a client ID or both, each by name
+or as the default; the most specific one applies (docs/configuration.md).
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from streamlog.protocol.acls import (
 from streamlog.protocol.scram import ITERATIONS_DEFAULT, ITERATIONS_MIN
 
 acls = typer.Typer(
-    help="ACLs: who may do what, on brokers with authorizer.class.name=standard.",
+    help="ACLs: permissions, on brokers with authorizer.class.name=standard.",
     no_args_is_help=True,
 )
 
 CHECKED: Final = {"authorizer.class.name": "standard"}
-"""What makes a broker that this process runs for the command know of ACLs."""
+"""Setting of a broker that this process runs for the command, so that it accepts ACLs."""
 
 NAMED: Final = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
-"""Of what there are many, so that names and beginnings of names are told apart."""
+"""Resource types whose ACLs are for a name or for a prefix of names."""
 
 
 class Allowed(StrEnum):
-    """What an ACL can be about, as it is typed."""
+    """The operations of an ACL, as typed on the command line."""
 
     ALL = "all"
     READ = "read"
@@ -64,35 +64,36 @@ class Allowed(StrEnum):
 
     @property
     def operation(self) -> Operation:
-        """The same in Kafka's words."""
+        """Kafka's operation of this name."""
         return Operation[self.name]
 
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", metavar="NAME", help="A topic, '*' for all; repeatable."),
+    typer.Option("--topic", metavar="NAME", help="A topic, or '*' for all; repeatable."),
 ]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", metavar="NAME", help="A group, '*' for all; repeatable."),
+    typer.Option("--group", metavar="NAME", help="A group, or '*' for all; repeatable."),
 ]
 Transactions = Annotated[
     list[str] | None,
-    typer.Option("--transactional-id", metavar="NAME", help="Likewise."),
+    typer.Option(
+        "--transactional-id", metavar="NAME", help="A transactional ID, or '*' for all; repeatable."
+    ),
 ]
 Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
-Prefixed = Annotated[
-    bool, typer.Option("--prefixed", help="The names are beginnings: all that begin so.")
-]
-Denying = Annotated[bool, typer.Option("--deny", help="ACLs that forbid; without it, that allow.")]
+Prefixed = Annotated[bool, typer.Option("--prefixed", help="Take the names as prefixes.")]
+Denying = Annotated[bool, typer.Option("--deny", help="Forbid instead of allow.")]
 Host = Annotated[
-    str | None, typer.Option("--host", metavar="ADDRESS", help="From there alone. Default: any.")
+    str | None,
+    typer.Option("--host", metavar="ADDRESS", help="Only from this address. Default: any."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Resources:
-    """What the options name."""
+    """The resources that the options name."""
 
     topics: Sequence[str]
     groups: Sequence[str]
@@ -100,7 +101,7 @@ class _Resources:
     cluster: bool
 
     def named(self) -> list[tuple[ResourceType, str]]:
-        """Type and name of each."""
+        """Return the type and name of each resource."""
         return [
             *((ResourceType.TOPIC, name) for name in self.topics),
             *((ResourceType.GROUP, name) for name in self.groups),
@@ -122,7 +123,7 @@ def acls_list(
     cluster: Cluster = False,
     log: LogOption = None,
 ) -> None:
-    """All ACLs, or those that the resources that are named fall under."""
+    """List all ACLs, or those that apply to the named resources."""
     named = _Resources(topic or (), group or (), transactional_id or (), cluster).named()
     filters = [
         AclFilter(resource_type=kind, name=name, pattern=Pattern.MATCH, principal=principal)
@@ -140,7 +141,10 @@ def acls_list(
 def acls_add(
     context: typer.Context,
     principal: Annotated[
-        str, typer.Argument(metavar="PRINCIPAL", help="Such as User:alice; User:* is everybody.")
+        str,
+        typer.Argument(
+            metavar="PRINCIPAL", help="A principal such as User:alice; User:* is every user."
+        ),
     ],
     operations: Annotated[
         list[Allowed], typer.Argument(metavar="OPERATION...", case_sensitive=False)
@@ -155,14 +159,16 @@ def acls_add(
     host: Host = None,
     log: LogOption = None,
 ) -> None:
-    """Allow somebody something, or with --deny forbid it; it holds at once.
+    """Allow a principal operations on resources, or with --deny forbid them; takes effect at once.
 
     OPERATION is all, read, write, create, delete, alter, describe, describe_configs,
-    alter_configs, or on the cluster cluster_action and idempotent_write.
+    alter_configs, and for the cluster cluster_action or idempotent_write.
     """
     named = _Resources(topic or (), group or (), transactional_id or (), cluster).named()
     if not named:
-        raise UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
+        raise UsageError(
+            "acls add needs a resource: --topic, --group, --transactional-id or --cluster"
+        )
     pattern = Pattern.PREFIXED if prefixed else Pattern.LITERAL
     wanted = [
         Acl(
@@ -192,7 +198,9 @@ def acls_remove(
     ] = None,
     operation: Annotated[
         list[Allowed] | None,
-        typer.Option("--operation", help="Only about this; repeatable.", case_sensitive=False),
+        typer.Option(
+            "--operation", help="Only ACLs for this operation; repeatable.", case_sensitive=False
+        ),
     ] = None,
     topic: Topics = None,
     group: Groups = None,
@@ -200,15 +208,15 @@ def acls_remove(
     cluster: Cluster = False,
     prefixed: Prefixed = False,
     host: Host = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every ACL there is.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every ACL.")] = False,
     log: LogOption = None,
 ) -> None:
-    """Remove the ACLs that all options are about, and show them. Names are taken as they stand."""
+    """Remove the ACLs that match all options, and list them; '*' is a name here, not a pattern."""
     named = _Resources(topic or (), group or (), transactional_id or (), cluster).named()
     narrowed = named or principal or operation or host
     if bool(narrowed) == everything:
         raise UsageError(
-            "say which ACLs: by --principal, --operation, --host or a resource; or --all"
+            "acls remove needs --principal, --operation, --host or a resource, or else --all"
         )
     pattern = Pattern.PREFIXED if prefixed else Pattern.LITERAL
     every: list[tuple[ResourceType, str | None]] = [(ResourceType.ANY, None)]
@@ -229,7 +237,7 @@ def acls_remove(
     for acl in gone:
         say(f"removed: {acl}")
     if not gone:
-        say("there was no such ACL")
+        say("no ACL matches")
 
 
 def _config() -> BrokerConfig:
@@ -239,7 +247,7 @@ def _config() -> BrokerConfig:
 def _principal(text: str) -> str:
     kind, colon, name = text.partition(":")
     if not (kind and colon and name):
-        raise UsageError(f"{text!r} is no principal, such as User:{text.strip(':') or 'alice'}")
+        raise UsageError(f"{text!r} is not a principal: write User:{text.strip(':') or 'alice'}")
     return text
 
 
@@ -247,7 +255,7 @@ def _possible(operation: Operation, kind: ResourceType) -> Operation:
     possible = OPERATIONS[kind]
     if operation not in (Operation.ALL, *possible):
         raise UsageError(
-            f"{operation.name.lower()} can't be done to a {kind.name.lower()}, but all, "
+            f"a {kind.name.lower()} has no operation {operation.name.lower()}; it has: all, "
             + ", ".join(each.name.lower() for each in possible)
         )
     return operation
@@ -269,30 +277,28 @@ def _grid(found: Sequence[Acl]) -> Grid:
 
 
 quotas = typer.Typer(
-    help="Quotas: bytes a second that users and client ids may write and read.",
+    help="Quotas: bytes per second that users and client IDs may write and read.",
     no_args_is_help=True,
 )
 
 PRODUCER: Final = "producer_byte_rate"
 CONSUMER: Final = "consumer_byte_rate"
 Choice: TypeAlias = tuple[str | None, bool]
-"""One by name, or the default."""
+"""A name, and whether the default is meant instead."""
 
-QuotaUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
+QuotaUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user.")]
 AnyUser = Annotated[
-    bool, typer.Option("--user-default", help="Of each user that has none of its own.")
+    bool, typer.Option("--user-default", help="Every user without a quota of its own.")
 ]
-ClientId = Annotated[
-    str | None, typer.Option("--client-id", metavar="NAME", help="Of this client id.")
-]
+ClientId = Annotated[str | None, typer.Option("--client-id", metavar="NAME", help="A client ID.")]
 AnyClientId = Annotated[
-    bool, typer.Option("--client-id-default", help="Of each client id that has none of its own.")
+    bool, typer.Option("--client-id-default", help="Every client ID without a quota of its own.")
 ]
 
 
 @quotas.command("list")
 def quotas_list(context: typer.Context, log: LogOption = None) -> None:
-    """All quotas that were set, in bytes a second."""
+    """List all quotas, in bytes per second."""
     session: Session = context.obj
     grid = Grid("user", "client id", "producer", "consumer")
     for each in ask(session, log, lambda admin: admin.describe_client_quotas()):
@@ -316,19 +322,19 @@ def quotas_set(
     client_id: ClientId = None,
     client_id_default: AnyClientId = False,
     producer: Annotated[
-        int | None, typer.Option("--producer", metavar="BYTES", help="Written in a second.")
+        int | None, typer.Option("--producer", metavar="BYTES", help="Bytes per second to write.")
     ] = None,
     consumer: Annotated[
-        int | None, typer.Option("--consumer", metavar="BYTES", help="Read in a second.")
+        int | None, typer.Option("--consumer", metavar="BYTES", help="Bytes per second to read.")
     ] = None,
     log: LogOption = None,
 ) -> None:
-    """Set what somebody may write or read; it holds within a second."""
+    """Set byte rates for writes and reads; takes effect within a second."""
     entity = _entity((user, user_default), (client_id, client_id_default))
     given = {PRODUCER: producer, CONSUMER: consumer}
     rates: dict[str, float | None] = {k: rate for k, rate in given.items() if rate is not None}
     if not rates:
-        raise UsageError("say how much: --producer BYTES, --consumer BYTES, or both")
+        raise UsageError("quotas set needs --producer BYTES, --consumer BYTES, or both")
     session: Session = context.obj
     ask(session, log, lambda admin: admin.alter_client_quotas(entity, rates), create=True)
     for name, rate in rates.items():
@@ -343,11 +349,13 @@ def quotas_remove(
     user_default: AnyUser = False,
     client_id: ClientId = None,
     client_id_default: AnyClientId = False,
-    producer: Annotated[bool, typer.Option("--producer", help="Only of what is written.")] = False,
-    consumer: Annotated[bool, typer.Option("--consumer", help="Only of what is read.")] = False,
+    producer: Annotated[
+        bool, typer.Option("--producer", help="Only the quota for writes.")
+    ] = False,
+    consumer: Annotated[bool, typer.Option("--consumer", help="Only the quota for reads.")] = False,
     log: LogOption = None,
 ) -> None:
-    """Take a quota away, so that a more general one holds, or none."""
+    """Remove a quota, so that a more general one applies, or none."""
     entity = _entity((user, user_default), (client_id, client_id_default))
     names = [key for key, wanted in ((PRODUCER, producer), (CONSUMER, consumer)) if wanted]
     rates: dict[str, float | None] = dict.fromkeys(names or (PRODUCER, CONSUMER))
@@ -359,20 +367,20 @@ def quotas_remove(
 def _entity(
     user: tuple[str | None, bool], client_id: tuple[str | None, bool]
 ) -> dict[str, str | None]:
-    """For whom.
+    """Return the entity that the options name: user, client ID, or both.
 
     Raises:
-        UsageError: for nobody, or for one by name and as the default at once.
+        UsageError: the options name none, or one both by name and as the default.
     """
     entity: dict[str, str | None] = {}
     for kind, (name, is_default) in (("user", user), ("client-id", client_id)):
         if name is not None and is_default:
-            raise UsageError(f"--{kind} and --{kind}-default exclude each other")
+            raise UsageError(f"--{kind} and --{kind}-default can't be combined")
         if name is not None or is_default:
             entity[kind] = name
     if not entity:
         raise UsageError(
-            "say whose quota: --user, --user-default, --client-id, --client-id-default"
+            "name the quota: --user, --user-default, --client-id or --client-id-default"
         )
     return entity
 
@@ -389,11 +397,14 @@ def add(
     context: typer.Context,
     user: User,
     iterations: Annotated[
-        int, typer.Option("--iterations", min=ITERATIONS_MIN, help="How slow guessing is.")
+        int,
+        typer.Option(
+            "--iterations", min=ITERATIONS_MIN, help="SCRAM iterations: more make guesses slower."
+        ),
     ] = ITERATIONS_DEFAULT,
     log: LogOption = None,
 ) -> None:
-    """Give a user a password, read from a prompt or from standard input; replaces the old one."""
+    """Set a user's password, read from a prompt or from standard input."""
     session: Session = context.obj
     password = _password(user)
     ask(
@@ -407,7 +418,7 @@ def add(
 
 @users.command()
 def remove(context: typer.Context, user: User, log: LogOption = None) -> None:
-    """Take a user's password away. Who has come in stays until the connection or session ends."""
+    """Remove a user's password; open connections stay until they or their sessions end."""
     session: Session = context.obj
     ask(session, log, lambda admin: admin.remove_user(user))
     say(f"removed {user}")
@@ -415,7 +426,7 @@ def remove(context: typer.Context, user: User, log: LogOption = None) -> None:
 
 @users.command("list")
 def list_users(context: typer.Context, log: LogOption = None) -> None:
-    """Everybody who has a password, and the mechanisms that prove it."""
+    """List the users with passwords, and their SASL mechanisms."""
     session: Session = context.obj
     described = ask(session, log, lambda admin: admin.list_users())
     grid = Grid("user", "mechanisms")
@@ -430,5 +441,5 @@ def _password(user: str) -> str:
     else:
         given = sys.stdin.readline().rstrip("\r\n")
     if not given:
-        raise UsageError("there was no password: type one, or pipe one in")
+        raise UsageError("the password is empty: type one, or pipe one to standard input")
     return given

@@ -1,6 +1,6 @@
-"""`streamlog broker`: one broker of a log, until Ctrl-C; alone, or with others that it is told of.
+"""`streamlog broker`: runs one broker until Ctrl-C, alone or as a node of a cluster.
 
-A shell: settings come from a file and from the command line, which comes first.
+A shell: settings come from a file; those of the command line take precedence.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 LISTEN_DEFAULT = "127.0.0.1:9092"
 PORT_MAX = 65_535
 LOOK_MS = 1_000
-"""How often a broker that nobody writes to looks whether its directory is still there."""
+"""How often an idle broker checks that its data directory still exists."""
 LOOKS_TO_GIVE_BACK = 60
-"""From one time that freed memory goes back to the system to the next one."""
+"""Checks between two returns of freed memory to the system."""
 
 
 class FlushChoice(StrEnum):
@@ -54,7 +54,7 @@ def broker(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="DIR", help="The log's directory. Default: log.dirs in FILE"
+            "--data", metavar="DIR", help="The data directory. Default: log.dirs in FILE."
         ),
     ] = None,
     listen: Annotated[
@@ -62,18 +62,21 @@ def broker(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help=f"Port 0 takes a free one. Default: the listeners in FILE, else {LISTEN_DEFAULT}",
+            help="The address to listen on; port 0 picks a free one. Default: listeners in FILE,"
+            f" else {LISTEN_DEFAULT}.",
         ),
     ] = None,
     flush: Annotated[
         FlushChoice | None,
         typer.Option(
-            "--flush", help="Acknowledge what is on disk, or what the operating system has."
+            "--flush", help="When a record is acknowledged: once on disk, or once the OS has it."
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="Settings of the broker, NAME=VALUE a line."),
+        typer.Option(
+            "--config", metavar="FILE", help="The broker's settings, one NAME=VALUE per line."
+        ),
     ] = None,
     web: WebOption = None,
 ) -> None:
@@ -84,7 +87,7 @@ def broker(
     if data is not None:
         settings = replace(settings, log_dirs=str(data))
     if not settings.log_dirs:
-        raise UsageError("where is its data? Give --data DIR, or log.dirs=DIR in --config FILE")
+        raise UsageError("broker needs --data DIR, or log.dirs=DIR in --config FILE")
     if listen is not None:
         settings = replace(
             settings, security=replace(settings.security, listeners="", advertised_listeners="")
@@ -97,7 +100,7 @@ def broker(
 
 
 def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
-    """Until a signal ends it. Raises what opening the directory and listening raise."""
+    """Run a broker until a signal; raises what `Broker.open` and `SocketServer` raise."""
     from streamlog.broker.broker import Broker  # noqa: PLC0415 - the other commands start faster
     from streamlog.broker.server.socket_server import SocketServer  # noqa: PLC0415 - the same
 
@@ -116,7 +119,7 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
                     f"listening on {server.host}:{server.port} "
                     f"({security}log {data}, cluster {opened.cluster_id}); Ctrl-C stops"
                 )
-            # What is there now stays: a full collection that walks it holds every client up.
+            # These objects stay: a full collection that walked them would stall every client.
             gc.collect()
             gc.freeze()
             for look in itertools.count(1):
@@ -136,10 +139,10 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
 
 @asynccontextmanager
 async def web_of(opened: Broker) -> AsyncIterator[None]:
-    """The broker's HTTP server, if its settings ask for one.
+    """Serve health and metrics over HTTP in the block, if the broker's settings ask for it.
 
     Raises:
-        ConfigError: its libraries are not installed, or the address is none.
+        ConfigError: the extra is not installed, or the setting is not HOST:PORT.
         ListenError: the address is taken.
     """
     address = opened.directory.config.web
@@ -159,7 +162,7 @@ async def web_of(opened: Broker) -> AsyncIterator[None]:
 
 
 def broker_config(file: Path | None, flush: FlushChoice | None) -> BrokerConfig:
-    """The settings of a broker from a file, and from the command line, which comes first.
+    """Return a broker's settings from a file; those of the command line take precedence.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
@@ -171,10 +174,10 @@ def broker_config(file: Path | None, flush: FlushChoice | None) -> BrokerConfig:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT"; "[::1]:9092" for IPv6.
+    """Return host and port of "HOST:PORT", or "[::1]:9092" for IPv6.
 
     Raises:
-        UsageError: it is not of that form.
+        UsageError: the text is not of that form.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > PORT_MAX or not host:

@@ -1,8 +1,8 @@
-"""A broker's HTTP server: whether it lives, whether it is ready, and its figures for Prometheus.
+"""A broker's HTTP server: liveness, readiness, and metrics for Prometheus.
 
-Carried and answered by what workers have for theirs (`worker/web`), which is the extra `[web]`.
-Metrics have the names that Kafka's have behind Prometheus' exporter for Java, so that dashboards
-and alarms which were made for Kafka show this broker; what Kafka has no name for is `streamlog_`.
+It uses the workers' HTTP server (`worker/web`), the extra `[web]`. Metrics have the names that
+Prometheus' JMX exporter gives Kafka's, so that dashboards and alerts made for Kafka work with this
+broker. Metrics that Kafka does not have begin with `streamlog_`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ NOBODY = -1
 
 @asynccontextmanager
 async def serve_health(broker: Broker, address: str) -> AsyncIterator[str]:
-    """Answer at HOST:PORT as long as the block lasts; what is given is where that is.
+    """Serve at `address` in the block; yields the address with the port that was picked.
 
     Raises:
-        ConfigError: it is not of that form.
-        ListenError: it is taken, or not one of this machine's.
+        ConfigError: the address is not HOST:PORT.
+        ListenError: the address is taken, or does not belong to this machine.
     """
     with listening(address) as listener:
         site = make_site(BrokerHealth(broker), BrokerExposition(broker), hosts=listener.hosts)
@@ -55,19 +55,19 @@ async def serve_health(broker: Broker, address: str) -> AsyncIterator[str]:
 
 
 class BrokerHealth:
-    """How a broker is."""
+    """Answers the health checks of a broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def live(self) -> HealthReport:
-        """It answers, so it works; one whose disk has failed has ended."""
+        """Report that the broker runs: one whose disk has failed ends, and does not answer."""
         return HealthReport(is_well=True, facts={"live": True, **_facts(self._broker.status())})
 
     def ready(self) -> HealthReport:
-        """Whether it does all of its share: it is alive to a controller that it knows.
+        """Report whether the broker is registered and unfenced with a controller that it knows.
 
-        That replicas lag is told, and does not make it unready: its clients need it all the more.
+        Lagging replicas are reported, but don't make it unready: clients need it all the more.
         """
         standing = self._broker.status()
         lacking = standing.partitions.under_replicated
@@ -86,7 +86,7 @@ def _facts(standing: BrokerStatus) -> dict[str, object]:
 
 
 class BrokerExposition:
-    """What `/metrics` answers."""
+    """The content of `/metrics`."""
 
     def __init__(self, broker: Broker) -> None:
         self._registry = CollectorRegistry()
@@ -94,29 +94,29 @@ class BrokerExposition:
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
-        """All metrics as they are now, in Prometheus' text format."""
+        """Return the current metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 class _BrokerCollector(Collector):
-    """The figures as metrics."""
+    """Collects a broker's figures as metrics."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, as they are now."""
+        """Yield every metric with its current value."""
         standing = self._broker.status()
         yield _gauge(
             "kafka_server_kafkaserver_brokerstate",
-            "1 starting, 2 registered and fenced, 3 running, 6 shutting down in order, 7 ended.",
+            "1: starting, 2: registered and fenced, 3: running, 6: controlled shutdown, 7: ended.",
             BROKER_STATES[standing.state],
         )
         yield from _of_replicas(standing)
         yield from _of_throttles(*self._broker.throttled_rates())
         copies = CounterMetricFamily(
             "streamlog_follower_read_bytes",
-            "Bytes that readers were given of partitions that other brokers lead.",
+            "Bytes read from this broker of partitions that other brokers lead (KIP-392).",
         )
         copies.add_metric([], self._broker.copy_bytes_read)
         yield copies
@@ -129,33 +129,33 @@ class _BrokerCollector(Collector):
 def _of_replicas(standing: BrokerStatus) -> Iterator[Metric]:
     counts = standing.partitions
     for name, text, value in (
-        ("partitioncount", "Partitions of which this broker has a replica.", counts.held),
-        ("leadercount", "Partitions that it leads.", counts.led),
+        ("partitioncount", "Partitions with a replica on this broker.", counts.held),
+        ("leadercount", "Partitions that this broker leads.", counts.led),
         (
             "underreplicatedpartitions",
-            "Partitions that it leads with replicas that are not in sync.",
+            "Partitions that this broker leads with replicas out of sync.",
             counts.under_replicated,
         ),
         (
             "underminisrpartitioncount",
-            "Partitions that it leads and that take no acks=all: too few replicas are in sync.",
+            "Partitions that this broker leads with too few replicas in sync for acks=all.",
             counts.under_min_isr,
         ),
         (
             "atminisrpartitioncount",
-            "Partitions that it leads and that would take none with one replica fewer.",
+            "Partitions that this broker leads that would refuse acks=all with one replica less.",
             counts.at_min_isr,
         ),
         (
             "reassigningpartitions",
-            "Partitions that it leads and that are on their way to other brokers.",
+            "Partitions that this broker leads that are moving to other brokers.",
             counts.reassigning,
         ),
     ):
         yield _gauge(_REPLICAS + name, text, value)
     lag = GaugeMetricFamily(
         "streamlog_follower_lag_records",
-        "Records by which a follower is behind this leader, in the partition where it is so most.",
+        "Lag of a follower behind this leader, in the partition where it lags most.",
         labels=["follower"],
     )
     for broker, records in standing.follower_lag.items():
@@ -166,34 +166,42 @@ def _of_replicas(standing: BrokerStatus) -> Iterator[Metric]:
 def _of_throttles(sent: float, fetched: float) -> Iterator[Metric]:
     yield _gauge(
         "kafka_server_leaderreplication_byte_rate",
-        "Bytes a second to followers of throttled replicas that this broker leads.",
+        "Bytes per second sent to followers of throttled replicas that this broker leads.",
         sent,
     )
     yield _gauge(
         "kafka_server_followerreplication_byte_rate",
-        "Bytes a second that throttled replicas of this broker fetch.",
+        "Bytes per second that throttled replicas on this broker fetch.",
         fetched,
     )
 
 
-def _of_the_controller(standing: BrokerStatus) -> Iterator[Metric]:
-    """Those of who is not the active controller are 0, so that sums over brokers are right."""
+def _of_the_controller(standing: BrokerStanding) -> Iterator[Metric]:
+    """Yield the controller's metrics; 0 on other nodes, so that sums over brokers are right."""
     cluster = standing.cluster
     for name, text, value in (
-        ("activecontrollercount", "1 for the active controller.", int(cluster is not None)),
-        ("activebrokercount", "Brokers that live.", cluster.brokers if cluster else 0),
-        ("fencedbrokercount", "Brokers that do not.", cluster.fenced if cluster else 0),
+        ("activecontrollercount", "1 on the active controller.", int(cluster is not None)),
+        (
+            "activebrokercount",
+            "Registered brokers that are not fenced.",
+            cluster.brokers if cluster else 0,
+        ),
+        (
+            "fencedbrokercount",
+            "Registered brokers that are fenced.",
+            cluster.fenced if cluster else 0,
+        ),
         ("globaltopiccount", "Topics.", cluster.topics if cluster else 0),
         ("globalpartitioncount", "Partitions.", cluster.partitions if cluster else 0),
         (
             "offlinepartitionscount",
-            "Partitions without a leader: nobody can read or write them.",
+            "Partitions without a leader, which can't be read or written.",
             cluster.offline if cluster else 0,
         ),
         (
             "preferredreplicaimbalancecount",
-            "Partitions that another replica than the preferred one leads.",
-            cluster.preferred_replica_imbalance if cluster else 0,
+            "Partitions whose leader is not the preferred replica.",
+            cluster.not_preferred if cluster else 0,
         ),
     ):
         yield _gauge(_CONTROLLER + name, text, value)
@@ -203,13 +211,15 @@ def _of_the_quorum(standing: BrokerStatus) -> Iterator[Metric]:
     view = standing.quorum
     leader = NOBODY if view.leader_id is None else view.leader_id
     own = view.voters[0].end_offset
-    yield _gauge(_RAFT + "current_leader", "Who leads the quorum; -1 if nobody.", leader)
-    yield _gauge(_RAFT + "current_epoch", "Of the quorum.", view.epoch)
-    yield _gauge(_RAFT + "high_watermark", "Committed entries end here.", view.high_watermark)
-    yield _gauge(_RAFT + "log_end_offset", "This node's log ends here.", own)
+    yield _gauge(_RAFT + "current_leader", "Node that leads the quorum; -1: none.", leader)
+    yield _gauge(_RAFT + "current_epoch", "Leader epoch of the quorum.", view.epoch)
+    yield _gauge(
+        _RAFT + "high_watermark", "Offset after the last committed entry.", view.high_watermark
+    )
+    yield _gauge(_RAFT + "log_end_offset", "Offset after the last entry of this node's log.", own)
     lag = GaugeMetricFamily(
         "streamlog_quorum_lag_records",
-        "Entries of the metadata log that a node has not, as its leader knows.",
+        "Entries of the metadata log that a node lacks, as far as the leader knows.",
         labels=["node", "role"],
     )
     for role, nodes in (("voter", view.voters[1:]), ("observer", view.observers)):
@@ -222,18 +232,22 @@ def _counters(figures: ClusterFigures) -> Iterator[Metric]:
     for name, text, value in (
         (
             _REPLICAS + "isrshrinks",
-            "In-sync sets of partitions that this broker led, which lost somebody.",
+            "Times that a partition led by this broker lost a replica from its in-sync set.",
             figures.isr_shrinks,
         ),
-        (_REPLICAS + "isrexpands", "Likewise, which won somebody.", figures.isr_expands),
+        (
+            _REPLICAS + "isrexpands",
+            "Times that a partition led by this broker gained a replica in its in-sync set.",
+            figures.isr_expands,
+        ),
         (
             _ELECTIONS + "uncleanleaderelections",
-            "Elections, decided here, of leaders that may lack acknowledged records.",
+            "Elections, decided by this controller, of leaders that may lack acknowledged records.",
             figures.unclean_elections,
         ),
         (
             "streamlog_cleaner_unreadable_batches",
-            "Batches that can't be read and that the log cleaner left as they are.",
+            "Unreadable batches that the log cleaner left unchanged.",
             figures.unreadable_batches(),
         ),
     ):
@@ -242,7 +256,7 @@ def _counters(figures: ClusterFigures) -> Iterator[Metric]:
         yield counter
     elections = HistogramMetricFamily(
         _ELECTIONS + "leaderelection_seconds",
-        "Elections decided here: from what led to them until they were committed.",
+        "Time of an election decided by this controller, from its cause to its commit.",
     )
     buckets, below = [], 0
     ends = [*(str(bound_ms / 1000) for bound_ms in ELECTION_BOUNDS_MS), "+Inf"]
@@ -256,8 +270,8 @@ def _counters(figures: ClusterFigures) -> Iterator[Metric]:
 def _of_connections(counts: ConnectionCounts) -> Iterator[Metric]:
     yield _gauge("streamlog_connections", "Connections to this broker.", counts.open)
     for name, text, value in (
-        ("refused", "Connections that were one too many.", counts.refused),
-        ("evicted", "Half-open connections that were closed to make room.", counts.evicted),
+        ("refused", "Connections refused because of a limit.", counts.refused),
+        ("evicted", "Half-open connections closed to make room for new ones.", counts.evicted),
     ):
         counter = CounterMetricFamily(f"streamlog_connections_{name}", text)
         counter.add_metric([], value)

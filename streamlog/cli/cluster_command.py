@@ -1,8 +1,8 @@
-"""`streamlog cluster`: brokers of one log, where its partitions are, and whether it is healthy.
+"""`streamlog cluster`: the brokers of a log, the replicas of its partitions, and their health.
 
-`init`, `grow` (`cluster_init`) prepare data directories; the others are shells around `Admin`.
-`status` looks once, or waits until the cluster is proved healthy (`cluster_descriptions`): the next
-step of a rolling restart, or of a replacement of disks, has to wait for that.
+`init` and `grow` (`cluster_init`) prepare data directories; the others are shells around `Admin`.
+`status` reads the state once, or waits until the cluster is proved healthy
+(`cluster_descriptions`), as a rolling restart or a replacement of disks does before its next step.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ from streamlog.errors import LogError, NotAuthorized, StreamlogError, Unsupporte
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
 
-EXIT_NOT_WELL = 1
+EXIT_UNHEALTHY = 1
 NOBODY = -1
 LOOK_AGAIN_S = 0.5
 MIN_INSYNC = "min.insync.replicas"
 FETCH_PATIENCE_S = 2.0
-"""How long one look waits for every voter to fetch once more, which proves it alive."""
+"""How long one reading waits until every voter has fetched again, which proves that it runs."""
 FETCH_LOOK_S = 0.1
 PARTITIONS_SHOWN = DOUBTS_SHOWN = 50
-"""The others are counted."""
+"""Lines of each kind that `status` prints; of the others it prints the number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """A cluster at one moment."""
+    """The state of a cluster at one moment."""
 
     cluster: ClusterDescription
     partitions: list[PartitionDescription]
     quorum: QuorumDescription | None
-    """None if it has none, or that is not for who asks to know."""
+    """None if the cluster has no quorum, or this user may not see it."""
     min_insync: Mapping[str, int]
-    """What topics ask for that have partitions which lack replicas; 0: what is usual."""
+    """`min.insync.replicas` of the topics that lack replicas; 0 for the broker's default."""
     doubts: Sequence[str] = ()
-    """Why the cluster is not proved well."""
+    """Why the cluster is not proved healthy."""
 
     @property
     def missing(self) -> list[int]:
-        """Nodes that are to be there and are not: they vote, or have replicas."""
+        """Nodes that vote or have replicas, and are not registered as running brokers."""
         wanted = {node for each in self.partitions for node in each.replicas}
         if self.quorum is not None:
             wanted |= {each.node_id for each in self.quorum.voters}
@@ -68,7 +68,7 @@ class ClusterStatus:
         return sorted(wanted - {each.node_id for each in self.cluster.brokers} - controllers)
 
     def _controllers_only(self) -> set[int]:
-        """Voters that have caught up and hold nothing: they need not be brokers."""
+        """Return voters that have caught up and hold no replica: they need not be brokers."""
         if self.quorum is None:
             return set()
         return {
@@ -94,14 +94,14 @@ class ClusterStatus:
 
     @property
     def under_min_isr(self) -> list[PartitionDescription]:
-        """Partitions that take no acks=all."""
+        """Partitions with too few replicas in sync for acks=all."""
         return [each for each in self.lacking if len(each.in_sync) < self._least(each)]
 
     @property
-    def is_well(self) -> bool:
-        """Whether every replica has proved that it has what it is counted for.
+    def is_healthy(self) -> bool:
+        """Whether every replica has proved that it holds what the cluster counts on.
 
-        Then one broker can be stopped, or lose its disk.
+        If so, one broker can be stopped, or lose its disk.
         """
         has_controller = self.cluster.controller != NOBODY
         return has_controller and not (self.missing or self.lacking or self.doubts)
@@ -120,25 +120,25 @@ def cluster_status(
         typer.Option(
             "--wait",
             metavar="SECONDS",
-            help="Look until the cluster is proved well, for this long at most; else exit with 1.",
+            help="Wait until the cluster is proved healthy, at most this long; else exit with 1.",
         ),
     ] = None,
     log: LogOption = None,
 ) -> None:
-    """The quorum, brokers, and partitions that lack a leader or replicas in sync."""
+    """Show the quorum, brokers, and partitions that lack a leader or replicas in sync."""
     session: Session = context.obj
     status = ask(session, log, read_status) if wait is None else wait_for(session, log, wait)
     show(status)
-    if wait is not None and not status.is_well:
-        say(f"not well after {wait:g} s", err=True)
-        raise typer.Exit(EXIT_NOT_WELL)
+    if wait is not None and not status.is_healthy:
+        say(f"not healthy after {wait:g} s", err=True)
+        raise typer.Exit(EXIT_UNHEALTHY)
 
 
 def wait_for(session: Session, log: str | None, seconds: float) -> ClusterStatus:
-    """Look until the cluster is well or the time is over; brokers may still be starting.
+    """Wait until the cluster is healthy, or for `seconds`; brokers may still be starting.
 
     Raises:
-        StreamlogError: by then, none of the log's brokers could be asked.
+        StreamlogError: no broker of the log answered in that time.
     """
     clock = SystemClock()
     until_ms = clock.now_ms() + round(seconds * 1000)
@@ -153,7 +153,7 @@ def wait_for(session: Session, log: str | None, seconds: float) -> ClusterStatus
 
 
 async def read_status(admin: Admin) -> ClusterStatus:
-    """Ask for all of it, in the order that `Evidence` names. Raises what asking raises."""
+    """Read the cluster's state in the order of `Evidence`; raises what `Admin` raises."""
     first = await admin.describe_nodes()
     quorum = await _quorum(admin)
     described, partitions = await admin.describe_cluster(), await admin.describe_partitions()
@@ -176,7 +176,7 @@ async def read_status(admin: Admin) -> ClusterStatus:
 
 
 async def _quorum(admin: Admin) -> QuorumDescription | None:
-    """None if the cluster has none, or that is not for this user to know."""
+    """Return the quorum; None if the cluster has none, or this user may not see it."""
     try:
         return await admin.describe_quorum()
     except (UnsupportedVersion, NotAuthorized):
@@ -184,7 +184,7 @@ async def _quorum(admin: Admin) -> QuorumDescription | None:
 
 
 async def _quorum_after(admin: Admin, before: QuorumDescription) -> QuorumDescription:
-    """The quorum once every voter has fetched again, or has failed to for `FETCH_PATIENCE_S`."""
+    """Return the quorum once every voter has fetched again, or after `FETCH_PATIENCE_S`."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + FETCH_PATIENCE_S
     while True:
@@ -195,13 +195,13 @@ async def _quorum_after(admin: Admin, before: QuorumDescription) -> QuorumDescri
 
 
 async def read_status_until(admin: Admin, seconds: float) -> ClusterStatus:
-    """Ask again and again, until all is well or the time is over."""
+    """Read the state repeatedly, until the cluster is healthy or `seconds` have passed."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + seconds
     while True:
         try:
             status = await read_status(admin)
-            if status.is_well or loop.time() >= until_s:
+            if status.is_healthy or loop.time() >= until_s:
                 return status
         except StreamlogError as error:
             if not error.retriable or loop.time() >= until_s:
@@ -210,7 +210,7 @@ async def read_status_until(admin: Admin, seconds: float) -> ClusterStatus:
 
 
 def show(status: ClusterStatus) -> None:
-    """Print it."""
+    """Print a cluster's state."""
     say(f"cluster {status.cluster.cluster_id}")
     if status.quorum is not None:
         _show_quorum(status.quorum)
@@ -219,11 +219,11 @@ def show(status: ClusterStatus) -> None:
         where = f"{each.host}:{each.port}"
         grid.add_row(str(each.node_id), where, each.rack or "", *_shares(status, each.node_id))
     for number in status.missing:
-        grid.add_row(str(number), "not there", "", *_shares(status, number))
+        grid.add_row(str(number), "missing", "", *_shares(status, number))
     out().print(grid)
     say(
-        f"{len(status.partitions)} partitions, {len(status.lacking)} with replicas that are not in"
-        f" sync, {len(status.under_min_isr)} of them with fewer than {MIN_INSYNC},"
+        f"{len(status.partitions)} partitions, {len(status.lacking)} with replicas out of sync,"
+        f" {len(status.under_min_isr)} of them with fewer in sync than {MIN_INSYNC},"
         f" {len(status.offline)} without a leader"
     )
     if status.lacking:
@@ -237,7 +237,7 @@ def show(status: ClusterStatus) -> None:
 
 
 def numbers_of(numbers: Iterable[int]) -> str:
-    """As one cell."""
+    """Return numbers as the text of one table cell."""
     return ",".join(map(str, numbers))
 
 
@@ -279,9 +279,11 @@ def _partitions(partitions: Iterable[PartitionDescription]) -> Grid:
 
 
 EVERY = "*"
-"""Any partition."""
+"""Stands for all partitions of a topic, or of all topics."""
 
-cluster = typer.Typer(help="Brokers, and where partitions are.", no_args_is_help=True)
+cluster = typer.Typer(
+    help="The brokers of a log, and the replicas of its partitions.", no_args_is_help=True
+)
 
 
 cluster.command("init")(cluster_init)
@@ -298,31 +300,31 @@ def cluster_elect(
     context: typer.Context,
     partitions: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC-PARTITION]...", help="Without any: all."),
+        typer.Argument(metavar="[TOPIC-PARTITION]...", help="Partitions. Default: all."),
     ] = None,
     *,
     unclean: Annotated[
         bool,
         typer.Option(
-            "--unclean", help="Any replica that lives, where nobody leads: may lose records."
+            "--unclean", help="Elect any live replica where none in sync is left: may lose records."
         ),
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """Have the preferred replicas lead partitions again."""
+    """Elect the preferred replicas as leaders of partitions."""
     wanted = [parse_partition(text) for text in partitions or ()]
     if unclean and not wanted:
-        raise UsageError("--unclean may lose records: name the partitions")
+        raise UsageError("--unclean may lose records, so it needs the names of partitions")
     session: Session = context.obj
     done = ask(session, log, lambda admin: admin.elect_leaders(wanted or None, unclean=unclean))
     elected = [where for where, error in done.items() if error is None]
     for where in sorted(elected):
-        say(f"{where.topic}-{where.partition}: its leader is elected")
+        say(f"{where.topic}-{where.partition}: a leader was elected")
     refused = _first_other(done.values(), ErrorCode.ELECTION_NOT_NEEDED)
     if refused is not None:
         raise refused
     if not elected:
-        say("nothing to do: all are led by their preferred replicas")
+        say("nothing to do: preferred replicas lead all partitions")
 
 
 @cluster.command("reassign")
@@ -332,8 +334,8 @@ def cluster_reassign(
         list[str] | None,
         typer.Argument(
             metavar="[TOPIC-PARTITION=BROKER,BROKER...]...",
-            help="The first broker is to lead; nothing behind '=' gives a move up. 'TOPIC-*=' is"
-            " for all partitions of a topic, '*=' for all there are: their leaders take turns.",
+            help="New replicas, the preferred leader first; nothing after '=' cancels a move."
+            " 'TOPIC-*=' moves all partitions of a topic, '*=' all; leaders are spread evenly.",
         ),
     ] = None,
     *,
@@ -343,34 +345,36 @@ def cluster_reassign(
             "--throttle",
             metavar="BYTES",
             min=1,
-            help="A second, that each broker copies at most; alone: for moves on their way.",
+            help="Bytes per second that each broker copies at most; alone: for moves in progress.",
         ),
     ] = None,
     verify: Annotated[
         bool,
         typer.Option(
             "--verify",
-            help="Remove the throttle if nothing is on its way any more; else end with 1.",
+            help="Remove the throttle if no move is in progress; else exit with 1.",
         ),
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """Move partitions to other brokers; without any, show those that are on their way."""
+    """Move partitions to other brokers; without arguments, show the moves in progress."""
     session: Session = context.obj
     wanted = parse_moves(
         moves or (), lambda: ask(session, log, lambda admin: admin.describe_partitions())
     )
     if verify and (wanted or throttle is not None):
-        raise UsageError("--verify looks at moves that were begun: give it alone")
+        raise UsageError(
+            "--verify checks moves in progress: it takes no partitions and no --throttle"
+        )
     if throttle is not None:
         _throttle(session, log, throttle, wanted)
     if not wanted:
-        is_over = _show_moves(session, log)
-        if verify and not is_over:
+        is_done = _show_moves(session, log)
+        if verify and not is_done:
             raise typer.Exit(1)
         if verify:
             for topic in ask(session, log, lambda admin: admin.remove_throttles()):
-                say(f"{topic} is not throttled any more")
+                say(f"{topic} is no longer throttled")
         return
     _move(session, log, wanted)
 
@@ -381,7 +385,7 @@ def _move(
     done = ask(session, log, lambda admin: admin.alter_partition_reassignments(wanted))
     for where, error in done.items():
         if error is None:
-            what = "is on its way" if wanted[where] else "stays"
+            what = "is moving" if wanted[where] else "stays"
             say(f"{where.topic}-{where.partition} {what}")
     refused = next((error for error in done.values() if error is not None), None)
     if refused is not None:
@@ -397,17 +401,17 @@ def _throttle(
     brokers = ask(session, log, lambda admin: admin.throttle_moves(bytes_per_s, moves))
     if brokers:
         say(
-            f"brokers {numbers_of(brokers)} copy {bytes_per_s} bytes a second at most, until"
-            " `streamlog cluster reassign --verify` finds nothing on its way"
+            f"brokers {numbers_of(brokers)} copy at most {bytes_per_s} bytes per second, until"
+            " `streamlog cluster reassign --verify` finds no move in progress"
         )
     else:
-        say("nothing is copied, so nothing is throttled")
+        say("no move is in progress, so nothing is throttled")
 
 
 def _show_moves(session: Session, log: str | None) -> bool:
-    """Those that are on their way; whether there are none."""
+    """Print the moves in progress; return whether there are none."""
     under_way = ask(session, log, lambda admin: admin.list_partition_reassignments())
-    grid = Grid("partition", "replicas", "coming", "going")
+    grid = Grid("partition", "replicas", "adding", "removing")
     for where, move in sorted(under_way.items()):
         numbers = (numbers_of(each) for each in (move.replicas, move.adding, move.removing))
         grid.add_row(f"{where.topic}-{where.partition}", *numbers)
@@ -416,24 +420,28 @@ def _show_moves(session: Session, log: str | None) -> bool:
 
 
 def parse_partition(text: str) -> TopicPartition:
-    """`orders-3`.
+    """Parse a partition such as `orders-3`.
 
     Raises:
-        UsageError: it is no partition.
+        UsageError: the text is not of that form.
     """
     topic, _, number = text.rpartition("-")
     if not topic or not number.isdecimal():
-        raise UsageError(f"{text!r} is no partition: write it as TOPIC-PARTITION, such as orders-3")
+        raise UsageError(f"{text!r} is not a partition: write TOPIC-PARTITION, such as orders-3")
     return TopicPartition(topic, int(number))
 
 
 def parse_moves(
     texts: Iterable[str], described: Callable[[], Iterable[PartitionDescription]]
 ) -> dict[TopicPartition, list[int] | None]:
-    """What is to be moved where; `described` tells of all partitions, and is asked if need be.
+    """Return the replicas that each partition is to have; None cancels its move.
+
+    Args:
+        texts: moves such as `orders-3=1,2`, `orders-*=1,2,3` or `*=1,2,3`.
+        described: returns all partitions; called only for a text with `*`.
 
     Raises:
-        UsageError: one of the texts is no move, or there is no partition such as it names.
+        UsageError: a text is not a move, or names no partition that exists.
     """
     wanted: dict[TopicPartition, list[int] | None] = {}
     for text in texts:
@@ -447,17 +455,17 @@ def parse_moves(
 
 
 def spread(text: str, known: Iterable[PartitionDescription]) -> dict[TopicPartition, list[int]]:
-    """`orders-*=1,2,3`, or `*=1,2,3`: each of them leads as many partitions as the others.
+    """Expand `orders-*=1,2,3` or `*=1,2,3`; each broker leads the same number of partitions.
 
     Raises:
-        UsageError: it is neither, or there is no such partition.
+        UsageError: the text has neither form, or there is no such partition.
     """
     where, _, brokers = text.partition("=")
     numbers = [int(each) for each in brokers.split(",") if each.isdecimal()]
     topic = where.removesuffix(EVERY)
     if brokers != ",".join(map(str, numbers)) or not numbers or not ("-" + topic).endswith("-"):
         raise UsageError(
-            f"{text!r} is no move: write it as 'TOPIC-*=BROKER,BROKER...', or '*=BROKER,BROKER...'"
+            f"{text!r} is not a move: write 'TOPIC-*=BROKER,BROKER...' or '*=BROKER,BROKER...'"
         )
     found = [
         TopicPartition(each.topic, each.partition)
@@ -465,7 +473,7 @@ def spread(text: str, known: Iterable[PartitionDescription]) -> dict[TopicPartit
         if not topic or each.topic == topic.removesuffix("-")
     ]
     if not found:
-        raise UsageError(f"{text!r}: there are no such partitions")
+        raise UsageError(f"{text!r}: no such partitions")
     count = len(numbers)
     return {
         each: numbers[turn % count :] + numbers[: turn % count] for turn, each in enumerate(found)
@@ -473,15 +481,15 @@ def spread(text: str, known: Iterable[PartitionDescription]) -> dict[TopicPartit
 
 
 def parse_move(text: str) -> tuple[TopicPartition, list[int] | None]:
-    """`orders-3=1,2`, or `orders-3=` to give a move up.
+    """Parse `orders-3=1,2`, or `orders-3=`, which cancels a move.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text has neither form.
     """
     where, equals, brokers = text.partition("=")
     numbers = [each for each in brokers.split(",") if each]
     if not equals or not all(each.isdecimal() for each in numbers):
-        raise UsageError(f"{text!r} is no move: write it as TOPIC-PARTITION=BROKER,BROKER...")
+        raise UsageError(f"{text!r} is not a move: write TOPIC-PARTITION=BROKER,BROKER...")
     return parse_partition(where), [int(each) for each in numbers] or None
 
 

@@ -1,8 +1,8 @@
-"""`streamlog cluster init` and `grow`: data directories of nodes, with the settings beside them.
+"""`streamlog cluster init` and `grow`: data directories of nodes, and the settings beside them.
 
-`init` prepares one node on its own machine, or a whole set on this one. `grow` turns a single node
-into one of three or five voters: it writes the settings of the new nodes, then their directories,
-then the voters in the settings of the old node. An interrupted run is repeated by the same command.
+`init` prepares one node on its own machine, or a whole cluster on this one. `grow` turns a single
+node into one of three or five voters: it writes the settings of the new nodes, then their
+directories, then the voters in the settings of the old node. After an interruption, run it again.
 
 Rule: all settings are checked before anything is written, and existing files stay as they are.
 """
@@ -33,34 +33,32 @@ if TYPE_CHECKING:
 
 
 VOTERS_USUAL = 3
-"""One of them may be lost; with more, each decision waits for more disks."""
+"""Three voters survive the loss of one; with more, each decision waits for more disks."""
 NODES_MAX = 100
 HEAD = "# Written by `streamlog cluster init`. All settings: docs/configuration.md\n"
 
 DataOption = Annotated[
     Path,
     typer.Option(
-        "--data", metavar="DIR", help="The node's directory; with --nodes, that of all nodes'."
+        "--data", metavar="DIR", help="The node's data directory; with --nodes, the parent of all."
     ),
 ]
 NodeOption = Annotated[
-    int | None, typer.Option("--node", metavar="ID", help="One node: its node.id.")
+    int | None, typer.Option("--node", metavar="ID", help="Prepare one node: its node.id.")
 ]
 NodesOption = Annotated[
-    int | None, typer.Option("--nodes", metavar="N", help="So many nodes, all on this machine.")
+    int | None, typer.Option("--nodes", metavar="N", help="Prepare N nodes on this machine.")
 ]
 ClusterIdOption = Annotated[
     str | None,
-    typer.Option(
-        "--cluster-id", metavar="ID", help="The same for all nodes; without it a new one."
-    ),
+    typer.Option("--cluster-id", metavar="ID", help="The same for all nodes. Default: a new one."),
 ]
 VotersOption = Annotated[
     str,
     typer.Option(
         "--voters",
         metavar="ID@HOST:PORT,...",
-        help="The controllers, the same for all nodes. Without it the node is alone.",
+        help="The voters, the same for all nodes. Default: this node alone.",
     ),
 ]
 ListenOption = Annotated[
@@ -68,29 +66,29 @@ ListenOption = Annotated[
     typer.Option(
         "--listen",
         metavar="HOST:PORT",
-        help="Default: what --voters says of the node. With --nodes, of the first one, the others"
-        f" count up from its port. Else {LISTEN_DEFAULT}",
+        help="The node's address. With --nodes, the first node's; the others take the next ports."
+        f" Default: the address in --voters, else {LISTEN_DEFAULT}.",
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="More settings; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Another setting; repeatable."),
 ]
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="The settings. Default: DIR.properties"),
+    typer.Option("--config", metavar="FILE", help="The settings file. Default: DIR.properties."),
 ]
 RejoinOption = Annotated[
     bool,
     typer.Option(
-        "--rejoin", help="The node was there before, and its directory is lost: it starts anew."
+        "--rejoin", help="Replace a node of the cluster that has lost its data directory."
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSetup:
-    """A node that is to be made."""
+    """A node to prepare: its directory and settings."""
 
     number: int
     data: Path
@@ -99,7 +97,7 @@ class NodeSetup:
 
     @property
     def listeners(self) -> str:
-        """Where it will listen."""
+        """The address of its listener, as HOST:PORT."""
         return self.settings["listeners"].partition("://")[2]
 
 
@@ -115,25 +113,29 @@ def cluster_init(
     config: ConfigOption = None,
     rejoin: RejoinOption = False,
 ) -> None:
-    """Make the data directory and the settings of a cluster's node, or of a whole set of nodes."""
+    """Prepare the data directory and settings of a cluster's node, or of several nodes."""
     if (node is None) == (nodes is None):
-        raise UsageError("give --node ID for one node, or --nodes N for a set on this machine")
+        raise UsageError(
+            "cluster init needs --node ID for one node, or --nodes N for several on this machine"
+        )
     more = parse_name_values("--set", given or [])
     if nodes is not None:
         if voters or rejoin or config is not None:
-            raise UsageError("--nodes makes a new set: --voters, --rejoin, --config are for --node")
-        seats = local_nodes(data, nodes, listen or LISTEN_DEFAULT, more)
+            raise UsageError(
+                "--nodes prepares a new cluster: --voters, --rejoin and --config need --node"
+            )
+        setups = local_nodes(data, nodes, listen or LISTEN_DEFAULT, more)
     else:
-        seats = [
+        setups = [
             node_setup(data, node or 0, voters=voters, listen=listen, config=config, more=more)
         ]
     if rejoin and cluster_id is None:
         raise UsageError(
-            "--rejoin needs the --cluster-id of the cluster; `cluster status` tells it"
+            "--rejoin needs --cluster-id; `streamlog cluster status` prints the cluster's ID"
         )
-    made = write_nodes(seats, cluster_id, rejoins=rejoin)
+    made = write_nodes(setups, cluster_id, rejoins=rejoin)
     say(f"cluster {made}")
-    for each in seats:
+    for each in setups:
         say(f"node {each.number}, {each.listeners}: streamlog broker --config {each.config}")
     if node is not None and cluster_id is None and voters:
         say(
@@ -145,24 +147,24 @@ def cluster_init(
 def local_nodes(
     directory: Path, count: int, listen: str, more: Mapping[str, str]
 ) -> list[NodeSetup]:
-    """Nodes 1 to `count` on one machine; the first three of them vote, if there are so many.
+    """Return nodes 1 to `count` for one machine; the first three vote, or only the first of two.
 
     Raises:
-        UsageError: there can't be so many, or `listen` is no address.
+        UsageError: `count` or its ports are out of range, or `listen` is not HOST:PORT.
     """
     host, port = parse_address(listen)
     if not 1 <= count <= NODES_MAX or not 0 < port <= 65_535 - count:
         raise UsageError(
-            f"--nodes {count} from port {port} on: 1 to {NODES_MAX} nodes, each with a port"
+            f"--nodes {count} from port {port}: use 1 to {NODES_MAX} nodes, and ports to 65535"
         )
     voting = VOTERS_USUAL if count >= VOTERS_USUAL else 1
     places = {number: f"{host_of(host)}:{port + number - 1}" for number in range(1, count + 1)}
     voters = ",".join(f"{number}@{places[number]}" for number in list(places)[:voting])
-    seats = []
+    setups = []
     for number, place in places.items():
         role = {} if number <= voting else {"process.roles": "broker"}
         own = voters if count > 1 else ""
-        seats.append(
+        setups.append(
             node_setup(
                 directory / f"broker-{number}",
                 number,
@@ -171,7 +173,7 @@ def local_nodes(
                 more={**role, **more},
             )
         )
-    return seats
+    return setups
 
 
 def node_setup(
@@ -183,10 +185,10 @@ def node_setup(
     config: Path | None = None,
     more: Mapping[str, str],
 ) -> NodeSetup:
-    """One node.
+    """Return a node with its settings checked.
 
     Raises:
-        UsageError, ConfigError: a setting makes no sense.
+        UsageError, ConfigError: a setting is unknown or out of range.
     """
     quorum = {"controller.quorum.voters": voters} if voters else {}
     place = listen or voter_endpoint(number, voters) or LISTEN_DEFAULT
@@ -205,25 +207,25 @@ def node_setup(
 
 
 def settings_path(data: Path) -> Path:
-    """Where the settings of a directory are, if nobody says otherwise."""
+    """Return the default path of a data directory's settings: DIR.properties."""
     return data.with_name(f"{data.name}.properties")
 
 
 def write_nodes(
-    seats: Sequence[NodeSetup], cluster_id: str | None, *, rejoins: bool = False
+    setups: Sequence[NodeSetup], cluster_id: str | None, *, rejoins: bool = False
 ) -> str:
-    """Write directories and settings; returns the id of the cluster.
+    """Write directories and settings; return the cluster's ID.
 
     Raises:
-        UsageError: one of the files is there already; nothing was done.
-        LogDirectoryError: a directory is one of a log already, or the disk refused.
+        UsageError: one of the settings files exists already; nothing was written.
+        LogDirectoryError: a directory already has a log, or the disk refused.
     """
     from streamlog.broker.storage.data_directory import format_directory  # noqa: PLC0415 - the others start faster
 
-    for each in seats:
+    for each in setups:
         if each.config.exists():
-            raise UsageError(f"{each.config} is there already: remove it, or choose another name")
-    for each in seats:
+            raise UsageError(f"{each.config} exists already: remove it, or choose another name")
+    for each in setups:
         identity = format_directory(
             str(each.data), node_id=each.number, cluster_id=cluster_id, rejoins=rejoins
         )
@@ -238,13 +240,13 @@ def write_nodes(
 
 
 def voter_endpoint(number: int, voters: str) -> str | None:
-    """Where a voter is reached."""
+    """Return a voter's HOST:PORT; None if `voters` does not name the node."""
     address = QuorumConfig(voters=voters).addresses().get(number)
     return None if address is None else f"{host_of(address[0])}:{address[1]}"
 
 
 def host_of(host: str) -> str:
-    """As it stands before a port."""
+    """Return a host as it precedes a port: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -260,19 +262,19 @@ OF_ONE = {
     "web.listener",
     VOTERS,
 }
-"""What settings say of one node; all else holds for new ones, too."""
+"""Settings of one node alone; new nodes inherit all others."""
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 GrowDataOption = Annotated[
     Path,
-    typer.Option("--data", metavar="DIR", help="The directory of the node that is alone."),
+    typer.Option("--data", metavar="DIR", help="The data directory of the single node."),
 ]
 GrowVotersOption = Annotated[
     str,
     typer.Option(
         "--voters",
         metavar="ID@HOST:PORT,...",
-        help="Who is to decide: this node and new ones, three or five in all.",
+        help="The voters: this node and new ones, three or five in all.",
     ),
 ]
 ToOption = Annotated[
@@ -280,7 +282,7 @@ ToOption = Annotated[
     typer.Option(
         "--to",
         metavar="DIR",
-        help="Where directories of new nodes are made, broker-ID each. Default: beside --data.",
+        help="Parent of the new data directories, broker-ID each. Default: that of --data.",
     ),
 ]
 
@@ -293,7 +295,7 @@ def cluster_grow(
     given: SetOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Make a node that is alone, and stopped, one of several that decide, with all that it has."""
+    """Turn a single, stopped node into one of several voters; its data stays."""
     from streamlog.broker.quorum.voter_growth import VoterGrowth  # noqa: PLC0415 - the others start faster
 
     more = parse_name_values("--set", given or [])
@@ -302,29 +304,29 @@ def cluster_grow(
     names = {number: str(home) for number, home in homes.items()}
     with VoterGrowth.open(str(data), names, draw=SystemRandom().randrange) as growth:
         own = OwnSettings.read(data, growth.node_id, voters=voters, config=config)
-        seats = []
+        setups = []
         if not growth.is_done:
             usual = own.inherited(more)
             for number in growth.newcomers:
                 shared = {**usual, **own.listener_of(number, voters, more), **more}
-                seats.append(node_setup(homes[number], number, voters=voters, more=shared))
-            _grow(growth, seats, own)
+                setups.append(node_setup(homes[number], number, voters=voters, more=shared))
+            _grow(growth, setups, own)
         elif own.is_written:
-            raise UsageError(f"the voters of {data} are {voters} already: there is nothing to do")
+            raise UsageError(f"the voters of {data} are already {voters}: nothing to do")
         own.write()
     typer.echo(f"cluster {growth.identity.cluster_id}: its voters are {voters}")
     typer.echo(f"node {growth.node_id}: streamlog broker --config {own.path}")
-    for each in seats:
+    for each in setups:
         typer.echo(f"node {each.number}, new: streamlog broker --config {each.config}")
     typer.echo(
-        "Take each new directory and its settings to where the node is to run, and let log.dirs say"
-        f" where that is. Start all: nodes {_join_numbers(growth.first)} have to be there before"
-        " anything is decided"
+        "Move each new directory and its settings to the node's machine, and set log.dirs to the"
+        f" directory's path there. Start all nodes: the cluster decides nothing before nodes"
+        f" {_join_numbers(growth.first)} run"
     )
 
 
 class OwnSettings:
-    """The settings of the node that there is: the file, and what is to be other in it."""
+    """The settings file of the existing node, and the changes that `grow` makes in it."""
 
     def __init__(self, path: Path, text: str, changes: Mapping[str, str]) -> None:
         self.path = path
@@ -333,15 +335,17 @@ class OwnSettings:
 
     @classmethod
     def read(cls, data: Path, number: int, *, voters: str, config: Path | None) -> OwnSettings:
-        """Those in a file, or as `cluster init` makes them if the node has none.
+        """Read the file, or make the settings that `cluster init` makes if there is none.
 
         Raises:
-            UsageError, ConfigError: with these voters they make no sense.
+            UsageError, ConfigError: the settings contradict the voters or the node.
         """
         path = config or settings_path(data)
         if not path.exists():
             if config is not None:
-                raise UsageError(f"{config} is not there: which settings has node {number}?")
+                raise UsageError(
+                    f"{config} does not exist: name the settings file of node {number} by --config"
+                )
             return cls(path, GROWN_HEAD, node_setup(data, number, voters=voters, more={}).settings)
         known = read_properties(str(path))
         changes = {VOTERS: voters}
@@ -350,8 +354,8 @@ class OwnSettings:
         settings = BrokerConfig().override({**known, **changes})
         if settings.node_id != number:
             raise UsageError(
-                f"{path} is of node {settings.node_id}, and {data} of node {number}: say by"
-                " --config where its settings are"
+                f"{path} belongs to node {settings.node_id}, and {data} to node {number}: name the"
+                " node's settings file by --config"
             )
         settings.quorum.check(number)
         _check_endpoint(path, listeners_of(settings.security), number, voters)
@@ -359,48 +363,48 @@ class OwnSettings:
 
     @property
     def is_written(self) -> bool:
-        """Whether the file says so already."""
+        """Whether the file has the changes already."""
         return self.path.exists() and self._rewritten() == self._text
 
     def inherited(self, more: Mapping[str, str]) -> dict[str, str]:
-        """What holds for other nodes as well, secrets by where they are kept."""
+        """Return the settings that new nodes inherit; secrets stay references to their files."""
         lines = map(_name_and_value, self._text.splitlines())
         return {
             name: value for name, value in lines if name and name not in {*OF_ONE, *more.keys()}
         }
 
     def listener_of(self, number: int, voters: str, more: Mapping[str, str]) -> dict[str, str]:
-        """Where another node listens: as this one does, at the place that is its own.
+        """Return the listener of a new node: this node's listener name at the new address.
 
         Raises:
-            UsageError: this one has several listeners, and `more` does not say those of others.
+            UsageError: this node has several listeners, and `more` does not give the new node's.
         """
         given = dict(map(_name_and_value, self._text.splitlines())).get(LISTENERS, "PLAINTEXT://")
         if LISTENERS in more:
             return {}
         if "," in given:
             raise UsageError(
-                f"{self.path} has several listeners: say with --set listeners=... those of new"
-                " nodes, the same for all, such as INNER://:9092,OUTER://:9094, and write"
-                " advertised.listeners into the settings of each"
+                f"{self.path} has several listeners: give those of the new nodes by --set"
+                " listeners=..., the same for all, such as INNER://:9092,OUTER://:9094, and add"
+                " advertised.listeners to the settings of each"
             )
         return {
             LISTENERS: f"{given.partition('://')[0].strip()}://{voter_endpoint(number, voters)}"
         }
 
     def write(self) -> None:
-        """Have the file say what is to be.
+        """Write the changes to the file.
 
         Raises:
-            UsageError: it can't be written; says what belongs into it.
+            UsageError: the file can't be written; names the lines to add.
         """
         try:
             _write(self.path, self._rewritten())
         except OSError as error:
             wanted = "\n".join(f"{name}={value}" for name, value in self._changes.items())
             raise UsageError(
-                f"all is done, but {self.path} can't be written ({error.strerror}); put into it:"
-                f"\n{wanted}"
+                f"the new nodes are prepared, but {self.path} can't be written ({error.strerror}):"
+                f" add to it\n{wanted}"
             ) from error
 
     def _rewritten(self) -> str:
@@ -413,21 +417,21 @@ class OwnSettings:
         return "".join(f"{line}\n" for line in lines)
 
 
-def _grow(growth: VoterGrowth, seats: Sequence[NodeSetup], own: OwnSettings) -> None:
-    """Make new nodes, and the voters what they are to be.
+def _grow(growth: VoterGrowth, setups: Sequence[NodeSetup], own: OwnSettings) -> None:
+    """Write the new nodes' settings and directories, then the new voters.
 
     Raises:
-        UsageError: other settings are where those of a new node are to be; nothing was done.
+        UsageError: a settings file of a new node exists with other content; nothing was written.
         LogDirectoryError: the disk refused.
     """
     texts = {
         each.config: GROWN_HEAD
         + "".join(f"{name}={value}\n" for name, value in each.settings.items())
-        for each in seats
+        for each in setups
     }
     for path, text in texts.items():
         if path.exists() and path.read_text(encoding="utf-8") != text:
-            raise UsageError(f"{path} is there already: remove it, or choose another --to")
+            raise UsageError(f"{path} exists already: remove it, or choose another --to")
     for path, text in texts.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -439,32 +443,32 @@ def _grow(growth: VoterGrowth, seats: Sequence[NodeSetup], own: OwnSettings) -> 
 
 
 def _write(path: Path, text: str, *, like: Path | None = None) -> None:
-    """Replace a file in one step, durably, readable for whom the file `like`, or itself, was."""
+    """Replace a file atomically and durably, with the permissions of `like`, else its own."""
     path = path.resolve()
-    aside = path.with_name(path.name + TEMPORARY)  # by which `replace_file` goes
-    aside.touch(mode=0o600)
+    temporary = path.with_name(path.name + TEMPORARY)  # the file that `replace_file` writes
+    temporary.touch(mode=0o600)
     pattern = like or path
     if pattern.exists():
-        copymode(pattern, aside)
+        copymode(pattern, temporary)
     replace_file(OsFiles(), str(path), text.encode())
 
 
 def _check_endpoint(path: Path, listeners: Sequence[Listener], number: int, voters: str) -> None:
-    """Raise UsageError if other nodes could not come to this one where the voters say."""
+    """Raise UsageError if other nodes can't reach this one at its address in the voters."""
     host, port = QuorumConfig(voters=voters).addresses()[number]
     places = [(each.host, each.port) for each in listeners]
     places += [each.advertised for each in listeners if each.advertised is not None]
     hosts = {at for at, each in places if each == port}
     if not hosts or (hosts <= LOOPBACK and host not in LOOPBACK):
         raise UsageError(
-            f"--voters says that node {number} is reached at {host}:{port}, and by {path} it does"
-            f" not listen there: {LISTENERS}="
+            f"--voters gives node {number} the address {host}:{port}, but {path} does not listen"
+            f" there: {LISTENERS}="
             f"{','.join(f'{each.name}://{each.host}:{each.port}' for each in listeners)}"
         )
 
 
 def _name_and_value(line: str) -> tuple[str, str]:
-    """Of a line of settings; both empty for a remark."""
+    """Split a line of settings; both parts are empty for a comment."""
     if line.lstrip().startswith(("#", "!")):
         return "", ""
     name, _, value = line.partition("=")

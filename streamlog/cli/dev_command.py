@@ -1,7 +1,7 @@
-"""`streamlog dev`: a whole cluster on this machine, to try things out; one Ctrl-C stops it.
+"""`streamlog dev`: runs a whole cluster on this machine, to try things out; Ctrl-C stops it.
 
-Its brokers are processes of their own, as they would be on machines of their own: one can be
-killed, and the others go on; another one takes its place. Their data stays for the next time.
+Each broker is a process, as on a machine of its own: kill one, and the others continue while the
+supervisor starts it again. Data and settings stay in the directory for the next run.
 """
 
 from __future__ import annotations
@@ -30,73 +30,80 @@ def dev(
     brokers: Annotated[
         int | None,
         typer.Option(
-            "--brokers", metavar="N", help=f"How many. Default: {BROKERS_USUAL}, or those of DIR"
+            "--brokers",
+            metavar="N",
+            help=f"Number of brokers. Default: those in DIR, else {BROKERS_USUAL}.",
         ),
     ] = None,
     data: Annotated[
-        Path, typer.Option("--data", metavar="DIR", help="For their data and settings.")
+        Path, typer.Option("--data", metavar="DIR", help="The directory for data and settings.")
     ] = DIRECTORY,
     listen: Annotated[
         str | None,
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help=f"Of the first; the others take the ports after it. Default: {LISTEN_DEFAULT}",
+            help="The first broker's address; the others take the next ports. Default:"
+            f" {LISTEN_DEFAULT}.",
         ),
     ] = None,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: several brokers under one supervisor."""
-    seats = read_nodes(data)
-    if not seats:
-        seats = local_nodes(data, brokers or BROKERS_USUAL, listen or LISTEN_DEFAULT, {})
-        write_nodes(seats, None)
-    elif brokers not in (None, len(seats)):
-        raise UsageError(f"{data} has {len(seats)} brokers: remove it, or leave out --brokers")
+    nodes = read_nodes(data)
+    if not nodes:
+        nodes = local_nodes(data, brokers or BROKERS_USUAL, listen or LISTEN_DEFAULT, {})
+        write_nodes(nodes, None)
+    elif brokers not in (None, len(nodes)):
+        raise UsageError(
+            f"{data} has {len(nodes)} brokers: omit --brokers, or remove the directory"
+        )
     elif listen is not None:
-        raise UsageError(f"{data} says already where its brokers listen: leave out --listen")
-    supervise_nodes(data, seats)
-    typer.echo(f"stopped: {data} has everything for the next time")
+        raise UsageError(
+            f"the brokers in {data} already have addresses: omit --listen, or remove the directory"
+        )
+    supervise_nodes(data, nodes)
+    typer.echo(f"stopped: data and settings stay in {data} for the next run")
 
 
 def read_nodes(directory: Path) -> list[NodeSetup]:
-    """The nodes that were made in a directory before.
+    """Return the nodes of a directory by number; empty if an earlier run made none.
 
     Raises:
-        ConfigError: settings can't be read.
+        ConfigError: a settings file can't be read.
     """
-    seats = []
+    nodes = []
     for config in directory.glob("broker-*.properties"):
         settings = read_properties(str(config))
         number, data = int(settings.get("node.id", "1")), Path(settings.get("log.dirs", ""))
-        seats.append(NodeSetup(number=number, data=data, config=config, settings=settings))
-    return sorted(seats, key=lambda each: each.number)
+        nodes.append(NodeSetup(number=number, data=data, config=config, settings=settings))
+    return sorted(nodes, key=lambda each: each.number)
 
 
-def supervise_nodes(directory: Path, seats: list[NodeSetup]) -> None:
-    """Run the brokers of these seats until a signal ends them.
+def supervise_nodes(directory: Path, nodes: list[NodeSetup]) -> None:
+    """Run a broker for each node until a signal.
 
     Raises:
-        WorkerFailed: one of them has ended with an error, and so did the others then.
+        WorkerFailed: a broker ended with an error, which stopped the others.
     """
     ours, theirs = os.pipe()
     launch = Launch(
         command=[sys.executable, "-m", "streamlog", "broker", "--config"],
-        arguments=lambda number: [str(seats[number - 1].config)],
+        arguments=lambda number: [str(nodes[number - 1].config)],
         environment={**os.environ, "PYTHONUNBUFFERED": "1"},
         alive_fd=ours,
         noun="broker",
-        loss="its next start looks through its log",
+        loss="its next start recovers its log",
     )
     supervisor = Supervisor(
         launch,
-        processes=len(seats),
+        processes=len(nodes),
         out=printer(sys.stdout.buffer),
         err=printer(sys.stderr.buffer),
     )
 
     async def main(stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
-            telling = group.create_task(tell_when_ready(directory, seats))
+            telling = group.create_task(tell_when_ready(directory, nodes))
             await supervisor.run(stop)
             telling.cancel()
 
@@ -107,17 +114,17 @@ def supervise_nodes(directory: Path, seats: list[NodeSetup]) -> None:
         os.close(theirs)
 
 
-async def tell_when_ready(directory: Path, seats: list[NodeSetup]) -> None:
-    """Say where clients find the cluster, once all of its brokers are there."""
-    from streamlog.log import KAFKA  # noqa: PLC0415 - the brokers are started before
+async def tell_when_ready(directory: Path, nodes: list[NodeSetup]) -> None:
+    """Print the cluster's addresses once all brokers have joined."""
+    from streamlog.log import KAFKA  # noqa: PLC0415 - the brokers start before this import
 
-    addresses = ",".join(each.listeners for each in seats)
-    while not await _are_all_there(KAFKA + addresses, len(seats)):  # noqa: ASYNC110 - they are asked
+    addresses = ",".join(each.listeners for each in nodes)
+    while not await _are_all_there(KAFKA + addresses, len(nodes)):  # noqa: ASYNC110 - they are asked
         await asyncio.sleep(ASK_AGAIN_S)
     typer.echo(
-        f"{len(seats)} brokers in {directory}: bootstrap.servers={addresses}\n"
+        f"{len(nodes)} brokers in {directory}: bootstrap.servers={addresses}\n"
         f"try: streamlog cluster status --log {KAFKA}{addresses}\n"
-        "Ctrl-C here stops all"
+        "Ctrl-C here stops all brokers"
     )
 
 
@@ -128,4 +135,4 @@ async def _are_all_there(url: str, count: int) -> bool:
         async with Log.open(url) as log:
             return len((await log.admin().describe_cluster()).brokers) == count
     except StreamlogError:
-        return False  # They are on their way; what is wrong with one is told by itself.
+        return False  # The brokers are still starting; one that fails prints its own error.

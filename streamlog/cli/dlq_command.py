@@ -1,10 +1,10 @@
-"""The `dlq` commands: records that failed, sent again to where they came from, or given up.
+"""`streamlog dlq`: lists dead letters, replays them to the topics they came from, drops them.
 
-How far letters have been replayed is the offset of a group, `<topic>-replay`, which is committed
-in the same transaction as the records that are sent: a crash in between sends nothing twice. What
-was replayed stays in the topic until it is dropped, and so does what only the app itself may write
-(`INTERNAL`), which is passed over. Rule of the file: only `drop` removes anything, and it
-asks to be told up to where.
+The group `<topic>-replay` holds the offset up to which letters have been replayed. `replay` commits
+it in the transaction of the records that it sends, so that a crash sends no record twice. Replayed
+letters stay in the topic until `drop` removes them. `replay` skips letters that only the app may
+write (`INTERNAL`); they stay as well. Rule of the file: only `drop` removes letters, and only up to
+a limit that the user names.
 """
 
 from __future__ import annotations
@@ -35,33 +35,37 @@ from streamlog.serdes import window_bytes
 
 LIST_DEFAULT = 100
 BATCH_RECORDS = 500
-"""Replayed in one transaction."""
+"""Letters that one transaction replays."""
 POLL_MS = 500
 TEXT_CHARACTERS = 60
-"""Of a key or a value in the table."""
+"""How much of a key or value the table shows."""
 
-dlq = typer.Typer(help="Records that failed, under on_error=on_error.dlq().", no_args_is_help=True)
+dlq = typer.Typer(
+    help="Dead letters: records that failed under on_error=on_error.dlq().", no_args_is_help=True
+)
 
 Topic = Annotated[
-    str | None, typer.Argument(help="The topic for dead letters. Default: <app>-dlq, with -A.")
+    str | None,
+    typer.Argument(help="The dead-letter topic. Default: <app>-dlq of the app that -A names."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter in its topic."""
+    """A record of a dead-letter topic."""
 
-    place: TopicPartition
+    partition: TopicPartition
+    """The partition of the dead-letter topic."""
     record: LogRecord
     headers: Mapping[str, bytes | None]
 
     @property
     def is_internal(self) -> bool:
-        """Nobody but the app may write such a record."""
+        """Whether only the app may write such a record: a repartition or changelog record."""
         return error_handling.INTERNAL in self.headers or error_handling.TOPIC not in self.headers
 
     def text(self, header: str) -> str:
-        """What a header says."""
+        """Return the value of a header as text; `-` if the letter lacks it."""
         return text_of(self.headers.get(header))
 
 
@@ -71,12 +75,14 @@ def dlq_list(
     topic: Topic = None,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also those that were replayed or passed over.")
+        bool, typer.Option("--all", help="Include letters that were replayed or skipped.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The first so many.")] = LIST_DEFAULT,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="List at most this many.")
+    ] = LIST_DEFAULT,
     log: LogOption = None,
 ) -> None:
-    """What is in the topic, with where each record came from and what failed on it."""
+    """List dead letters: where each came from, and the error that made it one."""
     name = _topic(context.obj, topic)
 
     async def look(opened: Log) -> list[DeadLetter]:
@@ -85,12 +91,13 @@ def dlq_list(
             return await _letters(opened, consumer, starts, limit)
 
     found = with_log(context.obj, log, look)
-    grid = Grid("letter", "time", "from", "operator", "error", "attempts", "key", "value")
+    grid = Grid("letter", "time", "source", "operator", "error", "attempts", "key", "value")
     for letter in found:
         grid.add_row(*map(escape, _row(letter)))
     console = out(markup=True)
     console.print(grid)
-    console.print(f"{len(found)} letters in {name}{' at least' if len(found) == limit else ''}")
+    count = f"the first {limit}" if len(found) == limit else str(len(found))
+    console.print(f"{count} letters in {name}")
 
 
 @dlq.command("replay")
@@ -100,14 +107,14 @@ def dlq_replay(
     *,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, help="The first so many; default: all there are."),
+        typer.Option("--limit", min=1, help="Replay at most this many. Default: all."),
     ] = None,
     log: LogOption = None,
 ) -> None:
-    """Send the records again, in order, to the partitions they came from; each once.
+    """Send dead letters again, each once and in order, to the partitions they came from.
 
-    A record that was never in a partition, as its topic refused the app, goes where its key
-    belongs: that takes the app (-A), which knows how the topic is partitioned.
+    A record that a topic refused never had a partition: its key decides. That needs the app (-A),
+    which knows how the topic is partitioned.
     """
     session: Session = context.obj
     name = _topic(session, topic)
@@ -121,7 +128,7 @@ def dlq_replay(
             starts = await _starts(opened, consumer, name, everything=False)
             letters = await _letters(opened, consumer, starts, limit)
             if topics is None:
-                _check_places(letters)
+                _check_partitions(letters)
             else:
                 producer.partition_by(_partitioners(topics))
             for first in range(0, len(letters), BATCH_RECORDS):
@@ -130,12 +137,12 @@ def dlq_replay(
 
     letters = with_log(session, log, replay)
     passed = [letter for letter in letters if letter.is_internal]
-    say(f"sent {len(letters) - len(passed)} records again")
+    say(f"replayed {len(letters) - len(passed)} records")
     if passed:
-        places = ", ".join(_place(letter) for letter in passed)
+        places = ", ".join(_position(letter) for letter in passed)
         say(
-            f"passed over {len(passed)} that only the app itself writes (behind a repartition or "
-            f"an aggregation): {places}; correct the app, and send what they came from again"
+            f"skipped {len(passed)} records that only the app may write, after a repartition or an "
+            f"aggregation: {places}. Correct the app and send their source records again"
         )
 
 
@@ -149,18 +156,18 @@ def dlq_drop(
         typer.Option(
             "--until",
             metavar="[PARTITION:]OFFSET",
-            help="Remove what is before this letter; repeatable for several partitions.",
+            help="Remove the letters before this offset; repeatable, once per partition.",
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Remove all there are, replayed or not.")
+        bool, typer.Option("--all", help="Remove all letters, replayed or not.")
     ] = False,
     replayed: Annotated[
-        bool, typer.Option("--replayed", help="Remove those that were replayed or passed over.")
+        bool, typer.Option("--replayed", help="Remove the letters that were replayed or skipped.")
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """Remove letters from the topic, for good: up to an offset, the replayed ones, or all."""
+    """Remove dead letters for good: up to an offset, the replayed ones, or all."""
     name = _topic(context.obj, topic)
     if bool(until) + everything + replayed != 1:
         raise UsageError("dlq drop needs one of --until [PARTITION:]OFFSET, --replayed and --all")
@@ -201,7 +208,7 @@ def _reader(log: Log, topic: str) -> Consumer:
 async def _starts(
     log: Log, consumer: Consumer, topic: str, *, everything: bool
 ) -> dict[TopicPartition, int]:
-    """Where to read from: the first letter that has not been replayed, or the first there is."""
+    """Return the offset of the first letter that was not replayed, or of the first letter."""
     parts = await partitions_of(log, topic)
     begins = await consumer.begin_offsets(parts)
     if everything:
@@ -211,7 +218,7 @@ async def _starts(
 
 
 async def _send_again(producer: Producer, consumer: Consumer, letters: list[DeadLetter]) -> None:
-    """In one transaction with the group's offset."""
+    """Send the letters and commit the group's offset in one transaction."""
     async with producer.transaction() as transaction:
         for letter in letters:
             if not letter.is_internal:
@@ -223,12 +230,13 @@ async def _send_again(producer: Producer, consumer: Consumer, letters: list[Dead
                     headers=_own_headers(letter),
                     partition=_partition(letter),
                 )
-        ends = {letter.place: letter.record.offset + 1 for letter in letters}
+        # Letters are in order: the last one of a partition sets its offset.
+        ends = {letter.partition: letter.record.offset + 1 for letter in letters}
         await transaction.send_offsets(ends, consumer.group_metadata())
 
 
 def _partitioners(topics: Mapping[str, TopicSpec]) -> dict[str, Partitioner]:
-    """How the app's topics are partitioned; a windowed key belongs where its key does."""
+    """Return the partitioner of each topic; a windowed key goes where its plain key goes."""
     return {
         name: partial(_by_key, spec.partitioner, window_bytes(spec.key))
         for name, spec in topics.items()
@@ -239,11 +247,11 @@ def _by_key(partitioner: Partitioner, tail_bytes: int, key: bytes, count: int) -
     return partitions_by(partitioner, (key,), count, tail_bytes)[0]
 
 
-def _check_places(letters: list[DeadLetter]) -> None:
-    """Without the app nobody knows how a topic is partitioned.
+def _check_partitions(letters: list[DeadLetter]) -> None:
+    """Check that a replay without the app knows the partition of every letter with a key.
 
     Raises:
-        UsageError: a key has to decide.
+        UsageError: a letter never had a partition, and only the app knows how to choose one.
     """
     lost = [
         each
@@ -253,14 +261,14 @@ def _check_places(letters: list[DeadLetter]) -> None:
     if lost:
         names = ", ".join(sorted({each.text(error_handling.TOPIC) for each in lost}))
         raise UsageError(
-            f"nothing was sent: {len(lost)} of {len(letters)} records, for {names}, were never in "
-            f"a partition, such as {_place(lost[0])}; their keys decide where they belong, so name "
-            "the app, which knows how its topics are partitioned: streamlog -A MODULE dlq replay"
+            f"nothing was sent: {len(lost)} of {len(letters)} records for {names} have no partition"
+            f" (the first one is {_position(lost[0])}), so their keys decide. Name the app, which "
+            "knows how its topics are partitioned: streamlog -A MODULE dlq replay"
         )
 
 
 def _partition(letter: DeadLetter) -> int | None:
-    """Where to; None if it never came to a partition, so that its key decides."""
+    """Return the partition that the record came from; None if its topic never took it."""
     partition = int(letter.text(error_handling.PARTITION))
     return partition if partition >= 0 else None
 
@@ -268,7 +276,7 @@ def _partition(letter: DeadLetter) -> int | None:
 async def _letters(
     log: Log, consumer: Consumer, starts: Mapping[TopicPartition, int], limit: int | None
 ) -> list[DeadLetter]:
-    """The letters from there up to the end, as it is now."""
+    """Return the letters from `starts` to the ends that the partitions have now, in order."""
     found: list[DeadLetter] = []
     ends = await consumer.end_offsets(starts)
     consumer.assign(starts)
@@ -282,11 +290,11 @@ async def _letters(
 
 
 def _order(letter: DeadLetter) -> tuple[TopicPartition, int]:
-    return letter.place, letter.record.offset
+    return letter.partition, letter.record.offset
 
 
 def _own_headers(letter: DeadLetter) -> Headers:
-    """Those that the record had when it was read."""
+    """Return the headers that the record had before it became a dead letter."""
     return tuple(each for each in letter.record.headers if each[0] not in error_handling.OWN)
 
 
@@ -296,7 +304,7 @@ def _row(letter: DeadLetter) -> list[str]:
     topic, partition = letter.text(error_handling.TOPIC), letter.text(error_handling.PARTITION)
     internal = " (internal)" if letter.is_internal else ""
     return [
-        _place(letter),
+        _position(letter),
         datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds"),
         f"{topic}-{partition}:{letter.text(error_handling.OFFSET)}{internal}",
         letter.text(error_handling.NODE),
@@ -307,8 +315,8 @@ def _row(letter: DeadLetter) -> list[str]:
     ]
 
 
-def _place(letter: DeadLetter) -> str:
-    return f"{letter.place.partition}:{letter.record.offset}"
+def _position(letter: DeadLetter) -> str:
+    return f"{letter.partition.partition}:{letter.record.offset}"
 
 
 def _until(topic: str, text: str) -> tuple[TopicPartition, int]:

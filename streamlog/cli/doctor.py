@@ -1,4 +1,4 @@
-"""Doctor: what is installed, and what it is worth."""
+"""`streamlog doctor`: the installed versions, compiled modules, Java, and the file limits."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ HOT_MODULES = (
     "streamlog.processing.windows.window_fold",
     "streamlog.worker.process.arenas",
 )
-"""What `setup.py` compiles."""
+"""The modules that `setup.py` compiles."""
 
 
 def doctor() -> None:
-    """What is installed: versions, compiled modules, Java; and what the limits allow."""
+    """Show installed versions, compiled modules, Java, and what the open-file limits allow."""
     grid = Grid("what", "found", box=None, show_header=False)
     grid.add_row("python", f"{sys.version.split()[0]} ({sys.executable})")
     grid.add_row("streamlog", f"{_version('streamlog') or 'not installed'} ({PACKAGE})")
@@ -54,7 +54,7 @@ def doctor() -> None:
 
 
 def open_files(soft: int, hard: int) -> str:
-    """What the limits of open files allow a broker, which raises the soft one to the hard one."""
+    """Return what the open-file limits allow a broker; it raises the soft limit to the hard one."""
     allowed = shares(hard)
     lacks = (
         ""

@@ -1,7 +1,7 @@
-"""The `groups` commands: who reads what, how far, and how to make a group read from elsewhere.
+"""`streamlog groups`: consumer groups, their committed offsets and lag, and how to move them.
 
-A shell around `Admin`. `reset-offsets` shows what it would do and does it only with `--execute`,
-as Kafka's tool does; offsets outside of a partition are brought to its nearest end.
+A shell around `Admin`. `reset-offsets` shows what it would change and changes it only with
+`--execute`, as Kafka's tool does; an offset outside of a partition becomes its nearest end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TopicsOption = Annotated[
     typer.Option(
         "--topic",
         metavar="TOPIC[:0,1]",
-        help="Whole or some partitions; repeatable. Default: all that the group has committed.",
+        help="A topic or some of its partitions; repeatable. Default: all committed partitions.",
     ),
 ]
 TimeOption = Annotated[
@@ -40,7 +40,7 @@ TimeOption = Annotated[
     typer.Option(
         "--to-datetime",
         metavar="TIME",
-        help="To the first record from then on; ISO 8601, UTC unless it says otherwise.",
+        help="To the first record at or after this time; ISO 8601, UTC without an offset.",
     ),
 ]
 
@@ -54,7 +54,7 @@ def groups_list(
     ] = None,
     log: LogOption = None,
 ) -> None:
-    """All groups, with who assigns in them and their state."""
+    """List consumer groups with their protocol and state."""
     listed = ask(context.obj, log, lambda admin: admin.list_groups(states=state or []))
     grid = Grid("group", "kind", "state")
     for each in listed:
@@ -64,7 +64,7 @@ def groups_list(
 
 @groups.command("describe")
 def groups_describe(context: typer.Context, name: Name, log: LogOption = None) -> None:
-    """How far a group has read each partition, how far behind it is, and who reads it."""
+    """Show a group's committed offset, lag and member for each partition."""
 
     async def look(opened: Log) -> tuple[GroupDescription, Offsets, Offsets]:
         admin = opened.admin()
@@ -103,7 +103,7 @@ def groups_describe(context: typer.Context, name: Name, log: LogOption = None) -
 
 @groups.command("delete")
 def groups_delete(context: typer.Context, name: Name, log: LogOption = None) -> None:
-    """Delete a group that has no members, with all that it has committed."""
+    """Delete a group without members, and its committed offsets."""
     ask(context.obj, log, lambda admin: admin.delete_groups([name]))
     say(f"deleted group {name}")
 
@@ -115,19 +115,22 @@ def groups_reset_offsets(
     topic: TopicsOption = None,
     *,
     to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="To the first record.")
+        bool, typer.Option("--to-earliest", help="To the first offset.")
     ] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
+    to_latest: Annotated[
+        bool, typer.Option("--to-latest", help="To the end, after the last record.")
+    ] = False,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", metavar="N", min=0, help="To this offset.")
     ] = None,
     to_datetime: TimeOption = None,
     execute: Annotated[
-        bool, typer.Option("--execute/--dry-run", help="Do it, or only show what would be done.")
+        bool,
+        typer.Option("--execute/--dry-run", help="Change the offsets, or only show the change."),
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """Let a group without members read on from elsewhere; shows it, and with --execute does it."""
+    """Move the committed offsets of a group without members; only shows it without --execute."""
     given: dict[Target, bool] = {
         _earliest: to_earliest,
         _latest: to_latest,
@@ -136,7 +139,9 @@ def groups_reset_offsets(
     }
     targets = [target for target, is_given in given.items() if is_given]
     if len(targets) != 1:
-        raise UsageError("say where to: --to-earliest, --to-latest, --to-offset or --to-datetime")
+        raise UsageError(
+            "reset-offsets needs one of --to-earliest, --to-latest, --to-offset and --to-datetime"
+        )
 
     async def reset(opened: Log) -> tuple[Offsets, Offsets]:
         admin = opened.admin()
@@ -151,7 +156,9 @@ def groups_reset_offsets(
     before, after = with_log(context.obj, log, reset)
     _show_moves(before, after)
     say(
-        f"group {name} reads on from there" if execute else "nothing was changed: --execute does it"
+        f"group {name} continues at the new offsets"
+        if execute
+        else "nothing was changed: repeat with --execute to change the offsets"
     )
 
 
@@ -166,9 +173,9 @@ def _show_moves(before: Offsets, after: Offsets) -> None:
 async def _chosen(
     log: Log, given: list[str], committed: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """The partitions that are meant."""
+    """Return the partitions that the options name, else those that the group has committed."""
     if not given and not committed:
-        raise UsageError("the group has committed nothing: name what it shall read by --topic")
+        raise UsageError("the group has committed no offsets: name its topics by --topic")
     parts = set() if given else set(committed)
     for text in given:
         name, colon, numbers = text.partition(":")
@@ -185,7 +192,7 @@ async def _chosen(
 async def _of_existing_topics(
     look_up: Callable[[list[TopicPartition]], Awaitable[Offsets]], parts: set[TopicPartition]
 ) -> Offsets:
-    """What is looked up topic by topic, without topics that are no more."""
+    """Look offsets up topic by topic, and leave out topics that no longer exist."""
     found: Offsets = {}
     for topic in sorted({part.topic for part in parts}):
         try:

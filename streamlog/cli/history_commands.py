@@ -26,39 +26,43 @@ if TYPE_CHECKING:
 
 EXIT_DIFFERENT = 1
 BRIDGE = "spark_bridge"
-"""By name: Spark is an extra that knows this package, and not the other way round."""
+"""Imported by name: the package doesn't depend on its Spark extra."""
 SnapshotArgument = Annotated[
-    str, typer.Argument(metavar="SNAPSHOT", help="Its id, or the path or URL of its directory.")
+    str,
+    typer.Argument(
+        metavar="SNAPSHOT", help="The snapshot's ID, or the path or URL of its directory."
+    ),
 ]
 
 
 PlaceOption = Annotated[
-    str | None, typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept.")
+    str | None, typer.Option("--at", metavar="DIR|URL", help="The directory of snapshots.")
 ]
 InputsOption = Annotated[
     bool,
-    typer.Option(help="Show the records that led to rows that differ: runs the history once more."),
+    typer.Option(help="Show the input records of rows that differ; runs the history once more."),
 ]
 
 
 class Engine(StrEnum):
-    """What runs a history."""
+    """The engines that run a history."""
 
     LOCAL = "local"
     SPARK = "spark"
 
 
 EngineOption = Annotated[
-    Engine, typer.Option("--engine", help="This process, or Spark, on all cores here.")
+    Engine,
+    typer.Option("--engine", help="Run in this process, or in Spark on all cores of this machine."),
 ]
 MasterOption = Annotated[
     str | None,
-    typer.Option("--master", metavar="URL", help="Spark's: spark://HOST:PORT, local[4]."),
+    typer.Option("--master", metavar="URL", help="Spark's master: spark://HOST:PORT, local[4]."),
 ]
 
 
 class Lower(StrEnum):
-    """Whether Spark folds windows natively."""
+    """Whether Spark aggregates windows with operators of its own."""
 
     AUTO = "auto"
     OFF = "off"
@@ -66,12 +70,15 @@ class Lower(StrEnum):
 
 LowerOption = Annotated[
     Lower,
-    typer.Option("--lower", help="Spark folds windows natively where rows stay the same, or not."),
+    typer.Option(
+        "--lower",
+        help="Let Spark's operators aggregate windows where the rows are identical, or never.",
+    ),
 ]
 
 
 class RowsOf(StrEnum):
-    """What becomes of a history's rows."""
+    """What happens to a history's output rows."""
 
     DISCARD = "discard"
     STAGE = "stage"
@@ -82,27 +89,31 @@ def backfill(
     context: typer.Context,
     *,
     since: Annotated[
-        str, typer.Option("--since", metavar="TIME", help="Where streams begin.")
+        str, typer.Option("--since", metavar="TIME", help="Where streams start.")
     ] = "earliest",
     until: Annotated[
         str, typer.Option("--until", metavar="TIME", help="Where the history ends.")
     ] = "now",
     outputs: Annotated[
-        RowsOf, typer.Option("--outputs", help="Drop the rows, or keep them with the snapshot.")
+        RowsOf,
+        typer.Option("--outputs", help="Drop the output rows, or stage them with the snapshot."),
     ] = RowsOf.STAGE,
     engine: EngineOption = Engine.LOCAL,
     master: MasterOption = None,
     lower: LowerOption = Lower.AUTO,
     job_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Of the job and its snapshot.")
+        str | None,
+        typer.Option(
+            "--id", metavar="ID", help="ID of the job and its snapshot. Default: a new one."
+        ),
     ] = None,
     directory: PlaceOption = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Only say what would be run, and how.")
+        bool, typer.Option("--explain", help="Print the plan and run nothing.")
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """Run the app over what the log holds, up to one consistent cut; leaves a snapshot."""
+    """Run the app over what the log holds, up to one consistent cut, and write a snapshot."""
     app = _app_of(context, log)
     with log_warnings():
         job = app.backfill(
@@ -133,43 +144,49 @@ def compare(
         list[str],
         typer.Argument(
             metavar="[SNAPSHOT] TOPIC",
-            help="A snapshot, unless --version, and what the app writes.",
+            help="A snapshot (not with --version) and an output topic of the app.",
         ),
     ],
     *,
     version: Annotated[
         str | None,
         typer.Option(
-            "--version", metavar="NAME", help="That runs beside the app, instead of a snapshot."
+            "--version", metavar="NAME", help="Compare a version that runs beside the app."
         ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="With --version: earlier rows are left out."),
+        typer.Option(
+            "--since", metavar="TIME", help="With --version: compare rows from this time on."
+        ),
     ] = None,
     patience: Annotated[
         str,
         typer.Option(
-            "--patience", metavar="TIME", help="With --version: how long who is behind may take."
+            "--patience",
+            metavar="TIME",
+            help="With --version: how long to wait for a side that lags.",
         ),
     ] = "30s",
     directory: PlaceOption = None,
     inputs: InputsOption = True,
     log: LogOption = None,
 ) -> None:
-    """Compare staged rows of a history, or rows of a version, with those of the app.
+    """Compare the staged rows of a history, or the rows of a version, with the app's rows.
 
     Exits with 1 if they differ.
     """
     *snapshot, topic = given
     if len(snapshot) != (version is None):
         raise UsageError(
-            "compare takes SNAPSHOT TOPIC for a history, or TOPIC --version NAME for a version"
+            "compare takes SNAPSHOT TOPIC to compare a history, or TOPIC --version NAME"
         )
     app = _app_of(context, log)
     spec = app.topics.get(topic)
     if spec is None:
-        raise UsageError(f"app {app.id!r} has no topic {topic!r}: it has {', '.join(app.topics)}")
+        raise UsageError(
+            f"app {app.id!r} has no topic {topic!r}; its topics: {', '.join(app.topics)}"
+        )
     comparison: Comparison | LiveComparison
     if version is None:
         staged = _snapshot(app, snapshot[0], directory)
@@ -199,7 +216,7 @@ def _topic(app: App, spec: TopicSpec) -> Topic[Any, Any]:
 
 
 def _inputs_of(app: App, snapshot: Snapshot, topic: TopicSpec, reader: LogReader) -> Inputs | None:
-    """What tells the records that led to rows; None: it can't be told."""
+    """Return what finds the input records of rows; None if the program has changed too much."""
     from streamlog.clock import SystemClock  # noqa: PLC0415 - other commands start faster
     from streamlog.history.lineage import inputs_by  # noqa: PLC0415 - the same
     from streamlog.history.plan import planned_again  # noqa: PLC0415 - the same
@@ -209,7 +226,7 @@ def _inputs_of(app: App, snapshot: Snapshot, topic: TopicSpec, reader: LogReader
     try:
         plan = planned_again(program.topology, reader.partitions(), snapshot.manifest)
     except TopologyError as error:
-        say(f"the records that led to rows are not shown: {error}")
+        say(f"the input records of rows are not shown: {error}")
         return None
     if plan is None:
         return None
@@ -224,17 +241,22 @@ def hand_over(
     version: Annotated[
         str | None,
         typer.Option(
-            "--version", metavar="NAME", help="To a version beside the app, which runs on."
+            "--version",
+            metavar="NAME",
+            help="Hand over to a version; the app's workers keep running.",
         ),
     ] = None,
     rewind: Annotated[
         bool,
-        typer.Option("--rewind", help="Though the app has gone further, and writes rows again."),
+        typer.Option(
+            "--rewind",
+            help="Allow it although the app has read further: it writes those rows again.",
+        ),
     ] = False,
     directory: PlaceOption = None,
     log: LogOption = None,
 ) -> None:
-    """Let the app's workers, which are stopped, begin with a snapshot; may be repeated."""
+    """Let the app's workers start from a snapshot; stop them first. Can be repeated."""
     app = _app_of(context, log)
     with log_warnings():
         done = app.hand_over(
@@ -244,10 +266,10 @@ def hand_over(
             rewind=rewind,
         )
     if done.is_repeated:
-        say(f"{done.app_id} was given snapshot {done.snapshot} before: nothing was changed")
+        say(f"{done.app_id} already starts from snapshot {done.snapshot}: nothing was changed")
         return
     say(
-        f"{done.app_id} goes on from snapshot {done.snapshot}, with {done.rows} rows of state; "
+        f"{done.app_id} starts from snapshot {done.snapshot}, with {done.rows} rows of state; "
         f"start its workers{'' if version is None else f': worker --version {version}'}"
     )
     for (topic, partition), offset in sorted(done.offsets.items()):
@@ -255,11 +277,11 @@ def hand_over(
 
 
 def _session(app: App, master: str) -> object:
-    """Spark's session on a cluster.
+    """Return a Spark session on a cluster.
 
     Raises:
         UsageError: Spark is not installed.
-        ConfigError: there is no such cluster.
+        ConfigError: no cluster answers at `master`.
     """
     try:
         bridge = import_module(BRIDGE)
@@ -275,30 +297,33 @@ def promote(
     context: typer.Context,
     version: Annotated[
         str | None,
-        typer.Argument(metavar="[VERSION]", help="That runs beside the app: see `hand-over`."),
+        typer.Argument(
+            metavar="[VERSION]", help="A version that runs beside the app: see `hand-over`."
+        ),
     ] = None,
     *,
     undo: Annotated[
         bool,
         typer.Option(
-            "--undo", help="The program from before the last promotion is to be it again."
+            "--undo", help="Make the program from before the last promotion the app again."
         ),
     ] = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="End a promotion that was killed; all go on as before.")
+        bool,
+        typer.Option(
+            "--cancel", help="Cancel a promotion that was killed; workers continue as before."
+        ),
     ] = False,
     patience: Annotated[
         str,
-        typer.Option(
-            "--patience", metavar="TIME", help="How long the app's workers are waited for."
-        ),
+        typer.Option("--patience", metavar="TIME", help="How long to wait for the workers."),
     ] = "10m",
     directory: PlaceOption = None,
     log: LogOption = None,
 ) -> None:
-    """Let a version become the app, at one cut; its workers and the app's stand still for it.
+    """Make a version the app, at one cut at which its workers and the app's pause.
 
-    With -A the module of the version, or with --undo of the program from before.
+    -A names the version's module; with --undo, the module of the program from before.
     """
     if (version is not None) + undo + cancel != 1:
         raise UsageError("promote takes one of VERSION, --undo and --cancel")
@@ -332,7 +357,7 @@ async def _promote(
         )
         if is_cancelled:
             was_there = await promotion.cancel(program, stage)
-            say("workers go on" if was_there else "no promotion is under way")
+            say("cancelled: workers continue" if was_there else "no promotion is in progress")
             return
         if version is None:
             done = await promotion.take_back(program, stage)
@@ -340,10 +365,10 @@ async def _promote(
             done = await promotion.promote(program, version, stage)
     say(
         f"version {done.version!r} is app {done.app_id!r} from {moment(done.cut_ms).isoformat()} "
-        f"on, with {done.rows} rows of state: end the workers of the program before, and start "
+        f"on, with {done.rows} rows of state: stop the workers of the previous program and start "
         "those of this one"
     )
-    say(f"the way back, with the program before: promote --undo (it needs {done.before})")
+    say(f"to undo, with the module of the previous program: promote --undo (needs {done.before})")
 
 
 def _app_of(context: typer.Context, log: str | None) -> App:

@@ -1,7 +1,7 @@
-"""`streamlog log`: the files of a log, looked at and mended without a broker.
+"""`streamlog log`: checks, prints and repairs the files of a log without a broker.
 
-The work is done by `inspection` and `mending` of the storage; here findings become tables, and
-nothing is changed before somebody has said yes.
+The storage's `repair` package does the work; here its findings become tables, and `repair` asks
+before it changes anything.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ log_commands = typer.Typer(
     help="Check, print and repair the files of a log, without a broker.", no_args_is_help=True
 )
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The log's directory.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The log's data directory.")]
 
 
 @log_commands.command()
 def verify(directory: Directory) -> None:
-    """Read every batch and every index, and tell what is damaged; exits with 1 if anything is.
+    """Read every batch and index, and list what is damaged; exits with 1 if anything is.
 
-    Beside a running broker everything is read but the end of each partition.
+    While a broker runs on the directory, the end of each partition is not checked.
     """
     with Inspection.open(str(directory)) as inspection:
         _tell_holder(inspection)
@@ -59,15 +59,18 @@ def dump(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     partition: Annotated[int, typer.Argument(help="The number of the partition.")],
     offset: Annotated[
-        int, typer.Option("--from", metavar="OFFSET", help="Begin at the batch that has it.")
+        int, typer.Option("--from", metavar="OFFSET", help="Start at the batch with this offset.")
     ] = 0,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="No more lines than that.")
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Print at most this many lines."),
     ] = None,
     *,
-    records: Annotated[bool, typer.Option("--records", help="The records of each batch.")] = False,
+    records: Annotated[
+        bool, typer.Option("--records", help="Print the records of each batch.")
+    ] = False,
 ) -> None:
-    """Print the batches of a partition, and with --records what is in them."""
+    """Print the batches of a partition; with --records, their records as well."""
     with Inspection.open(str(directory)) as inspection:
         _tell_holder(inspection)
         stored = inspection.partition(topic, partition)
@@ -81,28 +84,28 @@ def dump(
 def repair(
     directory: Directory,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair without asking.")] = False,
 ) -> None:
-    """Set damaged bytes aside and make the rest readable; tells what is lost, and asks.
+    """Move damaged bytes out of the log so that the rest is readable; shows the loss and asks.
 
-    The bytes are moved to files with the suffix .quarantine beside the segment.
+    The bytes go to files with the suffix .quarantine beside the segment.
     """
     with Inspection.open(str(directory)) as inspection:
         inspection.check_alone()
         report = inspection.verify()
         _show(report)
-        mendable = [finding for finding in report.findings if finding.kind in REPAIRED_KINDS]
-        if not mendable:
+        repairable = [finding for finding in report.findings if finding.kind in REPAIRED_KINDS]
+        if not repairable:
             _advise(report)
-            say("nothing to mend" if report.is_sound else "nothing that can be mended")
+            say("nothing to repair" if report.is_sound else "nothing can be repaired")
             raise typer.Exit(0 if report.is_sound else EXIT_DAMAGED)
-        say(_price(mendable))
+        say(_price(repairable))
         if not yes:
-            typer.confirm("mend?", abort=True)
+            typer.confirm("repair?", abort=True)
         for done in repair_partition(inspection, report):
             say(f"{done.path}: {done.what}")
         left = inspection.verify()
-    say("everything else is readable" if left.is_sound else "some of it is still there:")
+    say("the rest of the log is readable" if left.is_sound else "some damage remains:")
     if not left.is_sound:
         _show(left)
         _advise(left)
@@ -112,7 +115,7 @@ def repair(
 def _tell_holder(inspection: Inspection) -> None:
     if inspection.holder is not None:
         say(
-            f"{inspection.holder}; reading beside it: the end of each partition is not judged",
+            f"{inspection.holder}; the end of each partition is not checked while it writes",
             err=True,
         )
 
@@ -149,7 +152,7 @@ def _verdict(report: InspectionReport) -> str:
     if damaged:
         return f"{damaged} damaged {'place' if damaged == 1 else 'places'}"
     if report.findings:
-        return "sound, but for what a crash has left, which opening the log sees to"
+        return "sound; the next start cleans up what a crash has left"
     return "sound"
 
 
@@ -164,7 +167,7 @@ def _offsets(finding: Finding) -> str:
 
 
 def _price(findings: Sequence[Finding]) -> str:
-    """What mending costs: what is damaged is lost already, but for its bytes."""
+    """Return what a repair moves and gives up; damaged records are lost already."""
     offsets = sum(
         finding.next_offset - finding.first_offset
         for finding in findings
@@ -174,8 +177,8 @@ def _price(findings: Sequence[Finding]) -> str:
     )
     size_bytes = sum(finding.size_bytes for finding in findings)
     return (
-        f"mending sets {size_bytes} bytes aside and gives up {offsets} offsets; all the rest stays"
-        " as it is"
+        f"a repair moves {size_bytes} bytes out of the log and gives up {offsets} offsets; the rest"
+        " of the log stays unchanged"
     )
 
 
@@ -229,7 +232,7 @@ def _marker_lines(batch: RecordBatch) -> Iterator[str]:
         yield f"    can't be decoded: {error}"
         return
     if mark is not None:
-        yield f"    {mark.offset} time mark, {mark.elapsed_ms} ms with nothing appended"
+        yield f"    {mark.offset} time mark, {mark.elapsed_ms} ms without an append"
     elif marker is not None:
         kind = MARKER_NAMES.get(marker.kind, f"control record of type {marker.kind}")
         yield f"    {batch.base_offset} {kind}, coordinator epoch {marker.coordinator_epoch}"

@@ -1,4 +1,4 @@
-"""PlainConsole: rich's console, whose texts obey nothing but its own styles."""
+"""PlainConsole: rich's console, with control characters in texts escaped."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class PlainConsole(Console):
-    """A console whose texts change nothing but what they show; styles are ours alone."""
+    """A console that escapes control characters in texts; only streamlog's styles take effect."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As the console does, with what is obeyed escaped in each text."""
+        """Render as `Console` does, with the control characters of each text escaped."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment

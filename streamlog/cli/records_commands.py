@@ -1,7 +1,7 @@
-"""`streamlog send` and `consume`: records from and to lines of text or JSON.
+"""`streamlog send` and `consume`: lines of text or JSON to records, and records to such lines.
 
-A regular file is read as it is. A pipe or a terminal is read by the event loop, so that lines are
-sent while others are awaited, and Ctrl-C ends the wait. Rule: an error names the file and the line.
+A regular file is read synchronously. A pipe or a terminal is read by the event loop, so that lines
+are sent while others are awaited, and Ctrl-C ends the wait. Rule: an error names file and line.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT: Final = "-"
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A line is a record, and a log takes far smaller ones by default."""
+"""A line is a record, and topics by default refuse records over 1 MiB."""
 
 
 class Line(NamedTuple):
-    """A line with its place."""
+    """A line of input, split into key and value."""
 
     number: int
-    """From 1."""
+    """The line's number in its file, from 1."""
     key: str | None
     value: str
 
 
 async def lines_of(name: str, *, key_separator: str | None) -> AsyncIterator[Line]:
-    """The lines of a file, or of standard input if its name is `-`, without their ends.
+    """Yield the lines of a file, or of standard input (`-`), without their line breaks.
 
     Raises:
         UsageError: the file can't be read, or a line is too long, not UTF-8, or has no separator.
@@ -80,10 +80,10 @@ async def lines_of(name: str, *, key_separator: str | None) -> AsyncIterator[Lin
 
 
 def parse_line(number: int, data: bytes, where: str, key_separator: str | None) -> Line:
-    """What one line says; a byte order mark in front of the first is left out.
+    """Decode a line and split it into key and value; drops the byte order mark of line 1.
 
     Raises:
-        UsageError: it is not UTF-8, or has no separator.
+        UsageError: the line is not UTF-8, or has no separator.
     """
     if number == 1:
         data = data.removeprefix(codecs.BOM_UTF8)
@@ -136,14 +136,15 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 PENDING_MAX = 1_000
-"""Lines on their way at a time."""
+"""Records in flight at a time."""
 
 
 def send(
     context: typer.Context,
     topic: Annotated[str, typer.Argument(help="A topic of the app.")],
     value: Annotated[
-        str | None, typer.Argument(help="Plain text for str, bytes and numbers, else JSON.")
+        str | None,
+        typer.Argument(help="The value: plain text for str, bytes and numbers, else JSON."),
     ] = None,
     *,
     key: Annotated[
@@ -151,23 +152,29 @@ def send(
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option("--file", metavar="FILE|-", help="One value a line; -: standard input."),
+        typer.Option(
+            "--file", metavar="FILE|-", help="A file with one value per line; - is standard input."
+        ),
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", metavar="S", help="Between key and value of each line."),
+        typer.Option(
+            "--key-separator",
+            metavar="S",
+            help="With --file: the text between key and value of a line.",
+        ),
     ] = None,
     log: LogOption = None,
 ) -> None:
-    """Send one record, or each line of a file, checked against the topic's types."""
+    """Send one record, or each line of a file; checks them against the topic's types."""
     session: Session = context.obj
     spec = _spec(session.require_app(), topic)
     if (value is None) == (file is None):
-        raise UsageError("send takes a VALUE or --file FILE (--file -: standard input)")
+        raise UsageError("send takes VALUE or --file FILE (--file - reads standard input)")
     if file is None and key_separator is not None:
-        raise UsageError("--key-separator is for --file; --key gives the key of one record")
+        raise UsageError("--key-separator needs --file; use --key for the key of one record")
     if file is not None and key is not None and key_separator is not None:
-        raise UsageError("--key and --key-separator contradict each other")
+        raise UsageError("--key and --key-separator can't be combined")
     if key_separator == "":
         raise UsageError("--key-separator is empty")
     common_key = None if key is None else key_bytes(spec, key)
@@ -192,7 +199,7 @@ def send(
 
 
 class LineSender:
-    """The lines of a file on their way to a topic."""
+    """Sends the lines of a file to a topic, with `PENDING_MAX` records in flight at most."""
 
     def __init__(
         self, producer: Producer, spec: TopicSpec, key: bytes | None, turns: Iterator[int]
@@ -205,10 +212,10 @@ class LineSender:
         self._sent = 0
 
     async def send(self, file: str, key_separator: str | None) -> None:
-        """Send them all, and say how many there were.
+        """Send all lines and print their number.
 
         Raises:
-            StreamlogError: a line can't be sent; it is named, and how many were sent before it.
+            StreamlogError: a line can't be sent; names it. The number of sent lines is printed.
         """
         try:
             async for line in lines_of(file, key_separator=key_separator):
@@ -241,7 +248,7 @@ class LineSender:
         self._sent += 1
 
     async def _delivered(self) -> int:
-        """How many were sent, those on their way included."""
+        """Wait for the records in flight; return how many records were sent in all."""
         results = await asyncio.gather(*(each for _, each in self._pending), return_exceptions=True)
         return self._sent + sum(not isinstance(each, BaseException) for each in results)
 
@@ -261,9 +268,9 @@ def _spec(app: App, topic: str) -> TopicSpec:
 
 
 async def _round_robin(log: Log, topic: str) -> Iterator[int]:
-    """The partitions for records without a key, in turn; the one with the fewest records first.
+    """Return the partitions for records without a key, round-robin, the shortest one first.
 
-    So they take turns from one command to the next, too.
+    Starting at the shortest one spreads records that are sent by one command each.
     """
     parts = await partitions_of(log, topic)
     async with log.consumer() as consumer:
@@ -272,23 +279,23 @@ async def _round_robin(log: Log, topic: str) -> Iterator[int]:
 
 
 def key_bytes(spec: TopicSpec, text: str) -> bytes:
-    """The bytes of a key typed on the command line; see `value_bytes`.
+    """Encode a key that was typed on the command line; see `value_bytes`.
 
     Raises:
-        SerdeError: the text does not fit the type.
+        SerdeError: the text does not fit the topic's key type.
     """
     return _encode_text(spec.key, text, f"the key for {spec.name!r}")[1]
 
 
 def value_bytes(spec: TopicSpec, text: str) -> bytes:
-    """The bytes of a value typed on the command line.
+    """Encode a value that was typed on the command line.
 
-    Text stands for itself where the type is text, bytes or a number; otherwise it is JSON,
-    which is read and written again. So what the app could not read is refused here, and so is a
-    value that its `timestamp=` finds no event time in.
+    The text is the value if the type is str, bytes or a number, else JSON that is decoded and
+    encoded again: what the app could not read is refused here. A value without an event time for
+    the topic's `timestamp=` is refused as well.
 
     Raises:
-        SerdeError: the text does not fit the type, or has no event time.
+        SerdeError: the text does not fit the topic's value type, or has no event time.
     """
     what = f"the value for {spec.name!r}"
     value, data = _encode_text(spec.value, text, what)
@@ -309,7 +316,7 @@ def _encode_text(serde: Serde[Any], text: str, what: str) -> tuple[Any, bytes]:
 
 
 def format_record(record: LogRecord, spec: TopicSpec | None) -> str:
-    """One record as a line: key, tab, value."""
+    """Return a record as a line: key, tab, value."""
     key, value = (None, None) if spec is None else (spec.key, spec.value)
     return f"{_display_text(record.key, key)}\t{_display_text(record.value, value)}"
 

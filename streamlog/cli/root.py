@@ -1,12 +1,11 @@
-"""The command line as a whole: options before a command's name, the commands, and `main`.
+"""The command line: the options before a command's name, the table of commands, and `main`.
 
-A shell around other rooms: it reads arguments, sets up logging, turns the first Ctrl-C into a
-request to stop and the second into an end, and errors into one clear line and an exit code
-(`docs/cli.md`). An app's own commands are found once the app is known, after `-A`; they cannot take
-the name of a streamlog command.
+It reads arguments, sets up logging and turns an error into one line and an exit code
+(`docs/cli.md`). The first Ctrl-C asks a command to stop, the second ends it. `-A` adds the commands
+that the app declares; they can't have the name of a streamlog command.
 
-Rule: the module of a command is imported when the command is called, so a broker starts without
-what streams need. Only the help for all commands imports all of them.
+Rule: the module of a command is imported when the command is called, so that a broker starts
+without the modules of streams. Only `streamlog --help` imports them all.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ COMMANDS: Final = {
     "dlq": "dlq_command:dlq",
     "cluster": "cluster_command:cluster",
 }
-"""Where each is, as MODULE:NAME in this package; in the order of `streamlog --help`."""
+"""Each command as MODULE:NAME in this package, in the order of `streamlog --help`."""
 
 
 @cache
 def load_command(name: str) -> Any:  # noqa: ANN401 - see above
-    """The command of this name, which is in the table."""
+    """Import and return a command of the table."""
     module, _, attribute = COMMANDS[name].partition(":")
     found = getattr(import_module(f"streamlog.cli.{module}"), attribute)
     if not isinstance(found, typer.Typer):
@@ -72,33 +71,33 @@ def load_command(name: str) -> Any:  # noqa: ANN401 - see above
 
 
 def command_of(name: str, function: Callable[..., Any]) -> Any:  # noqa: ANN401 - the same
-    """A function as a command."""
+    """Return a function as a command that Typer can call."""
     typed = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
     typed.command(name)(function)
     return get_command(typed)
 
 
 class WithAppCommands(TyperGroup):
-    """The commands of streamlog, and those of the app that was given.
+    """The commands of streamlog and of the app that `-A` names.
 
-    Contexts and commands are those of Typer's own copy of Click, which it shows nobody.
+    Contexts and commands are typed `Any`: they belong to the copy of Click that Typer hides.
     """
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - see the class
         super().__init__(**attributes)
-        # Names for who has mistyped one; what they stand for is `loaded`.
+        # Only names, for suggestions after a typing error; `load_command` imports the commands.
         self.commands = dict.fromkeys(COMMANDS, cast("Any", None))
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - see the class
-        """All names, streamlog's first."""
+        """Return the names of all commands, those of streamlog first."""
         app = _app_of(ctx)
         return [*COMMANDS, *([] if app is None else app.commands)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - see the class
-        """The command of this name.
+        """Return a command by name, or None.
 
         Raises:
-            UsageError: both have one.
+            UsageError: both streamlog and the app have a command of this name.
         """
         own = load_command(cmd_name) if cmd_name in COMMANDS else None
         app = _app_of(ctx)
@@ -106,8 +105,8 @@ class WithAppCommands(TyperGroup):
             return own
         if own is not None:
             raise UsageError(
-                f"app {app.id!r} declares a command {cmd_name!r}, which streamlog has: give the "
-                "app's another name"
+                f"app {app.id!r} declares a command {cmd_name!r}, and streamlog has one of that "
+                "name: rename the app's command"
             )
         return command_of(cmd_name, _runnable(app, app.commands[cmd_name].run))
 
@@ -120,7 +119,7 @@ def _app_of(ctx: Any) -> App | None:  # noqa: ANN401 - the same
 
 
 def _runnable(app: App, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function to be called; an async one with the app's log open, so that it can send."""
+    """Wrap an app's command; an async one runs with the app's log open, so that it can send."""
     if not inspect.iscoroutinefunction(fn):
         return interruptible()(fn)
 
@@ -165,7 +164,9 @@ def root(
     context: typer.Context,
     app: Annotated[
         str | None,
-        typer.Option("-A", "--app", metavar="MODULE[:APP]", help="The app's module, as imported."),
+        typer.Option(
+            "-A", "--app", metavar="MODULE[:APP]", help="The app's module, as Python imports it."
+        ),
     ] = None,
     *,
     security: Annotated[
@@ -184,7 +185,7 @@ def root(
         ),
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Log everything, commits included.")
+        bool, typer.Option("-v", "--verbose", help="Log every step, commits included.")
     ] = False,
 ) -> None:
     """Stream processing on a log that speaks the Kafka protocol."""
@@ -203,7 +204,11 @@ def root(
 
 
 def main(app: App | None = None) -> NoReturn:
-    """Run the command line and exit; with an app, `-A` is given and the default is `worker`."""
+    """Run the command line and exit.
+
+    Args:
+        app: the app, as if `-A` named it; the default command is then `worker`.
+    """
     exit_at_once()
     try:
         cli(obj=Session(app))

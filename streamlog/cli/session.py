@@ -1,7 +1,7 @@
-"""Session: the options before a command's name, the log of a command, and its run until Ctrl-C.
+"""Session: the options before a command's name, the log that a command uses, and its run.
 
-The first Ctrl-C asks a command's coroutine to stop, the second ends it. A process that finds a
-slot in its environment has a supervisor, and ends when that is gone.
+The first Ctrl-C asks a command's coroutine to stop, the second ends the process. A process with a
+slot in its environment has a supervisor and ends when the supervisor is gone.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 COLLECTOR_DEFAULTS = (700, 10, 10)
 COLLECTOR_THRESHOLDS = (100_000, 20, 50)
-"""Of a worker: batches of some thousand records and their values come and go between two looks,
-instead of being walked at every seventh hundred. What is in a cycle waits as long, which for most
-takes some megabytes."""
+"""For a worker: batches of some thousand records and their values come and go between two
+collections; with the defaults the collector would walk them after every 700 allocations. Cyclic
+garbage waits longer, some megabytes for most apps."""
 
 KEPT_BYTES = 64 * 1024 * 1024
-"""Freed memory that a worker keeps at the end of its heap for what comes next."""
+"""Freed memory that a worker keeps at the end of its heap for the next batches."""
 MAPPED_BYTES = 32 * 1024 * 1024
-"""What is as large as this is asked of the system by itself, and given back at once."""
+"""Allocations of this size come from the system and return to it as soon as they are freed."""
 MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of mallopt
 
 T = TypeVar("T")
-"""What a command's coroutine returns."""
+"""Result of a command's coroutine."""
 
 
 def collect_rarely() -> None:
-    """Let the garbage collector look at fewer objects, and less often: for a worker.
+    """Make a worker's garbage collector walk fewer objects, and less often.
 
-    Records and values are made by thousands, are in no cycle and go by themselves; walking them
-    cost 40 % of the worker's time (measured). What there is at the start is not looked at again.
-    Thresholds that the app has set itself are left alone.
+    Records and values come by the thousand and are in no cycle, so reference counts free them;
+    walking them took 40 % of the worker's time (measured). Objects that exist now are exempt from
+    collection. Thresholds that the app has set stay as they are.
     """
     gc.collect()
     gc.freeze()
@@ -71,11 +71,11 @@ def collect_rarely() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep some of the memory that is freed: for a worker.
+    """Make a worker's C library keep part of the memory that is freed.
 
-    What is fetched and what is written come and go by the megabyte. glibc gives as much back to
-    the system each time, which has to clear it before it gives it again. Where the environment says
-    what to do (`MALLOC_VARIABLES`), or the library is another one, nothing is changed.
+    Fetched and written batches come and go by the megabyte. By default glibc returns such memory to
+    the system each time, which has to clear it before it hands it out again. Does nothing if the
+    environment sets one of `MALLOC_VARIABLES`, or with another C library.
     """
     if any(name in os.environ for name in MALLOC_VARIABLES):
         return
@@ -88,11 +88,11 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Let the system have what is freed, and lies between what is not: for a broker, at times.
+    """Return a broker's freed memory to the system, that between used blocks included.
 
-    Batches of all sizes come and go in several threads, and what troubles a cluster makes them
-    pile up for a while. glibc keeps what it took then: a quarter of a broker's memory after half
-    an hour of such (`make soak`). With another library nothing is done.
+    Batches of all sizes come and go in several threads, and pile up while a cluster is in trouble.
+    glibc keeps what it took at the peak: a quarter of a broker's memory after half an hour of
+    trouble (`make soak`). Does nothing with another C library.
     """
     import ctypes  # noqa: PLC0415 - the other commands start faster
 
@@ -107,11 +107,11 @@ def serve(
     *,
     at_once: Callable[[], None] | None = None,
 ) -> None:
-    """Run until the first signal and what `main` does about it; a second one ends it all.
+    """Run `main`; the first signal asks it to stop, the second ends the process.
 
     Args:
-        main: is told by the event to stop.
-        on_stop: what it does then, for the user; nothing is printed if it is empty.
+        main: the work; it returns soon after its event is set.
+        on_stop: what `main` does before it returns, as text for the user; empty prints nothing.
         at_once: called before the second signal ends the process.
     """
     from streamlog.broker.storage.disk.descriptors import raise_limit  # noqa: PLC0415 - other commands start faster
@@ -129,7 +129,7 @@ def serve(
 
 
 async def wait_until_set(event: asyncio.Event, timeout_ms: int) -> bool:
-    """Wait for an event, but not for ever; whether it was set."""
+    """Wait for an event for at most `timeout_ms`; return whether it was set."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             return await event.wait()
@@ -141,14 +141,14 @@ async def wait_until_set(event: asyncio.Event, timeout_ms: int) -> bool:
 def _signals(
     stop: asyncio.Event, on_stop: str, at_once: Callable[[], None] | None
 ) -> Iterator[None]:
-    """Python's own handlers, not the loop's: they run even while user code blocks the loop."""
+    """Handle signals by Python's handlers: they run even while user code blocks the loop."""
     asked, loop = False, asyncio.get_running_loop()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         if asked:
             # Straight to the descriptor: the signal may have come in the middle of a print.
-            os.write(2, b"stopped at once: what was not committed is done again next time\n")
+            os.write(2, b"stopped at once: the next start repeats what was not committed\n")
             if at_once is not None:
                 at_once()
             os._exit(EXIT_INTERRUPTED)
@@ -166,7 +166,7 @@ def _signals(
 
 
 def run(work: Coroutine[object, object, T]) -> T:
-    """On uvloop's event loop if it is installed (the extra `[uvloop]`)."""
+    """Run a coroutine on an event loop of its own; uvloop's with the extra `[uvloop]`."""
     factory = None
     if importlib.util.find_spec("uvloop") is not None:
         factory = importlib.import_module("uvloop").new_event_loop
@@ -176,14 +176,12 @@ def run(work: Coroutine[object, object, T]) -> T:
 
 DEFAULT_LOG = "embedded:./.streamlog/log"
 
-"""What a command asks for."""
-
 WebOption = Annotated[
     str | None,
     typer.Option(
         "--web",
         metavar="HOST:PORT",
-        help="Answer /live, /ready and /metrics there; port 0 takes a free one.",
+        help="Serve /live, /ready and /metrics at this address; port 0 picks a free one.",
     ),
 ]
 LogOption = Annotated[
@@ -199,32 +197,32 @@ LogOption = Annotated[
 
 @dataclass
 class Session:
-    """What was given before the command's name."""
+    """The options before the command's name."""
 
     app: App | None = None
     security_file: str | None = None
 
     def require_app(self) -> App:
-        """The app, for a command that needs one.
+        """Return the app.
 
         Raises:
-            UsageError: none was given.
+            UsageError: no app was given.
         """
         if self.app is None:
             raise UsageError(
-                "this command needs an app: streamlog -A MODULE COMMAND, where MODULE.py holds "
+                "this command needs an app: streamlog -A MODULE COMMAND, where MODULE.py has "
                 "`app = App(...)`"
             )
         return self.app
 
     def log_url(self, given: str | None) -> str:
-        """The log to talk to: the option, else the app's, else the embedded one here."""
+        """Return the log's URL: of the option, else of the app, else `DEFAULT_LOG`."""
         if given is not None:
             return given
         return DEFAULT_LOG if self.app is None else self.app.log
 
     def security(self) -> Security:
-        """How brokers are talked to: what file and environment say, else what the app says.
+        """Return the security settings of file and environment, else those of the app.
 
         Raises:
             ConfigError: a setting is unknown, is missing, or contradicts another.
@@ -244,10 +242,12 @@ class Session:
     def open(
         self, given: str | None, *, create: bool = False, config: BrokerConfig | None = None
     ) -> Log:
-        """The log, for a command that does not serve it to others.
+        """Return the log, to be opened; an embedded one does not listen.
 
-        An embedded log that is not there is made only for who wants to `create` something in it;
-        `config` is for a broker that this process runs for the command.
+        Args:
+            given: the URL of the command's option; None if it was left out.
+            create: create an embedded log that does not exist, for commands that write to it.
+            config: settings of the broker, if this process runs it for the command.
         """
         from streamlog.log import Log  # noqa: PLC0415 - see above
 
@@ -268,7 +268,7 @@ def with_log(
     create: bool = False,
     config: BrokerConfig | None = None,
 ) -> T:
-    """Open the log that was meant, use it, close it; see `Session.open`."""
+    """Open the log, return what `use` returns, and close it; see `Session.open`."""
 
     async def main() -> T:
         async with session.open(log, create=create, config=config) as opened:
@@ -285,17 +285,17 @@ def ask(
     create: bool = False,
     config: BrokerConfig | None = None,
 ) -> T:
-    """Ask the log something; see `Session.open`."""
+    """Open the log and return what `question` returns for its `Admin`; see `Session.open`."""
     return with_log(
         session, log, lambda opened: question(opened.admin()), create=create, config=config
     )
 
 
 def load_app(given: str) -> App:
-    """The app in `MODULE` or `MODULE:NAME`; modules of the current directory count.
+    """Import and return the app `MODULE` or `MODULE:NAME`; the current directory is searched, too.
 
     Raises:
-        UsageError: there is no such module, or it holds no such app.
+        UsageError: there is no such module, or it has no such app.
     """
     with exiting_at_once():
         from streamlog.app import App  # noqa: PLC0415 - see above
@@ -312,9 +312,9 @@ def load_app(given: str) -> App:
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # The module is there; what it imports is not. Its traceback tells where.
+            raise  # The module exists, and one that it imports does not: the traceback says which.
         raise UsageError(
-            f"there is no module {module_name!r} in {Path.cwd()} or among the installed ones"
+            f"no module {module_name!r} in {Path.cwd()} or among the installed packages"
         ) from None
     found = {key: value for key, value in vars(module).items() if isinstance(value, App)}
     if name in found:
@@ -324,16 +324,16 @@ def load_app(given: str) -> App:
     if not name and "app" in found:
         return found["app"]
     there = ", ".join(f"{module_name}:{key}" for key in sorted(found)) or "none"
-    wanted = f"no app {name!r}" if name else "no single app"
-    raise UsageError(f"module {module_name!r} holds {wanted}; apps there: {there}")
+    problem = f"has no app {name!r}" if name else "does not have exactly one app"
+    raise UsageError(f"module {module_name!r} {problem}; its apps: {there}")
 
 
 ORPHAN_S = 5
-"""How long a process whose supervisor is gone may take to end in order."""
+"""How long a process may take to stop in order once its supervisor is gone."""
 
 
 def my_slot() -> Slot | None:
-    """What a supervisor has told this process; its own children are not to hear it."""
+    """Return the slot that a supervisor gave this process; its own children don't inherit it."""
     from streamlog.worker.process.slots import SLOT_VARIABLE, Slot  # noqa: PLC0415 - brokers start faster
 
     text = os.environ.pop(SLOT_VARIABLE, None)
@@ -343,15 +343,15 @@ def my_slot() -> Slot | None:
 async def serve_until_orphaned(
     slot: Slot, work: Callable[[asyncio.Event], Awaitable[None]], stop: asyncio.Event
 ) -> None:
-    """Work until `stop` is set, here or because the supervisor is gone."""
+    """Work until `stop` is set, by the caller or because the supervisor is gone."""
     loop = asyncio.get_running_loop()
 
     def wait_for_the_end() -> None:
         with suppress(OSError):
             os.read(slot.alive_fd, 1)
         with suppress(OSError):
-            os.write(2, b"the supervisor is gone: finishing\n")
-        with suppress(RuntimeError):  # The loop is closed: it has ended already.
+            os.write(2, b"the supervisor is gone: stopping\n")
+        with suppress(RuntimeError):  # The loop is closed: the work has ended already.
             loop.call_soon_threadsafe(stop.set)
         sleep(ORPHAN_S)
         os._exit(EXIT_INTERRUPTED)
@@ -361,10 +361,10 @@ async def serve_until_orphaned(
 
 
 def printer(stream: BinaryIO) -> Callable[[bytes], None]:
-    """Prints what a supervisor has heard; nobody may be there to read it."""
+    """Return a function that prints the output of a supervisor's processes."""
 
     def write(lines: bytes) -> None:
-        with suppress(BrokenPipeError):  # Nobody reads it any more; the processes go on.
+        with suppress(BrokenPipeError):  # The reader is gone; the processes continue.
             stream.write(lines)
             stream.flush()
 

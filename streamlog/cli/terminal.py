@@ -1,8 +1,8 @@
 """Terminal: what a command prints, where log lines go, and what an error looks like.
 
-Standard output is for what was asked for, standard error for everything else. Rule of the file:
-a `StreamlogError` is told without a traceback, but for the part that lies in the user's own
-function; anything else is a bug of ours and shows all of it.
+Results go to standard output, everything else to standard error. Rule of the file: a
+`StreamlogError` is one line; if a user's function caused it, the traceback from that function
+precedes the line. Any other error is a bug of streamlog and shows its whole traceback.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def set_up_logging(*, verbose: bool) -> None:
-    """Lines for a terminal in colour, for a file or a pipe plain and unwrapped."""
+    """Log to standard error: in colour on a terminal, else plain lines that do not wrap."""
     handler: logging.Handler
     if sys.stderr.isatty():
         from rich.console import Console  # noqa: PLC0415 - a broker starts faster without
@@ -52,7 +52,7 @@ def set_up_logging(*, verbose: bool) -> None:
 
 @contextmanager
 def log_warnings() -> Iterator[None]:
-    """What is allowed but hardly meant, as lines of the log."""
+    """Turn Python warnings in the block into lines of the log."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -61,9 +61,9 @@ def log_warnings() -> Iterator[None]:
 
 
 def out(*, markup: bool = False) -> Console:
-    """Standard output; tables are as wide as they need to be if it is not a terminal.
+    """Return a console on standard output; without a terminal, tables are as wide as they need.
 
-    With `markup`, tags in texts are styles, so what comes from others has to be escaped.
+    With `markup`, tags in texts are styles: escape texts that come from elsewhere.
     """
     from streamlog.cli.plain_console import (  # noqa: PLC0415 - a broker starts faster without
         PlainConsole,
@@ -74,12 +74,12 @@ def out(*, markup: bool = False) -> Console:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a text; what a terminal would obey in names and errors of others is escaped."""
+    """Print a text, with the control characters escaped that names and errors may hold."""
     typer.echo(several_lines(text), err=err)
 
 
 def fail(error: BaseException) -> NoReturn:
-    """Tell an error and exit with its code; one that is a bug of ours is raised."""
+    """Print an error and exit with its code; raises an error that is a bug of streamlog."""
     if not isinstance(error, StreamlogError):
         raise error
     cause = error.__cause__
@@ -90,16 +90,16 @@ def fail(error: BaseException) -> NoReturn:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """From the user's first line on: how it was called is our business."""
-    ours, place = str(PACKAGE), error.__traceback__
-    while place is not None and place.tb_frame.f_code.co_filename.startswith(ours):
-        place = place.tb_next
-    lines = traceback.format_exception(type(error), error, place or error.__traceback__)
+    """Print the traceback from the first frame outside of streamlog."""
+    ours, frame = str(PACKAGE), error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(ours):
+        frame = frame.tb_next
+    lines = traceback.format_exception(type(error), error, frame or error.__traceback__)
     say("".join(lines).rstrip("\n"), err=True)
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of several at once that says most: one of ours, else the first."""
+    """Return the most telling error of a group: the first `StreamlogError`, else the first."""
     leaves = list(_leaves(group))
     return next((leaf for leaf in leaves if isinstance(leaf, StreamlogError)), leaves[0])
 
@@ -113,7 +113,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def text_of(data: bytes | None) -> str:
-    """Bytes as a line can show them; `-` stands for none."""
+    """Return bytes as printable text; `-` for None."""
     if data is None:
         return "-"
     text = data.decode(errors="backslashreplace")
@@ -121,10 +121,10 @@ def text_of(data: bytes | None) -> str:
 
 
 def parse_name_values(option: str, given: Iterable[str]) -> dict[str, str]:
-    """What an option that takes NAME=VALUE was given.
+    """Return the values of an option that takes NAME=VALUE, by name.
 
     Raises:
-        UsageError: it is not of that form.
+        UsageError: a value is not of that form.
     """
     found = {}
     for text in given:

@@ -1,4 +1,4 @@
-"""`streamlog topics` and `configs`: topics, what their partitions hold, and settings.
+"""`streamlog topics` and `configs`: topics, partitions, and the settings of topics and brokers.
 
 Shells around `Admin`. A change takes effect at once and survives restarts. A setting that a broker
 reads only when it starts belongs in its file (docs/configuration.md).
@@ -25,34 +25,36 @@ from streamlog.records.partitioners import DEFAULT, matching_partitioners
 configs = typer.Typer(help="Settings of topics and brokers.", no_args_is_help=True)
 
 DEFAULT_SOURCE: Final = "default"
-"""Where a value comes from that nobody has set."""
-HIDDEN: Final = "(shown to nobody)"
+"""Source of a value that was never set."""
+HIDDEN: Final = "(hidden)"
 BrokerName: TypeAlias = int | Literal["all"]
 
 Topic = Annotated[
-    str | None, typer.Option("--topic", metavar="NAME", help="The settings of this topic.")
+    str | None, typer.Option("--topic", metavar="NAME", help="A topic, whose settings are meant.")
 ]
 Broker = Annotated[
     str | None,
     typer.Option(
-        "--broker", metavar="ID|all", help="Of this broker, or those that hold for all brokers."
+        "--broker",
+        metavar="ID|all",
+        help="A broker, or all: the settings that hold for every broker.",
     ),
 ]
 Pairs = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Give it this value; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Set a value; repeatable."),
 ]
 Added = Annotated[
     list[str] | None,
-    typer.Option("--append", metavar="NAME=VALUE", help="Add to a list; repeatable."),
+    typer.Option("--append", metavar="NAME=VALUE", help="Add to a list value; repeatable."),
 ]
 Taken = Annotated[
     list[str] | None,
-    typer.Option("--subtract", metavar="NAME=VALUE", help="Take from a list; repeatable."),
+    typer.Option("--subtract", metavar="NAME=VALUE", help="Remove from a list value; repeatable."),
 ]
 Unset = Annotated[
     list[str] | None,
-    typer.Option("--unset", metavar="NAME", help="Back to the default; repeatable."),
+    typer.Option("--unset", metavar="NAME", help="Return to the default; repeatable."),
 ]
 
 
@@ -63,11 +65,14 @@ def configs_describe(
     topic: Topic = None,
     broker: Broker = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also what has its default, with what it means.")
+        bool, typer.Option("--all", help="Include defaults, and explain every setting.")
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """What was set for a topic or a broker, and where; by default for the one that is asked."""
+    """Show the settings of a topic or broker, and where each was set.
+
+    Without --topic and --broker: of the broker that answers.
+    """
     number = _broker(broker)
     session: Session = context.obj
     found = ask(session, log, lambda admin: admin.describe_configs(topic, broker=number))
@@ -91,17 +96,17 @@ def configs_alter(
     subtract: Taken = None,
     unset: Unset = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only look whether it would be taken.")
+        bool, typer.Option("--check", help="Validate the change without making it.")
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """Change settings of a topic or broker, all of them or none."""
+    """Change settings of a topic or broker: all given ones, or none if one is refused."""
     number = _broker(broker)
     if topic is None and number is None:
-        raise UsageError("say whose settings: --topic NAME, or --broker ID|all")
+        raise UsageError("configs alter needs --topic NAME or --broker ID|all")
     changes = _changes(assigned or [], append or [], subtract or [], unset or [])
     if not changes:
-        raise UsageError("say what to change: --set, --append, --subtract or --unset")
+        raise UsageError("configs alter needs a change: --set, --append, --subtract or --unset")
     session: Session = context.obj
     ask(
         session,
@@ -116,10 +121,10 @@ def configs_alter(
 def _changes(
     assigned: list[str], append: list[str], subtract: list[str], unset: list[str]
 ) -> dict[str, Change]:
-    """What the options say.
+    """Return the changes that the options ask for, by setting.
 
     Raises:
-        UsageError: they say two things of one setting.
+        UsageError: two options change the same setting.
     """
     appended = {k: Append(v) for k, v in parse_name_values("--append", append).items()}
     subtracted = {k: Subtract(v) for k, v in parse_name_values("--subtract", subtract).items()}
@@ -132,7 +137,9 @@ def _changes(
     changes = dict(said)
     for name in changes:
         if sum(each == name for each, _ in said) > 1:
-            raise UsageError(f"{name} can be changed in one way at a time")
+            raise UsageError(
+                f"{name} is given twice: use one of --set, --append, --subtract, --unset"
+            )
     return changes
 
 
@@ -142,7 +149,7 @@ def _broker(text: str | None) -> BrokerName | None:
     if text == ALL_BROKERS:
         return "all"
     if not text.isdecimal():
-        raise UsageError(f"--broker takes a broker's number, or 'all', not {text!r}")
+        raise UsageError(f"--broker takes a broker's ID or 'all', not {text!r}")
     return int(text)
 
 
@@ -163,11 +170,11 @@ def topics_list(
     context: typer.Context,
     *,
     internal: Annotated[
-        bool, typer.Option("--internal", help="Also those that the log keeps for itself.")
+        bool, typer.Option("--internal", help="Include the log's internal topics.")
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """All topics with their number of partitions."""
+    """List topics and their numbers of partitions."""
     described = ask(context.obj, log, lambda admin: admin.list_topics(internal=internal))
     grid = Grid("topic", "partitions")
     for each in sorted(described, key=lambda each: each.name):
@@ -180,15 +187,22 @@ def topics_create(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="The new topic.")],
     partitions: Annotated[
-        int, typer.Option("--partitions", help="How many. Default: the broker's number.")
+        int,
+        typer.Option(
+            "--partitions", help="Number of partitions. Default: the broker's num.partitions."
+        ),
     ] = PARTITIONS_DEFAULT,
     *,
     replicas: Annotated[
-        int, typer.Option("--replicas", help="Copies of each partition. Default: the broker's.")
+        int,
+        typer.Option(
+            "--replicas",
+            help="Replicas of each partition. Default: the broker's default.replication.factor.",
+        ),
     ] = REPLICAS_DEFAULT,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", metavar="NAME=VALUE", help="Kafka's topic settings; repeatable."),
+        typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; repeatable."),
     ] = None,
     log: LogOption = None,
 ) -> None:
@@ -203,10 +217,10 @@ def topics_create(
 def topics_alter(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="The topic.")],
-    partitions: Annotated[int, typer.Option("--partitions", help="How many in all.")],
+    partitions: Annotated[int, typer.Option("--partitions", help="The new total number.")],
     log: LogOption = None,
 ) -> None:
-    """Give a topic more partitions. Records with keys may go elsewhere from then on."""
+    """Add partitions to a topic. From then on, keys may go to other partitions than before."""
     ask(context.obj, log, lambda admin: admin.create_partitions(name, partitions))
     say(f"{name} has {partitions} partitions")
 
@@ -214,10 +228,10 @@ def topics_alter(
 @topics.command("delete")
 def topics_delete(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The topic; its records are gone for good.")],
+    name: Annotated[str, typer.Argument(help="The topic.")],
     log: LogOption = None,
 ) -> None:
-    """Delete a topic with all its records."""
+    """Delete a topic and all its records, for good."""
     ask(context.obj, log, lambda admin: admin.delete_topics([name]))
     say(f"deleted {name}")
 
@@ -228,7 +242,7 @@ def topics_describe(
     name: Annotated[str, typer.Argument(help="The topic.")],
     log: LogOption = None,
 ) -> None:
-    """The partitions of a topic with their first and next offsets."""
+    """Show the partitions of a topic with their first and next offsets."""
     session: Session = context.obj
 
     async def main() -> tuple[Grid, str]:
@@ -250,14 +264,14 @@ def topics_describe(
 
 
 async def _time_bound(log: Log, topic: str) -> str:
-    """How far ahead of the broker's clock records may lie."""
+    """Return a line about how far record timestamps may be ahead of the broker's clock."""
     try:
         found = (await log.admin().describe_configs(topic)).get(AHEAD_MAX)
     except LogError as error:  # Not every user may look at settings.
         return f"{AHEAD_MAX}: {error}"
     if found is None:  # Kafka before 3.6
-        return "records may have any timestamp"
-    return f"{AHEAD_MAX}={found.value}: how far records may lie ahead of the broker's clock"
+        return "records of any timestamp are accepted"
+    return f"{AHEAD_MAX}={found.value}: timestamps further ahead of the broker's clock are refused"
 
 
 @topics.command("check")
@@ -266,22 +280,28 @@ def topics_check(
     name: Annotated[str, typer.Argument(help="The topic.")],
     *,
     records: Annotated[
-        int, typer.Option("--records", min=1, max=CHECKED_MAX, help="Per partition, the newest.")
+        int,
+        typer.Option(
+            "--records",
+            min=1,
+            max=CHECKED_MAX,
+            help="How many of the newest records of each partition to check.",
+        ),
     ] = CHECKED,
     log: LogOption = None,
 ) -> None:
-    """Find out how a topic's keys are partitioned: by murmur2, crc32, fnv1a, or none of them."""
+    """Find out which partitioner wrote a topic's keys: murmur2, crc32, fnv1a, or none of them."""
     session: Session = context.obj
 
     async def main() -> tuple[dict[str, int], int, int]:
         async with session.open(log) as opened:
             parts = await partitions_of(opened, name)
             async with opened.consumer() as consumer:
-                keys = await _newest_keys(consumer, parts, records)
+                keys = await _newest_keys(opened, consumer, parts, records)
         return matching_partitioners(keys, len(parts)), len(keys), len(parts)
 
     fits, count, partitions = run(main())
-    grid = Grid("partitioner", "keys where it puts them", "of")
+    grid = Grid("partitioner", "keys that fit", "of")
     for each, number in fits.items():
         grid.add_row(each, str(number), str(count))
     out().print(grid)
@@ -292,40 +312,38 @@ def _verdict(name: str, fits: dict[str, int], count: int, partitions: int) -> st
     if partitions == 1:
         return "One partition holds all keys: every partitioner fits."
     if not count:
-        return "No record has a key: there is nothing to tell from."
+        return "No record has a key, so the partitioner can't be determined."
     fit = [each for each, number in fits.items() if number == count]
     if not fit:
         return (
-            "None fits: keys were written to partitions of the producers' choice, or by several "
-            "partitioners. Read the topic through .repartition(name=...) to look rows up by key."
+            "No partitioner fits: producers chose the partitions, or used several partitioners. "
+            "Read the topic through .repartition(name=...) to look rows up by key."
         )
     if fit == [DEFAULT]:
-        return f"{DEFAULT} fits, the default: nothing to declare."
+        return f"{DEFAULT} fits. It is the default: there is nothing to declare."
     if len(fit) > 1:
-        return f"{', '.join(fit)} fit: too few keys to tell. Check again with more."
-    return f"Declare it: app.topic({name!r}, ..., partitioner={fit[0]!r})"
+        return f"{', '.join(fit)} fit: too few keys to decide. Check more: --records."
+    return f"{fit[0]} fits. Declare it: app.topic({name!r}, ..., partitioner={fit[0]!r})"
 
 
 async def _newest_keys(
-    consumer: Consumer, parts: list[TopicPartition], records: int
+    log: Log, consumer: Consumer, parts: list[TopicPartition], records: int
 ) -> list[tuple[bytes, int]]:
-    """Different keys of the newest records, and the partitions that they lie in."""
-    begin, end = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
-    left = {part for part in parts if end[part] > begin[part]}
-    consumer.assign([*left])
-    for part in left:
-        consumer.seek(part, max(begin[part], end[part] - records))
+    """Return the distinct keys of the newest records, each with its partition."""
+    begins, ends = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
+    consumer.assign(parts)
+    for part in parts:
+        consumer.seek(part, max(begins[part], ends[part] - records))
+    reader = log.range_reader(consumer, ends)
     found: set[tuple[bytes, int]] = set()
-    while left:
-        for part, polled in (await consumer.poll(timeout_ms=POLL_MS)).items():
+    while not await reader.is_at_end():
+        for part, polled in (await reader.poll(timeout_ms=POLL_MS)).items():
             found |= {(each.key, part.partition) for each in polled if each.key}
-        positions = consumer.positions()
-        left = {part for part in left if positions.get(part, 0) < end[part]}
     return sorted(found)
 
 
 async def partitions_of(log: Log, topic: str) -> list[TopicPartition]:
-    """The partitions of a topic.
+    """Return the partitions of a topic.
 
     Raises:
         UnknownTopicOrPartition: there is no such topic.

@@ -37,14 +37,14 @@ def stream_time(
         typer.Option(
             "--reset-to",
             metavar="now|TIME",
-            help="Set the tasks shown back to this time (ISO 8601 with a time zone).",
+            help="Reset the tasks shown to this time (ISO 8601 with a time zone).",
         ),
     ] = None,
     log: LogOption = None,
 ) -> None:
-    """Show stored stream times that lie ahead of the clock; --reset-to sets them back.
+    """Show stored stream times that are ahead of the clock; --reset-to resets them.
 
-    The app's workers have to be stopped for --reset-to.
+    Stop the app's workers before --reset-to.
     """
     session: Session = context.obj
     app = session.require_app()
@@ -67,12 +67,12 @@ async def _stream_time(app: App, topology: Topology, reset_to: str | None) -> No
         else:
             found = await stream_times.reset_stream_times(topology, to_ms, log=log, clock=clock)
     if not found:
-        typer.echo(f"no stored stream time of {app.id!r} lies ahead of the clock")
+        typer.echo(f"no stored stream time of {app.id!r} is ahead of the clock")
         return
     for each in found:
         typer.echo(_line(each))
     if to_ms is None:
-        typer.echo("nothing was changed; to set these tasks back: stream-time --reset-to now|TIME")
+        typer.echo("nothing was changed; to reset these tasks: stream-time --reset-to now|TIME")
         return
     tasks = sorted({each.task for each in found})
     typer.echo(
@@ -85,8 +85,8 @@ def _line(time: TaskTime) -> str:
     stored = time.stored
     source = "all sources" if not stored.source else f"source {stored.source}"
     ms = stored.time_ms
-    told = moment(ms).isoformat() if ms <= TIMESTAMP_MS_MAX else f"{ms} ms (beyond the year 9999)"
-    return f"task {time.task}  {stored.node}  {source}  {told}"
+    shown = moment(ms).isoformat() if ms <= TIMESTAMP_MS_MAX else f"{ms} ms (after the year 9999)"
+    return f"task {time.task}  {stored.node}  {source}  {shown}"
 
 
 def _time_of(text: str, now_ms: int) -> int:
@@ -99,7 +99,7 @@ def _time_of(text: str, now_ms: int) -> int:
 
 
 class Format(StrEnum):
-    """What a topology can be printed as."""
+    """The forms in which a topology is printed."""
 
     TEXT = "text"
     MERMAID = "mermaid"
@@ -116,15 +116,18 @@ def topology(
     *,
     diff: Annotated[
         bool,
-        typer.Option("--diff", help="Against the version that ran last, with the state it loses."),
+        typer.Option(
+            "--diff",
+            help="Compare with the version that ran last; shows which state would be lost.",
+        ),
     ] = False,
     format_: Annotated[
         Format,
-        typer.Option("--format", help="Text, a picture (svg), or a graph for other tools."),
+        typer.Option("--format", help="Text, a picture (svg), or data for other tools."),
     ] = Format.TEXT,
     log: LogOption = None,
 ) -> None:
-    """What the app computes: its sub-topologies, nodes and state."""
+    """Show what the app computes: its sub-topologies, nodes and state."""
     session: Session = context.obj
     with log_warnings():
         built = session.require_app().topology()
@@ -168,16 +171,16 @@ def _render(built: Topology, change: VersionChange | None, as_: Format) -> str:
 
 
 def version(change: VersionChange) -> str:
-    """Which version it is, and against what."""
+    """Return the version's number, and that of the version it is compared with."""
     if change.before is None:
         return "the first version"
     if change.is_settled:
-        return f"version {change.number}, as it ran before"
-    return f"version {change.number}, against version {change.before.number}"
+        return f"version {change.number}, unchanged"
+    return f"version {change.number}, compared with version {change.before.number}"
 
 
 def print_difference(change: VersionChange) -> None:
-    """A line each, signed and in colour."""
+    """Print each difference on a line, in the colour of its sign."""
     console = out(markup=True)
     for line in change.difference.lines():
         style = STYLES[line[0]]

@@ -1,8 +1,8 @@
-"""`streamlog worker`: an app's tasks, agents and schedules, until Ctrl-C, in one or more processes.
+"""`streamlog worker`: runs an app's tasks, agents and schedules in one or more processes.
 
-With `-w N|auto` a supervisor starts the workers. It runs the embedded log, if the app has one, so
-that the end of a worker does not end the log. A process that finds a slot in its environment is a
-worker of a supervisor: a static member, and silent unless it is the first of the first slot.
+With `-w N|auto` a supervisor starts the workers. It also runs the app's embedded log, so that the
+log outlives a worker. A process with a slot in its environment is a worker of a supervisor: a
+static member of the group. Only the first process of the first slot prints the banner.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from streamlog.worker.worker import Worker
 AUTO = "auto"
 WORKERS_MAX = 256
 LOOK_MS = 500
-"""How long a directory of an embedded log that has vanished goes unnoticed."""
+"""How often a supervisor checks that the directory of its embedded log still exists."""
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -58,17 +58,17 @@ def run_workers(
     security: Security,
     banner: Callable[[WorkerStart], None],
 ) -> None:
-    """Be the worker, or the supervisor of as many as are `given`, until a signal ends it.
+    """Run a worker in this process, or a supervisor with several, until a signal.
 
     Args:
         program: what workers run.
-        given: what `-w` says; None without it.
+        given: the value of `-w`; None without the option.
         log_url: the log.
-        security: how its brokers are talked to.
-        banner: prints what a worker runs.
+        security: the settings for connections to its brokers.
+        banner: prints what a worker runs, once it has started.
 
     Raises:
-        UsageError: `-w` makes no sense.
+        UsageError: the value of `-w` is neither a number in range nor `auto`.
     """
     slot = my_slot()
     if slot is None and given is not None:
@@ -77,12 +77,12 @@ def run_workers(
         return
     if slot is not None and program.web is not None:
         program = replace(program, web=slot_address(program.web, slot))
-    # A supervisor's workers are all alike: one of them says what it is.
-    is_told = slot is None or (slot.is_first and slot.number == 1)
+    # A supervisor's workers are alike: one of them prints the banner.
+    prints_banner = slot is None or (slot.is_first and slot.number == 1)
     running = Worker(
         program,
         log_url=log_url,
-        announce=banner if is_told else _tell_address,
+        announce=banner if prints_banner else _print_address,
         security=security,
         instance_id=None if slot is None else slot.instance_id,
     )
@@ -97,20 +97,20 @@ def run_workers(
 
 
 def processes_of(given: str) -> int:
-    """How many processes `-w` asks for.
+    """Return the number of processes that `-w` asks for, 1 to `WORKERS_MAX`.
 
     Raises:
-        UsageError: it is neither a number that makes sense nor `auto`.
+        UsageError: the value is neither a number in range nor `auto`.
     """
     if given == AUTO:
         return min(available_cores(), WORKERS_MAX)
     if not given.isdecimal() or not 1 <= int(given) <= WORKERS_MAX:
-        raise UsageError(f"-w is a number from 1 to {WORKERS_MAX}, or {AUTO}, not {given!r}")
+        raise UsageError(f"-w takes a number from 1 to {WORKERS_MAX}, or {AUTO}, not {given!r}")
     return int(given)
 
 
 def available_cores() -> int:
-    """Cores that this process may use: by its affinity, and by the quota of its control group."""
+    """Return how many cores this process may use, by its affinity and its control group's quota."""
     cores = float(os.cpu_count() or 1)
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -121,10 +121,10 @@ def available_cores() -> int:
 
 
 def quota(membership: str, cgroups: Path) -> float:
-    """Cores' worth of time that control groups allow; infinite if they do not say.
+    """Return how many cores' worth of time the control groups allow; infinite without a limit.
 
     Args:
-        membership: what /proc/self/cgroup says.
+        membership: the text of /proc/self/cgroup.
         cgroups: where the hierarchy of control groups is mounted.
     """
     least = float("inf")
@@ -132,17 +132,18 @@ def quota(membership: str, cgroups: Path) -> float:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        room = cgroups if not controllers else cgroups / "cpu"
-        place = room / path.lstrip("/")
-        for group in [place, *place.parents]:
-            if group == room.parent:
+        root = cgroups if not controllers else cgroups / "cpu"
+        own = root / path.lstrip("/")
+        # The tightest limit on the way from the own group up to the root holds.
+        for group in [own, *own.parents]:
+            if group == root.parent:
                 break
             least = min(least, _quota_of(group))
     return least
 
 
 def _quota_of(group: Path) -> float:
-    """Of one control group: version 2 has both figures in one file, version 1 in two."""
+    """Return one group's quota in cores: version 2 has it in one file, version 1 in two."""
     with suppress(OSError, ValueError):
         limit, period = (group / "cpu.max").read_text().split()
         return int(limit) / int(period)
@@ -154,7 +155,7 @@ def _quota_of(group: Path) -> float:
 
 
 def supervise(program: Program, processes: int, *, log_url: str, security: Security | None) -> None:
-    """Run the command of this process so many times, until a signal ends it."""
+    """Run this process's command in `processes` child processes, until a signal."""
     ours, theirs = os.pipe()
     launch = Launch(
         command=[sys.executable, *sys.orig_argv[1:]],
@@ -172,7 +173,7 @@ def supervise(program: Program, processes: int, *, log_url: str, security: Secur
         )
         supervisors.append(supervisor)
         async with Log.open(log_url, security=security) as log, asyncio.TaskGroup() as group:
-            # Here what is missing is told once, and not by every worker.
+            # Checked here, a missing topic is reported once, not by every worker.
             required = () if log_url.startswith(EMBEDDED) else program.sources
             await ensure_topics(log, program.topology, program.topics, required=required)
             watch = group.create_task(_watch(log))
@@ -190,14 +191,14 @@ def supervise(program: Program, processes: int, *, log_url: str, security: Secur
         os.close(theirs)
 
 
-def _tell_address(start: WorkerStart) -> None:
-    """All that differs between the workers of a supervisor."""
+def _print_address(start: WorkerStart) -> None:
+    """Print a worker's HTTP address: all that differs between the workers of a supervisor."""
     if start.web is not None:
         typer.echo(f"web       http://{start.web}")
 
 
 def slot_address(address: str, slot: Slot) -> str:
-    """HOST:PORT for one of several: they count up from the port; 0 is a free one for each."""
+    """Return a slot's HOST:PORT: slots count up from the given port; port 0 stays 0."""
     host, colon, port = address.rpartition(":")
     if not port.isdecimal() or int(port) == 0:
         return address
@@ -205,7 +206,7 @@ def slot_address(address: str, slot: Slot) -> str:
 
 
 async def _watch(log: Log) -> None:
-    """See an embedded log's directory vanish, as nobody writes to it here."""
+    """Raise once the directory of an embedded log has vanished: a supervisor never writes to it."""
     while True:
         log.check()
         await asyncio.sleep(LOOK_MS / 1000)
@@ -218,15 +219,15 @@ def worker(
         bool,
         typer.Option(
             "--accept-state-loss",
-            help="Go on though the app has changed so that it can't use some of its state.",
+            help="Start even if the changed app can't use part of its state, and drop that part.",
         ),
     ] = False,
     source_lost: Annotated[
         Literal["fail", "earliest", "latest"] | None,
         typer.Option(
             "--source-lost",
-            help="What to do if a topic was created again, or its log truncated, since it was read"
-            " (instead of what the app and its topics say).",
+            help="What to do if a topic was created again or its log truncated since it was read."
+            " Overrides the app and its topics.",
         ),
     ] = None,
     log: LogOption = None,
@@ -234,7 +235,7 @@ def worker(
     version_name: Annotated[
         str | None,
         typer.Option(
-            "--version", metavar="NAME", help="As a version beside the app: see `hand-over`."
+            "--version", metavar="NAME", help="Run this version beside the app: see `hand-over`."
         ),
     ] = None,
     workers: Annotated[
@@ -243,13 +244,13 @@ def worker(
             "-w",
             "--workers",
             metavar="N|auto",
-            help="So many worker processes under a supervisor; auto: one per core.",
+            help="Number of worker processes under a supervisor; auto: one per core.",
         ),
     ] = None,
 ) -> None:
     """Run the app's tasks, agents and schedules until Ctrl-C.
 
-    The first Ctrl-C commits and leaves the group, the second stops at once.
+    The first Ctrl-C commits and leaves the group. The second stops at once.
     """
     session: Session = context.obj
     app = session.require_app()
@@ -269,12 +270,12 @@ def worker(
 def _format_address(start: WorkerStart) -> str:
     address = start.log.address
     at = "" if address is None else f", on {address[0]}:{address[1]}"
-    whose = "in this process" if start.log.is_embedded else "of another process"
-    return f"{start.log_url} {whose}{at}, cluster {start.log.cluster_id}"
+    where = "in this process" if start.log.is_embedded else "in another process"
+    return f"{start.log_url} {where}{at}, cluster {start.log.cluster_id}"
 
 
 def _banner(start: WorkerStart) -> None:
-    """What the worker runs, and on what."""
+    """Print what the worker runs, and on which log."""
     program, counts = start.program, start.counts
     written = sorted(counts.keys() - {*program.sources})
     schedules = [timer.name for timer in program.timers]

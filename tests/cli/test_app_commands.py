@@ -67,7 +67,7 @@ def test_errors_are_those_of_a_command(here: Path) -> None:
     code, output = streamlog("-A", "own:app", "whisper", cwd=here)
     assert (code, "No such command 'whisper'" in output) == (2, True)
     code, output = streamlog("-A", "own:clashing", "topics", "list", cwd=here)
-    assert (code, "give the app's another name" in output) == (2, True), output
+    assert (code, "rename the app's command" in output) == (2, True), output
 
 
 def test_the_app_is_found_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

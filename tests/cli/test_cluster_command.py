@@ -33,7 +33,7 @@ def test_brokers_and_their_partitions_are_told(told: Invoke) -> None:
     assert row(said, "1", "127.0.0.1:0", "", "2", "2", "2")
     assert "quorum: node 1 leads epoch" in said
     assert (
-        "2 partitions, 0 with replicas that are not in sync, 0 of them with fewer than"
+        "2 partitions, 0 with replicas out of sync, 0 of them with fewer in sync than"
         " min.insync.replicas, 0 without a leader" in said
     )
     assert told("status", "--wait", "1").startswith("cluster ")
@@ -44,12 +44,12 @@ def test_leaders_are_elected_where_others_should_lead(told: Invoke) -> None:
     assert "nothing to do" in told("elect", "orders-1")
     with pytest.raises(LogError, match="orders-7"):
         told("elect", "orders-7")
-    with pytest.raises(UsageError, match="name the partitions"):
+    with pytest.raises(UsageError, match="needs the names of partitions"):
         told("elect", "--unclean")
 
 
 def test_partitions_are_moved_where_there_are_brokers(told: Invoke) -> None:
-    assert "orders-0 is on its way" in told("reassign", "orders-0=1")
+    assert "orders-0 is moving" in told("reassign", "orders-0=1")
     assert "orders-0" not in told("reassign")
     with pytest.raises(LogError, match="orders-0"):
         told("reassign", "orders-0=1,2")
@@ -72,10 +72,10 @@ def test_moves_are_read() -> None:
 
 
 def test_a_throttle_is_for_what_is_copied_and_is_looked_after_alone(told: Invoke) -> None:
-    assert "nothing is copied" in told("reassign", "orders-0=1", "--throttle", "1000")
-    assert "nothing is copied" in told("reassign", "--throttle", "1000")
+    assert "no move is in progress" in told("reassign", "orders-0=1", "--throttle", "1000")
+    assert "no move is in progress" in told("reassign", "--throttle", "1000")
     told("reassign", "--verify")
-    with pytest.raises(UsageError, match="give it alone"):
+    with pytest.raises(UsageError, match="it takes no partitions"):
         told("reassign", "orders-0=1", "--verify")
 
 
@@ -89,7 +89,7 @@ def test_all_partitions_are_spread_over_brokers() -> None:
     }
     assert spread("b-c-*=2", known) == {TopicPartition("b-c", n): [2] for n in (0, 1)}
     for text in ("*=", "a*=1", "*", "a-*=1,x", "*=1,"):
-        with pytest.raises(UsageError, match="is no move"):
+        with pytest.raises(UsageError, match="is not a move"):
             spread(text, known)
     with pytest.raises(UsageError, match="no such partitions"):
         spread("b-*=1", known)
@@ -97,8 +97,8 @@ def test_all_partitions_are_spread_over_brokers() -> None:
 
 def test_all_partitions_of_a_topic_are_moved(told: Invoke) -> None:
     said = told("reassign", "orders-*=1")
-    assert "orders-0 is on its way" in said
-    assert "orders-1 is on its way" in said
+    assert "orders-0 is moving" in said
+    assert "orders-1 is moving" in said
 
 
 def test_the_wait_for_a_cluster_begins_before_its_brokers_listen() -> None:

@@ -37,7 +37,7 @@ def test_a_directory_is_made_one_of_a_cluster_once(
         said
         == f"cluster abc\nnode 2, 127.0.0.1:9092: streamlog broker --config {data}.properties\n"
     )
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         init("--node", "2")
     with pytest.raises(LogDirectoryLost, match="is of node 2 of cluster abc already"):
         init("--node", "3", "--config", str(tmp_path / "other"))
@@ -114,7 +114,7 @@ def test_a_directory_without_a_cluster_is_not_made_one_by_a_broker(tmp_path: Pat
         (("--node", "1", "--nodes", "3"), "--node ID for one node, or --nodes N"),
         (("--nodes", "3", "--rejoin"), "are for --node"),
         (("--nodes", "0"), "1 to 100 nodes"),
-        (("--nodes", "3", "--listen", "a:65534"), "each with a port"),
+        (("--nodes", "3", "--listen", "a:65534"), "and ports to 65535"),
         (
             ("--node", "4", "--voters", VOTERS),
             "makes node.id=4 a controller, but controller.quorum.voters",

@@ -63,7 +63,7 @@ def test_a_reset_is_shown_and_done_when_it_is_said_twice(here: Path) -> None:
     assert "nothing was changed" in shown
     assert row(told(here, "describe", "readers"), "t", "0", "4", "10", "6")
     done = told(here, "reset-offsets", "readers", "--to-offset", "7", "--topic", "t:0", "--execute")
-    assert "reads on from there" in done
+    assert "continues at the new offsets" in done
     shown = told(here, "describe", "readers")
     assert row(shown, "t", "0", "7", "10", "3")
     assert row(shown, "t", "1", "10", "10", "0")
@@ -84,8 +84,10 @@ def test_where_a_reset_can_go(here: Path) -> None:
 
 def test_what_is_not_meant_is_refused(here: Path) -> None:
     reset = ("reset-offsets", "readers")
-    assert "say where to" in told(here, *reset, code=2)
-    assert "say where to" in told(here, *reset, "--to-latest", "--to-earliest", code=2)
+    assert "reset-offsets needs one of" in told(here, *reset, code=2)
+    assert "reset-offsets needs one of" in told(
+        here, *reset, "--to-latest", "--to-earliest", code=2
+    )
     wrong = told(here, *reset, "--to-datetime", "yesterday", code=2)
     assert "2026-01-31T12:00:00" in wrong
     assert "TOPIC:0,1" in told(here, *reset, "--to-latest", "--topic", "t:x", code=2)

@@ -41,7 +41,7 @@ def test_a_history_is_handed_over_to_a_worker(directory: Path) -> None:
     assert code in {1, 2}, told
     code, told = streamlog(*shop, "hand-over", "one", cwd=directory)
     assert code == 0, told
-    assert "shop goes on from snapshot one, with 2 rows of state" in told
+    assert "shop starts from snapshot one, with 2 rows of state" in told
     code, told = streamlog(*shop, "hand-over", "one", cwd=directory)
     assert (code, "nothing was changed" in told) == (0, True), told
     with running(*STREAMLOG, *shop, "worker", cwd=directory) as worker:

@@ -108,11 +108,11 @@ def test_damage_is_shown_mended_and_stepped_over(here: Path) -> None:
     mended = streamlog("repair", "log", "--yes", cwd=here)
     assert mended.returncode == 0, mended.stdout + mended.stderr
     assert "offsets 7 are lost" in mended.stdout
-    assert "everything else is readable" in mended.stdout
+    assert "the rest of the log is readable" in mended.stdout
     assert len(list(here.glob("log/p-*/*.quarantine"))) == 1
     assert streamlog("verify", "log", cwd=here).returncode == 0
     assert [record.offset for record in read_all(here)] == [*range(7), *range(8, RECORDS)]
-    assert "nothing to mend" in streamlog("repair", "log", cwd=here).stdout
+    assert "nothing to repair" in streamlog("repair", "log", cwd=here).stdout
 
 
 def test_what_can_t_be_mended_is_said_with_what_to_do(here: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_dump_shows_time_marks_and_verify_finds_nothing_wrong(here: Path) -> N
         directory.log("greetings", 0).mark_time(5_000, now_ms=0)
     dumped = streamlog("dump", "log", "greetings", "0", "--records", cwd=here)
     assert dumped.returncode == 0, dumped.stderr
-    assert f"    {RECORDS} time mark, 5000 ms with nothing appended" in dumped.stdout.splitlines()
+    assert f"    {RECORDS} time mark, 5000 ms without an append" in dumped.stdout.splitlines()
     assert streamlog("verify", "log", cwd=here).returncode == 0
 
 
@@ -166,7 +166,7 @@ def test_beside_a_broker_it_reads_and_does_not_mend(here: Path) -> None:
         async with Log.open(f"embedded:{here}/log"):
             seen = await asyncio.to_thread(streamlog, "verify", "log", cwd=here)
             assert seen.returncode == 0
-            assert "reading beside it" in seen.stderr
+            assert "is not checked while it writes" in seen.stderr
             refused = await asyncio.to_thread(streamlog, "repair", "log", cwd=here)
             assert refused.returncode == 2
             assert "stop it first" in refused.stderr

@@ -122,7 +122,7 @@ def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:
         code, said = by_latter("backfill", "--id", "one", "--lower", "off")
         assert (code, "5 staged rows" in said) == (0, True), said
         code, said = by_latter("hand-over", "one", "--version", "v2")
-        assert (code, "shop-v2 goes on from snapshot one" in said) == (0, True), said
+        assert (code, "shop-v2 starts from snapshot one" in said) == (0, True), said
         asyncio.run(come_to_the_end(former))
         with pytest.raises(UsageError, match="'shop-v2' has not come to offset"):
             by_latter("compare", "totals", "--version", "v2", "--patience", "0s")
@@ -138,7 +138,7 @@ def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:
         code, said = by_former("promote", "--undo")
         assert (code, "version 'before-v2' is app 'shop'" in said) == (0, True), said
     assert "end the workers of the program before" in told[0]
-    assert by_former("promote", "--cancel") == (0, "no promotion is under way\n")
+    assert by_former("promote", "--cancel") == (0, "no promotion is in progress\n")
 
 
 def test_what_does_not_go_together_is_told(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ def test_quotas_are_set_listed_and_removed(told: Invoke) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("set", "--producer", "5"), "say whose quota"),
-        (("remove",), "say whose quota"),
-        (("set", "--user", "alice"), "say how much"),
+        (("set", "--producer", "5"), "name the quota"),
+        (("remove",), "name the quota"),
+        (("set", "--user", "alice"), "quotas set needs"),
         (("set", "--user", "a", "--user-default", "--producer", "5"), "exclude each other"),
     ],
 )

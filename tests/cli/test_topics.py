@@ -65,10 +65,10 @@ def written(log: Path, partitioner: Partitioner) -> None:
 @pytest.mark.parametrize(
     ("partitioner", "verdict"),
     [
-        ("murmur2", "murmur2 fits, the default"),
+        ("murmur2", "murmur2 fits. It is the default"),
         ("crc32", "partitioner='crc32'"),
         ("fnv1a", "partitioner='fnv1a'"),
-        (lambda key, count: len(key) % count, "None fits"),
+        (lambda key, count: len(key) % count, "No partitioner fits"),
     ],
 )
 def test_a_check_tells_how_keys_are_partitioned(

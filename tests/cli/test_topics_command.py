@@ -42,7 +42,7 @@ def test_brokers_have_settings_too(told: Invoke) -> None:
     assert row(told("describe", "--broker", "1"), "num.partitions", "9", "all brokers")
     told("alter", "--broker", "1", "--set", "num.partitions=8")
     assert row(told("describe"), "num.partitions", "8", "broker")
-    assert "(shown to nobody)" in told("describe", "--all")
+    assert "(hidden)" in told("describe", "--all")
 
 
 def test_a_change_can_be_tried_first(told: Invoke) -> None:
@@ -56,8 +56,8 @@ def test_a_change_can_be_tried_first(told: Invoke) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("alter", "--set", "retention.ms=5"), "say whose settings"),
-        (("alter", "--topic", "t"), "say what to change"),
+        (("alter", "--set", "retention.ms=5"), "configs alter needs --topic"),
+        (("alter", "--topic", "t"), "configs alter needs a change"),
         (("alter", "--topic", "t", "--set", "x"), "--set takes NAME=VALUE, not 'x'"),
         (("alter", "--topic", "t", "--set", "x=1", "--unset", "x"), "in one way at a time"),
         (("describe", "--broker", "one"), "takes a broker's number"),

@@ -46,5 +46,5 @@ def test_what_can_not_be_done_is_told(tmp_path: Path) -> None:
     assert "there is no user 'bob'; there are: alice" in str(missing.exception)
     empty = invoke(tmp_path / "log", "add", "bob", typed="")
     assert isinstance(empty.exception, UsageError)
-    with pytest.raises(UsageError, match="there was no password"):
+    with pytest.raises(UsageError, match="the password is empty"):
         raise empty.exception

@@ -13,7 +13,7 @@ from streamlog.worker.process.slots import Slot
 
 @pytest.mark.parametrize("given", ["0", "-1", "many", "1.5", "100000", ""])
 def test_a_number_that_makes_no_sense_is_refused(given: str) -> None:
-    with pytest.raises(UsageError, match="-w is a number from 1 to 256, or auto"):
+    with pytest.raises(UsageError, match="-w takes a number from 1 to 256, or auto"):
         processes_of(given)
 
 

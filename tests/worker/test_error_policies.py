@@ -60,7 +60,7 @@ def test_a_record_that_fails_is_put_aside_and_comes_again(tmp_path: Path) -> Non
     with running(*command, cwd=tmp_path, CORRECTED="1") as worker:
         worker.line("rebalance: this worker has")
         code, output = streamlog("-A", "pricing", "dlq", "replay", cwd=tmp_path)
-        assert (code, "sent 2 records again" in output) == (0, True), output
+        assert (code, "replayed 2 records" in output) == (0, True), output
         expected += [190]
         assert attached(url, through) == expected
         assert worker.stop() == 0

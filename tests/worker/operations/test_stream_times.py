@@ -276,7 +276,7 @@ def test_the_command_shows_and_resets(tmp_path: Path) -> None:
 
     with at_work(app):
         asyncio.run(fed(app, *FIRST))
-    assert say() == "no stored stream time of 'shop' lies ahead of the clock\n"
+    assert say() == "no stored stream time of 'shop' is ahead of the clock\n"
     with at_work(app):
         asyncio.run(fed(app, POISON))
     for _ in range(2):
@@ -286,4 +286,4 @@ def test_the_command_shows_and_resets(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--reset-to takes 'now' or a time"):
         say("--reset-to", "yesterday")
     assert "stream time of 1 tasks (0_0) was reset to " in say("--reset-to", "now")
-    assert say() == "no stored stream time of 'shop' lies ahead of the clock\n"
+    assert say() == "no stored stream time of 'shop' is ahead of the clock\n"

@@ -179,14 +179,14 @@ def test_a_worker_refuses_to_lose_state_until_it_is_told_to(tmp_path: Path) -> N
     assert "worker --accept-state-loss" in output
     code, output = streamlog("-A", "words", "topology", "--diff", cwd=tmp_path, COUNT="other")
     assert code == 0, output
-    assert "version 2, against version 1" in output
+    assert "version 2, compared with version 1" in output
     assert "+ Aggregate other" in output
     picture = ("topology", "--diff", "--format", "mermaid")
     code, output = streamlog("-A", "words", *picture, cwd=tmp_path, COUNT="other")
     assert (code, output.count("stroke-width:3px")) == (0, 3)
     assert re.search(r"^  class n\d+ added$", output, re.MULTILINE)
-    assert "version 1, as it ran before" in counted("one")
-    assert "version 2, against version 1" in counted("other", "--accept-state-loss")
+    assert "version 1, unchanged" in counted("one")
+    assert "version 2, compared with version 1" in counted("other", "--accept-state-loss")
     # The name is free now, and what it stood for is gone.
-    assert "version 3, against version 2" in counted("one", "--accept-state-loss")
+    assert "version 3, compared with version 2" in counted("one", "--accept-state-loss")
     assert seen == [1, 2, 1, 1]
