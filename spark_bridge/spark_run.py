@@ -37,7 +37,7 @@ from spark_bridge.stage_function import (
 )
 from streamlog.errors import CorruptData, ProcessingError, StreamlogError
 from streamlog.history.lowering import NotLowered
-from streamlog.history.plan import Plan, Stage, taken_by_tasks
+from streamlog.history.plan import Plan, Stage, without_lowering
 from streamlog.history.task_run import FinishedTask, OnRead
 from streamlog.snapshots import SnapshotStore
 from streamlog.transport.security import Security
@@ -104,7 +104,7 @@ class SparkRun:
             return self._ran()
         except NotLowered as error:
             logger.warning("%s: its stage is run again by the task itself", error)
-            self.plan = taken_by_tasks(self.plan, str(error))
+            self.plan = without_lowering(self.plan, str(error))
             self._place.remove()
             return self._ran()
 

@@ -1,10 +1,9 @@
-"""Comparison: what a history has staged for a topic, against what its live app has published.
+"""Comparison: the rows that a history has staged for a topic, compared with its live app's rows.
 
-Rows are compared as multisets per partition: key, value, timestamp and headers. Rows of the log
-that stand behind the last one that both have are told apart: mostly they belong to what came after
-the history's end. The first rows that differ are shown with the records that led to them
-(`lineage`), for which the history is run once more. Rule of the file: nothing is said to be equal
-that was not looked at.
+Rows are compared as multisets per partition: key, value, timestamp and headers. Live rows after the
+last equal row are counted apart, because most of them follow from records after the history's end.
+The first rows that differ are shown with their input records (`lineage`), for which the history
+runs once more. Rule of the file: rows count as equal only if they were compared.
 """
 
 from __future__ import annotations
@@ -24,40 +23,40 @@ from streamlog.records.batch import LogRecord
 from streamlog.snapshots import Snapshot
 
 SHOWN_MAX = 5
-"""Rows that differ that are shown of each partition, each way."""
+"""Rows shown per partition and side, of those that differ."""
 
 Fields: TypeAlias = tuple[bytes | None, bytes | None, int, Headers]
 Inputs: TypeAlias = Callable[
     [Collection[Fields], Collection[Fields]], Mapping[Fields, Sequence[str]]
 ]
-"""Given rows that the history has and rows that it has not: which records have led to each."""
+"""Takes rows that only the history has, and rows that it lacks; returns each row's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """A row that only one of both has."""
+    """A row that only the history or only the live app has."""
 
     is_staged: bool
-    """The history has it, and the live app has not; else the other way round."""
+    """Whether the history has the row; else the live app has it."""
     row: LogRecord
-    """Its offset is -1 if it is staged."""
-    told: str
-    """The row, decoded, for people."""
+    """The row; its offset is -1 if it is staged."""
+    text: str
+    """The row, decoded, as text."""
     inputs: tuple[str, ...] = ()
-    """The last records that led to it, as the history has them; none if nobody looked for them, or
-    the history has none of its key."""
+    """The last input records of the row in the history, as text; empty if they were not looked for,
+    or if the history has none of its key."""
 
     @property
     def lines(self) -> Iterator[str]:
-        """As text for people."""
-        yield f"only {'in the history' if self.is_staged else 'live'}: {self.told}"
+        """The difference as lines of a report."""
+        yield f"only {'in the history' if self.is_staged else 'live'}: {self.text}"
         for each in self.inputs:
             yield f"  {each}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionComparison:
-    """One partition."""
+    """The comparison of one partition, in numbers of rows."""
 
     partition: int
     equal: int
@@ -65,23 +64,23 @@ class PartitionComparison:
     only_staged: int
     """Rows that the live app has not published."""
     only_live: int
-    """Rows that the history has not, though later ones are equal."""
+    """Rows that the history lacks, though a later live row is equal."""
     later: int
-    """Rows of the log behind the last one that both have."""
+    """Live rows after the last equal row."""
     differences: tuple[RowDifference, ...]
     """The first rows that differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A topic; as text for people."""
+    """A topic's staged rows compared with its live rows; `str` is a report."""
 
     topic: str
     partitions: tuple[PartitionComparison, ...]
 
     @property
     def is_equal(self) -> bool:
-        """Whether the live app has published every row, and none but these up to the last."""
+        """Whether the live app has published the staged rows, and no others up to the last one."""
         return not any(each.only_staged or each.only_live for each in self.partitions)
 
     def __bool__(self) -> bool:
@@ -90,11 +89,12 @@ class Comparison:
     def __str__(self) -> str:
         equal = sum(each.equal for each in self.partitions)
         verdict = "equal" if self.is_equal else "DIFFERENT"
-        lines = [f"{self.topic}: {verdict}, {equal} rows in both"]
+        lines = [f"{self.topic}, history and live: {verdict}, {equal} equal rows"]
         for each in self.partitions:
             lines.append(
                 f"  partition {each.partition}: {each.equal} equal, {each.only_staged} only in "
-                f"the history, {each.only_live} only live, {each.later} live ones later"
+                f"the history, {each.only_live} only live, {each.later} live rows after the last "
+                "equal one"
             )
             lines += [f"    {line}" for found in each.differences for line in found.lines]
         return "\n".join(lines)
@@ -109,21 +109,20 @@ def compare_topic(
     """Compare a topic with the rows that are staged in a snapshot.
 
     Args:
-        topic: of the app.
-        snapshot: of its history.
-        reader: of the log.
-        inputs: looks for the records that led to rows that differ; None: nobody does.
+        topic: an output topic of the app.
+        snapshot: the snapshot of the app's history.
+        reader: reads the log.
+        inputs: finds the input records of rows that differ; None shows none.
 
     Raises:
-        UsageError: the log has no such topic, or nothing was staged for it.
-        CorruptData: what was staged is damaged.
+        UsageError: the log has no such topic.
+        CorruptData: a staged file is damaged.
         StreamlogError: the log can't be read.
     """
     count = reader.partitions().get(topic.name)
     if count is None:
         raise UsageError(
-            f"the log has no topic {topic.name!r}: no live app has published there, so there is "
-            "nothing to compare with"
+            f"the log has no topic {topic.name!r}: no live app has published rows to compare with"
         )
     partitions = [_partition(topic, snapshot, reader, number) for number in range(count)]
     if inputs is not None:
@@ -132,7 +131,7 @@ def compare_topic(
 
 
 def _explained(found: Sequence[PartitionComparison], inputs: Inputs) -> list[PartitionComparison]:
-    """The same with the inputs of the rows that differ."""
+    """Add the input records of the rows that differ."""
     rows = [each for partition in found for each in partition.differences]
     if not rows:
         return [*found]
@@ -152,13 +151,13 @@ def _explained(found: Sequence[PartitionComparison], inputs: Inputs) -> list[Par
 
 
 def staged_rows(snapshot: Snapshot, topic: str, partition: int) -> Iterator[LogRecord]:
-    """The rows that are staged for a partition, task by task; offsets mean nothing.
+    """Yield the rows that are staged for a partition, task by task; their offsets mean nothing.
 
     Raises:
-        CorruptData: a file is missing, or damaged.
+        CorruptData: a file is missing or damaged.
     """
-    place = (topic, partition)
-    for part in (p for p in snapshot.manifest.staged if (p.topic, p.partition) == place):
+    wanted = (topic, partition)
+    for part in (p for p in snapshot.manifest.staged if (p.topic, p.partition) == wanted):
         with snapshot.place.checked(part) as path:
             for batch in read_segment(path):
                 yield from batch.records()
@@ -175,6 +174,7 @@ def _partition(
         fields = fields_of(record)
         if wanted[fields] > 0:
             wanted[fields] -= 1
+            # An equal row comes after these: the history should have had them.
             live_only += later
             later = []
         else:
@@ -193,7 +193,7 @@ def _partition(
 
 
 def live_rows(reader: LogReader, place: TopicPartition) -> Iterator[LogRecord]:
-    """The committed records of a partition, as far as there are any now.
+    """Yield the committed records of a partition, up to its end at the time of the call.
 
     Raises:
         StreamlogError: the log can't be read.
@@ -204,12 +204,12 @@ def live_rows(reader: LogReader, place: TopicPartition) -> Iterator[LogRecord]:
 
 
 def fields_of(record: LogRecord) -> Fields:
-    """All of a row that is compared."""
+    """Return the fields of a row that are compared."""
     return record.key, record.value, record.timestamp_ms, tuple(record.headers)
 
 
 def describe_row(topic: Topic[Any, Any], record: LogRecord, partition: int) -> str:
-    """A row, decoded, for people."""
+    """Return a row as text, decoded if possible."""
     try:
         shown = topic.decoded(record, partition)
     except StreamlogError:

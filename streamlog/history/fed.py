@@ -1,12 +1,13 @@
-"""Fed: what rows of a history have in common with those of workers that were fed while they ran.
+"""Fed: equality of a history's rows with those of workers whose inputs grew while they ran.
 
-A history, and workers that read what is in the log, take records in one order. Where a task reads
-several sources, workers that are fed take a record before another one with an earlier time that has
-not been written yet. What that changes depends on the operators behind it; it is derived here, node
-by node, from the topology alone, and named by `explain` for every output topic.
+A history processes records in the same order as workers that read a complete log. Workers whose
+inputs grow may process a record before another one of an earlier time that is not written yet, if a
+task reads several sources. Which rows that changes depends on the operators downstream. It is
+derived here, node by node, from the topology alone; `explain` shows it for every output topic.
 
-Rule of the file: pure, and never too strong. A key is taken to lie in one partition of a topic, as
-partitioners put it there, and functions of users to depend on the order of what they are given.
+Rule of the file: pure, and never promises too much. It assumes that all records of a key are in one
+partition of a topic, as partitioners place them, and that users' functions depend on the order of
+their arguments.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ Behind: TypeAlias = Literal["all", "source", "left out"]
 BEHIND: Mapping[Behind, str] = {
     "all": "the newest one of all its sources",
     "source": "the newest one of its source",
-    "left out": "one of its source that was left out before",
+    "left out": "a dropped one of its source",
 }
 _VALUES_ONLY = (
     MapValues | Peek | Port | SetTimestamp | TableMapValues | TableFilter | Split | TableSide
@@ -90,46 +91,47 @@ _REKEYING = Map | FlatMap | Rekey
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """What has to be so for a class to hold, as the topology can't tell."""
+    """A condition of an equality class that the topology can't guarantee."""
 
     node: str
     late_ms: int
+    """How far a record may be behind, in milliseconds of event time."""
     of: Behind
-    """Behind which records others may come so late."""
+    """The records that `late_ms` is measured against."""
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the condition as a clause."""
         records = BEHIND[self.of]
         return f"no record reaches {self.node} more than {self.late_ms} ms behind {records}"
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The records that a node hands on, in a run that is fed and in a history."""
+    """The records that a node emits: what a live run and a history have in common."""
 
     equality: FedEquality = "S"
     why: str = ""
-    """The node that weakened it, and how."""
+    """The node that weakened the class, and how."""
     keeps_keys: bool = True
-    """All records of a key come from one task, and from one source of it."""
+    """Whether all records of a key come from one task, and there from one source."""
     is_additive: bool = False
-    """Changes of a table that are added to and taken out of a result."""
+    """Whether the records are changes of a table that are added to or subtracted from a result."""
     is_merged: bool = False
-    """It comes through a repartition topic from several sources."""
+    """Whether the records come through a repartition topic from several sources."""
     has_own_time: bool = True
-    """The time of each source follows from its records; else from the order of arrival, too."""
+    """Whether each source's time follows from its records alone, not from the order of arrival."""
     provided: tuple[Provided, ...] = ()
-    """What is said holds as long as all of these do."""
+    """The conditions of the class."""
 
 
 def fed_equality(
     subtopologies: Iterable[Subtopology], counts: Mapping[str, int]
 ) -> dict[str, Flow]:
-    """What holds of each output topic, by its name.
+    """Return the equality of each output topic, by name.
 
     Args:
-        subtopologies: those upstream first.
-        counts: partitions of every topic.
+        subtopologies: all sub-topologies, upstream first.
+        counts: number of partitions of every topic.
     """
     written: dict[str, list[Flow]] = {}
     outputs: dict[str, list[Flow]] = {}
@@ -166,7 +168,7 @@ def _flows(
 
 
 def _provided(node: Node, flow: Flow, above: Sequence[Flow], sub: Subtopology) -> Flow:
-    """With what the promise depends on: here, and further up."""
+    """Add the conditions of the class: those of this node and of the nodes above."""
     if flow.equality == "A":
         return flow
     is_one = _is_one_source(node, sub) and all(each.equality == "S" for each in above)
@@ -182,7 +184,9 @@ def _provided(node: Node, flow: Flow, above: Sequence[Flow], sub: Subtopology) -
             found.append(Provided(node.name, _grace_ms(node), behind))
     elif isinstance(node, Process) and not is_one:
         if node.timers is not None and not has_own_time:
-            return Flow("A", f"{node.name} has timers, behind several sources more than once")
+            return Flow(
+                "A", f"{node.name} has timers, and the time of its sources depends on arrival"
+            )
         if node.timers is not None and is_merged:
             found.append(Provided(node.name, 0, "left out"))
         has_own_time = False
@@ -211,12 +215,12 @@ def _entry(
     sources = sum(feeder.partitions(counts) for feeder in sub.feeders[topic.name])
     if not found or any(flow.equality == "A" for flow in found):
         return next((flow for flow in found if flow.equality == "A"), Flow("A", topic.name))
-    # A task tells those behind it one time for all sources of a topic.
+    # A task sends downstream one time for all sources of a topic.
     has_own_time = all(flow.has_own_time and not flow.is_merged for flow in found)
     if len(found) == 1 and sources == 1:
         return replace(found[0], keeps_keys=True, is_merged=False, has_own_time=has_own_time)
     if len(sub.feeders[topic.name]) > 1:
-        # What one task makes of a key comes in two ways: a join's pairs, and its rows alone.
+        # The rows of one key come on two paths: a join's pairs, and its rows without a partner.
         found = [replace(flow, keeps_keys=False) for flow in found]
     flow = _of_sources(found, f"{topic.name} comes from {sources} sources")
     provided = tuple(dict.fromkeys(_all_provided(found)))
@@ -224,7 +228,7 @@ def _entry(
 
 
 def _of_sources(found: Sequence[Flow], why: str) -> Flow:
-    """What comes through a repartition topic that several sources write to."""
+    """Return the flow of a repartition topic with several sources."""
     if len(found) == 1 and found[0].keeps_keys:
         return _weakened(found[0], "K", why)
     if all(flow.is_additive for flow in found):
@@ -235,9 +239,9 @@ def _of_sources(found: Sequence[Flow], why: str) -> Flow:
 
 
 def _together(node: Node, parents: Sequence[Flow], sub: Subtopology) -> Flow:
-    """What comes to a node from all of its parents."""
+    """Return the flow into a node from all of its parents."""
     if not parents:
-        return Flow("A", f"{node.name} is not written from the log")
+        return Flow("A", f"{node.name} has no input from the log")
     if len(parents) == 1:
         return parents[0]
     if _is_one_source(node, sub) and all(flow.equality == "S" for flow in parents):
@@ -258,7 +262,7 @@ def _is_one_source(node: Node, sub: Subtopology) -> bool:
 def _behind(
     node: Node, flow: Flow, parents: Sequence[Flow], tables: Sequence[Flow], sub: Subtopology
 ) -> Flow:
-    """What a node hands on."""
+    """Return the flow out of a node."""
     if flow.equality == "A":
         return _of_tables(node, parents) or flow
     one_way = _without_order(node, flow)
@@ -272,12 +276,12 @@ def _behind(
 
 
 def _without_order(node: Node, flow: Flow) -> Flow | None:
-    """Of nodes that make of each record what they make, whatever came before."""
+    """Return the flow of a node without memory, whose rows follow from one record; else None."""
     is_table = flow.equality == "T"
     if isinstance(node, _VALUES_ONLY | Sink | RepartitionSink | JoinSide):
         return flow
     if isinstance(node, _THINNING):
-        why = f"{node.name} leaves out updates"
+        why = f"{node.name} drops updates"
         return Flow("A", why, keeps_keys=flow.keeps_keys) if is_table else flow
     if isinstance(node, _REKEYING):
         if is_table:
@@ -292,23 +296,26 @@ def _without_order(node: Node, flow: Flow) -> Flow | None:
 
 
 def _in_order(node: Node, flow: Flow) -> Flow:
-    """Of nodes whose records come from one source, in the order of the log."""
+    """Return the flow of a node whose records come from one source, in the order of the log."""
     if isinstance(node, AsyncMapValues):
         return _awaited(node, flow)
     if isinstance(node, AtCommits) or getattr(node, "emit", None) == Emit.COMMIT:
-        return _weakened(flow, "T", f"{node.name} goes by commits")
+        return _weakened(flow, "T", f"{node.name} depends on commits")
     if isinstance(node, GlobalJoin):
-        return Flow("A", f"{node.name} looks into a global table", keeps_keys=flow.keeps_keys)
+        return Flow("A", f"{node.name} looks rows up in a global table", keeps_keys=flow.keeps_keys)
     emit = getattr(node, "emit", None)
     if node.waits_idle_ms is not None or (isinstance(emit, Emit) and emit.clock == "wall"):
-        return _weakened(flow, "T", f"{node.name} goes by the clock on the wall")
+        return _weakened(flow, "T", f"{node.name} depends on the wall clock")
     is_additive = isinstance(node, Regroup | Refer)
     moves_keys = is_additive or isinstance(node, Process)
     return replace(flow, is_additive=is_additive, keeps_keys=flow.keeps_keys and not moves_keys)
 
 
 def _of_tables(node: Node, parents: Sequence[Flow]) -> Flow | None:
-    """Of nodes that make a table of tables: the last rows follow from the last rows."""
+    """Return the flow of a node that derives a table from tables; else None.
+
+    The last row of a key then follows from the last rows of its inputs, in any order of updates.
+    """
     weakest = max(parents, key=_rank, default=Flow())
     is_table = isinstance(node, Regroup | Refer | ForeignKeyJoin | ForeignKeyRows | TableTableJoin)
     if not is_table or weakest.equality not in {"S", "K", "T"}:
@@ -319,7 +326,7 @@ def _of_tables(node: Node, parents: Sequence[Flow]) -> Flow | None:
 
 
 def _stateful(node: Node, flow: Flow, tables: Sequence[Flow]) -> Flow | None:
-    """Of nodes that remember, where their records come from several sources."""
+    """Return the flow of a node with memory whose records come from several sources."""
     if tables:
         return None
     return next((found(node, flow) for kind, found in _KINDS if isinstance(node, kind)), None)
@@ -333,7 +340,7 @@ def _aggregated(node: Aggregate, flow: Flow) -> Flow | None:
     if flow.equality in {"S", "K"}:
         return flow
     adds_up = flow.equality == "M" and _adds_up(node)
-    return Flow("T", f"{node.name} hands on updates") if adds_up else None
+    return Flow("T", f"{node.name} emits updates") if adds_up else None
 
 
 def _final(_node: Node, flow: Flow) -> Flow | None:
@@ -355,7 +362,7 @@ def _joined(node: Node, flow: Flow) -> Flow | None:
 
 
 def _committed(node: Node, flow: Flow) -> Flow:
-    return _weakened(flow, "T", f"{node.name} goes by commits")
+    return _weakened(flow, "T", f"{node.name} depends on commits")
 
 
 def _windowed(node: WindowedRows, flow: Flow) -> Flow | None:
@@ -367,7 +374,7 @@ def _windowed(node: WindowedRows, flow: Flow) -> Flow | None:
         return Flow("S")
     if per_key and node.emit == Emit.UPDATE:
         return _weakened(flow, "K", flow.why)
-    return Flow("T", f"{node.name} hands on rows of open windows")
+    return Flow("T", f"{node.name} emits rows of open windows")
 
 
 def _processed(node: Process, flow: Flow) -> Flow | None:
@@ -386,9 +393,9 @@ def _processed(node: Process, flow: Flow) -> Flow | None:
 
 
 def _reads_time(kind: object) -> bool:
-    """Whether the code of a processor's class names `topology_commands`; a factory may make any."""
+    """Return whether the code of a processor's class names `stream_time`."""
     if not isinstance(kind, type):
-        return True
+        return True  # A factory may make any processor.
     methods = [found for each in kind.__mro__ for found in vars(each).values()]
     return any("stream_time" in _names(getattr(found, "__code__", None)) for found in methods)
 
@@ -402,12 +409,12 @@ def _names(code: object) -> set[str]:
 def _awaited(node: AsyncMapValues, flow: Flow) -> Flow:
     by_key = node.ordered == "key" and flow.equality in {"S", "K"}
     if flow.equality == "T":
-        return Flow("A", f"{node.name} calls the world outside")
-    return _weakened(flow, "K" if by_key else "M", f"{node.name} calls the world outside")
+        return Flow("A", f"{node.name} calls other systems")
+    return _weakened(flow, "K" if by_key else "M", f"{node.name} calls other systems")
 
 
 def _adds_up(node: Aggregate | WindowedRows) -> bool:
-    """Whether the order of what is folded makes no difference, as far as is known."""
+    """Return whether the aggregation is known not to depend on the order of its records."""
     return isinstance(node.aggregation.numbers, WholeNumbers)
 
 
@@ -418,10 +425,10 @@ def _late(flow: Flow, node: Node) -> Flow:
 
 
 def _in_partitions(flow: Flow, tasks: int) -> Flow:
-    """What holds of an output's partitions, to which several tasks may write."""
+    """Return the flow of an output's partitions, to each of which several tasks may write."""
     if tasks == 1 or flow.equality in {"M", "T", "A"}:
         return flow
-    # Also where keys keep to their partitions: records without a key go to any of them.
+    # Even if each key stays in one partition: records without a key go to any of them.
     return _weakened(flow, "K" if flow.keeps_keys else "M", f"{tasks} tasks write it")
 
 
@@ -458,4 +465,4 @@ _KINDS: Sequence[tuple[Any, Callable[[Any, Flow], Flow | None]]] = (
     (AsyncMapValues, _awaited),
     (Process, _processed),
 )
-"""The first one that fits; kinds that are not here depend on the order."""
+"""The first kind that matches counts; nodes of other kinds depend on the order."""

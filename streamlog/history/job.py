@@ -1,8 +1,9 @@
-"""BackfillJob: the history of an app, from what was asked for to a snapshot of where it came to.
+"""BackfillJob: plans and runs the history of an app, and writes a snapshot of its end.
 
-What to run is planned against the log when it is asked for first, and stays: what is appended later
-is for the live workers. Rule of the file: nothing that others see changes before the run is over.
-Not done here: which engine runs the plan (`local`), and what live workers do with the snapshot.
+The plan is made against the log on first use and does not change: records appended later are for
+the live workers. Rule of the file: nothing becomes visible outside before the run has finished. Not
+done here: running the plan (`local_run`, `spark_bridge`), and the start of live workers from the
+snapshot (`worker.operations.hand_over`).
 """
 
 from __future__ import annotations
@@ -71,10 +72,19 @@ if TYPE_CHECKING:
 
 
 class Bars:
-    """Progress on the terminal; a context manager."""
+    """Shows progress on the terminal; a context manager.
+
+    One bar per partition that is being read, with records per second and the time left, and one for
+    the whole log. Prints nothing if standard error is not a terminal.
+    """
 
     def __init__(self, total: int, *, shown: bool | None = None) -> None:
-        """`total` records are read from the log; `shown` by default if a person watches."""
+        """Begin with nothing read.
+
+        Args:
+            total: records that the history reads from the log.
+            shown: whether to show the bars; None: if standard error is a terminal.
+        """
         self.is_shown = sys.stderr.isatty() if shown is None else shown
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -85,7 +95,7 @@ class Bars:
             console=Console(stderr=True),
             disable=not self.is_shown,
         )
-        self._all = self._progress.add_task("all of the log", total=total)
+        self._all = self._progress.add_task("whole log", total=total)
         self._bars: dict[PartitionKey, TaskID] = {}
 
     def __enter__(self) -> Self:
@@ -101,7 +111,7 @@ class Bars:
         self._progress.stop()
 
     def read(self, read: Read) -> None:
-        """Records of a partition have been read."""
+        """Advance the bars by records that were read."""
         if read.place not in self._bars:
             for each in self._bars.values():
                 self._progress.update(each, visible=False)
@@ -113,31 +123,35 @@ class Bars:
 
 
 class _Speed(ProgressColumn):
-    """Records a second."""
+    """Shows records per second."""
 
     def render(self, task: Task) -> Text:
-        """As text."""
+        """Return the speed as text; empty while it is unknown."""
         return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
 
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """Where all streams have come to."""
+    """The event time that all streams have reached, which is the end of a history until now."""
 
     time_ms: int
-    """FAR_MS: there is nothing that ends anywhere."""
+    """Milliseconds since 1970; FAR_MS: no stream has a record."""
     behind: TopicPartition | None = None
-    """The partition that has come no further."""
+    """The partition whose time this is: the smallest one."""
 
     def __str__(self) -> str:
         if self.behind is None:
-            return "nothing has been written yet"
+            return "no stream has a record yet"
         topic, partition = self.behind
-        return f"{topic}-{partition} has come to {moment(self.time_ms).isoformat()} and no further"
+        return f"{topic}-{partition} ends at {moment(self.time_ms).isoformat()}, the earliest"
 
 
 def horizon(plan: Plan, reader: LogReader) -> Horizon:
-    """How far the streams of a plan have come, by reading them.
+    """Return the event time that all streams of a plan have reached; reads them whole.
+
+    A history up to the latest offsets would end at another time in each partition, and its rows
+    could not equal those of a live worker. So it ends where the partition with the least time ends.
+    Partitions without records don't count, nor do tables, whose topics may be quiet for any time.
 
     Raises:
         ProcessingError: a time can't be read from a value.
@@ -164,7 +178,7 @@ def _come_to(
     damaged: DamagedInputs,
 ) -> int:
     if topic.timestamp is None:
-        # Nobody asks what is in the records.
+        # The time is that of the records: keys and values need no decoding.
         raw = serde_for(bytes)
         topic = replace(topic, key=raw, value=raw)
     entry = CutInput(topic, place.partition, 0, span=TimeSpan())
@@ -178,18 +192,22 @@ def _come_to(
 def publish_rows(
     job_id: str, tasks: Iterable[FinishedTask], place: SnapshotStore, reader: LogReader
 ) -> dict[PartitionKey, int]:
-    """Publish what the tasks have staged; returns the offset behind it in each partition.
+    """Publish the rows that tasks have staged; return the offset after them in each partition.
+
+    A single broker of streamlog stores the files invisibly, then one request makes all of them
+    visible. Other logs get the rows in one transaction. Both identify the job by its ID, so running
+    a job again whose outcome is unknown publishes nothing twice.
 
     Raises:
-        LogError: the log has refused; nothing counts.
-        UsageError: the job's id is the name of a group of consumers; nothing counts.
-        RequestTimedOut: nobody knows whether it was published; run the job again under its id.
+        LogError: the log refused; no row is visible.
+        UsageError: the job's ID is the name of a consumer group; no row is visible.
+        RequestTimedOut: the outcome is unknown; run the job again under the same ID.
     """
     staged = [part for task in tasks for part in task.staged]
-    return reader.run(_published(reader.log, job_id, staged, place))
+    return reader.run(_publish(reader.log, job_id, staged, place))
 
 
-async def _published(
+async def _publish(
     log: Log, job_id: str, staged: Iterable[StagedRecords], place: SnapshotStore
 ) -> dict[PartitionKey, int]:
     parts = {part.name.replace("/", "."): part for part in staged}
@@ -206,7 +224,7 @@ async def _published(
 
 
 def _content(part: StagedRecords, place: SnapshotStore) -> memoryview:
-    """What the file holds, in memory only as far as it is looked at; gone when nobody has it."""
+    """Map a staged file into memory; the mapping ends with its last reference."""
     with place.checked(part) as path, open(path, "rb") as file:  # noqa: PTH123 - paths are text in all of the engine
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
@@ -217,7 +235,7 @@ Until: TypeAlias = When | Literal["now"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
-    """What was asked for."""
+    """The arguments of `App.backfill`."""
 
     program: Program
     log_url: str
@@ -226,10 +244,10 @@ class Backfill:
     until: Until
     engine: EngineName
     spark: object
-    """Spark's session, if it is to be that one."""
+    """The Spark session to use; None: a new one."""
     outputs: Outputs
     timezone: str
-    """Of times that are given as text without one."""
+    """Time zone of times that are given as text without one."""
     job_id: str | None
     directory: str | None
     progress: bool | None
@@ -237,7 +255,7 @@ class Backfill:
 
 
 class BackfillJob:
-    """The history of an app, to be run; made by `App.backfill`."""
+    """Runs the history of an app; made by `App.backfill`."""
 
     def __init__(self, backfill: Backfill, *, clock: Clock | None = None) -> None:
         self._asked = backfill
@@ -247,7 +265,7 @@ class BackfillJob:
         self._snapshot: Snapshot | None = None
         program = backfill.program
         self.id = backfill.job_id or f"{program.app_id}-{uuid4().hex[:12]}"
-        """Of the job, and of its snapshot."""
+        """ID of the job and of its snapshot."""
         self._place = SnapshotStore(
             backfill.directory or default_snapshot_store(backfill.log_url, program.state_dir)
         )
@@ -258,10 +276,10 @@ class BackfillJob:
 
     @property
     def plan(self) -> Plan:
-        """What is run; asks the log the first time.
+        """The plan of the run; made against the log on first use.
 
         Raises:
-            TopologyError: a history of this app would not be what a live run gives.
+            TopologyError: a history of this app could not equal a live run.
             StreamlogError: the log can't be read.
         """
         if self._plan is None:
@@ -270,7 +288,7 @@ class BackfillJob:
         return self._plan
 
     def explain(self) -> str:
-        """The plan as text: stages, what runs them, and what their rows will be equal to.
+        """Return the plan as text: its stages, their engine, and how their rows equal a live run's.
 
         Raises:
             TopologyError, StreamlogError: as `plan`.
@@ -278,24 +296,24 @@ class BackfillJob:
         return self.plan.explain()
 
     def run(self) -> Snapshot:
-        """Run it; the snapshot is what live workers can go on from.
+        """Run the history; return the snapshot from which live workers can start.
 
-        A job that failed, or was killed, leaves nothing that counts, and may be run again.
+        A job that failed or was killed leaves nothing visible, and can be run again.
 
         Raises:
-            ProcessingError: a record can't be read, or a function failed on it; tells the topic,
+            ProcessingError: a record can't be read, or a function failed on it; has its topic,
                 partition, offset and node.
-            SourceLost: a topic was created again, or a log truncated, after it was planned.
-            TopologyError: a history of this app would not be what a live run gives.
-            UsageError: called by code that runs on an event loop.
+            SourceLost: a topic was created again, or a log truncated, after the plan was made.
+            TopologyError: a history of this app could not equal a live run.
+            UsageError: the caller runs on an event loop.
             StreamlogError: the log can't be read, or the disk refused.
         """
         plan, place = self.plan, self._place / self.id
         try:
-            tasks = self._ran(plan)
+            tasks = self._run_tasks(plan)
             with self._reader() as reader:
                 entries = add_source_logs((task.entry for task in tasks), plan, reader)
-            snapshot = self._made(plan, tasks, entries, self._published(tasks))
+            snapshot = self._finish(plan, tasks, entries, self._publish(tasks))
         except BaseException:
             if not place.has(MANIFEST_FILE):
                 place.remove()
@@ -305,7 +323,7 @@ class BackfillJob:
 
     @property
     def rows(self) -> dict[str, int]:
-        """How many rows were written, by topic; of repartition topics, with their time marks.
+        """The number of rows written, by topic; time marks count in repartition topics.
 
         Raises:
             UsageError: the history has not been run.
@@ -314,7 +332,7 @@ class BackfillJob:
 
     @property
     def drops(self) -> dict[tuple[str, str], int]:
-        """Records that were left out, by operator and reason: "late", "null key", ...
+        """The number of records that were dropped, by operator and reason ("late", "null key").
 
         Raises:
             UsageError: the history has not been run.
@@ -326,15 +344,15 @@ class BackfillJob:
         return found
 
     def compare(self, topic: Topic[Any, Any], *, inputs: bool = True) -> Comparison:
-        """The staged rows of a topic against those in the log, partition by partition.
+        """Compare the staged rows of a topic with those in the log, partition by partition.
 
         Args:
-            topic: that the app writes.
-            inputs: show the records that led to the first rows that differ. If any does, the
-                history is run once more for it in this process, as far as the topic needs it.
+            topic: an output topic of the app.
+            inputs: show the input records of the first rows that differ. If any row differs, the
+                stages that the topic needs run once more in this process.
 
         Raises:
-            UsageError: nothing was staged, or the log has no such topic.
+            UsageError: no rows are staged, or the log has no such topic.
             StreamlogError: the log can't be read.
         """
         if self._asked.outputs != "stage" or self._snapshot is None:
@@ -389,15 +407,15 @@ class BackfillJob:
         spans = {name: replace(span, until_ms=come_to.time_ms) for name, span in plan.spans.items()}
         return replace(plan, spans=spans, notes=(*plan.notes, f"until now: {come_to}"))
 
-    def _ran(self, plan: Plan) -> list[FinishedTask]:
+    def _run_tasks(self, plan: Plan) -> list[FinishedTask]:
         asked, program = self._asked, self._asked.program
         total = sum(end - start for start, end in plan.ends.values())
         if asked.engine == "spark":
             with Bars(total, shown=asked.progress) as bars:
-                return self._ran_in_spark(plan, bars)
+                return self._run_in_spark(plan, bars)
         budget = RocksBudget(program.state_memory_bytes)
         with self._reader() as reader, Bars(total, shown=asked.progress) as bars:
-            surroundings = RunDeps(
+            deps = RunDeps(
                 reader=reader,
                 directory=self._directory,
                 place=self._place / self.id,
@@ -405,12 +423,12 @@ class BackfillJob:
                 open_store=lambda path: RocksStore.open(path, budget=budget),
                 on_read=bars.read,
             )
-            return LocalRun(plan, surroundings).run()
+            return LocalRun(plan, deps).run()
 
-    def _ran_in_spark(self, plan: Plan, bars: Bars) -> list[FinishedTask]:
+    def _run_in_spark(self, plan: Plan, bars: Bars) -> list[FinishedTask]:
         asked, program = self._asked, self._asked.program
         try:
-            # By name: Spark is an extra that knows this package, and not the other way round.
+            # By name: the package does not depend on its Spark extra.
             bridge = importlib.import_module("spark_bridge.spark_run")
         except ImportError as error:
             raise UsageError(
@@ -429,14 +447,14 @@ class BackfillJob:
         tasks: list[FinishedTask] = run.run()
         return tasks
 
-    def _published(self, tasks: Sequence[FinishedTask]) -> dict[PartitionKey, int]:
-        """Where the rows end in their topics, if they are to be published."""
+    def _publish(self, tasks: Sequence[FinishedTask]) -> dict[PartitionKey, int]:
+        """Publish the rows if the job asks for it; return the offset after them per partition."""
         if self._asked.outputs != "publish":
             return {}
         with self._reader() as reader:
             return publish_rows(self.id, tasks, self._place / self.id, reader)
 
-    def _made(
+    def _finish(
         self,
         plan: Plan,
         tasks: Sequence[FinishedTask],
@@ -460,10 +478,10 @@ class BackfillJob:
 
 
 def _moment_ms(at: When, timezone: str) -> int:
-    """As `when_ms`; text without a time zone, such as a date, is in the app's.
+    """Return a time in ms since 1970; text without a time zone is in the app's time zone.
 
     Raises:
-        ConfigError: it is no time.
+        ConfigError: the value is not a time.
     """
     if isinstance(at, str):
         with suppress(ValueError):

@@ -1,12 +1,11 @@
-"""Lineage: which records have led to some rows of a history, found by running it once more.
+"""Lineage: finds the input records of rows of a history by running the history once more.
 
-The tasks that write the topic are given their inputs record by record, and watched. When a row
-that is asked for comes out, the records of its key that were taken before it (of its window, if it
-has one) are what it was made of, as far as that can be known of functions; if the record that made
-it come out is none of these, it is told as well. What came through a repartition topic is told by
-where it came from. Rules of the file: nothing is written but to files that go again; of each row a
-few records are kept, however long the history. Not done here: which rows are asked for
-(`comparison`).
+The tasks that write the topic get their inputs record by record. When a wanted row comes out, its
+inputs are the records of its key (and of its window, if it has one) that the task has processed
+before: more can't be known of functions. If another record triggered the row, it is reported too. A
+record of a repartition topic is reported by its origin. Rules of the file: the run writes only
+temporary files; it keeps a few records per row, however long the history is. Not done here: the
+choice of the rows (`comparison`).
 """
 
 from __future__ import annotations
@@ -52,96 +51,98 @@ from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
 from streamlog.worker.program import Program
 
 INPUTS_MAX: Final = 4
-"""Records that are told of each row, the last ones."""
+"""Records reported per row: the last ones."""
 
 
 class LineageRecord(NamedTuple):
-    """A record that a task has taken."""
+    """A record that a task has processed, with its partition."""
 
     place: PartitionKey
     record: LogRecord
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A row whose inputs are looked for."""
+class _WantedRow:
+    """A row whose inputs the run looks for."""
 
     since_ms: int
     until_ms: int
-    """Records of other times are none of its inputs; both inclusive."""
+    """Only records from `since_ms` to `until_ms`, both inclusive, can be inputs."""
     inputs: deque[LineageRecord]
     cause: LineageRecord | None = None
-    """The record with which it came, if that is none of its inputs."""
+    """The record that triggered the row, if it is not one of the inputs."""
     is_found: bool = False
+    """Whether the row has come out: later records are not its inputs."""
 
 
 class Lineage(LocalRun):
-    """A history that is run to see where rows of one topic come from."""
+    """A run of a history that finds the input records of rows of one topic."""
 
     def __init__(
         self,
         plan: Plan,
-        surroundings: RunDeps,
+        deps: RunDeps,
         topic: TopicSpec,
         *,
         staged: Collection[Fields],
         missing: Collection[Fields],
     ) -> None:
-        """A run that has not begun.
+        """Prepare a run.
 
         Args:
-            plan: of the history.
-            surroundings: whose place is of no snapshot: what is written there goes again.
-            topic: that the rows are of.
-            staged: rows of it that the history has.
-            missing: rows of it that the history does not have.
+            plan: the plan of the history.
+            deps: the run's dependencies; `place` is temporary, not that of a snapshot.
+            topic: the topic of the rows.
+            staged: rows that the history has.
+            missing: rows that the history lacks.
         """
         stages = _above(plan, topic.name)
-        super().__init__(replace(plan, outputs="discard"), surroundings)
+        super().__init__(replace(plan, outputs="discard"), deps)
         self._stages = stages
         self._topic = topic
         self._inputs_max = INPUTS_MAX if any(_remembers(s, topic.name) for s in stages) else 1
         self._is_end_in = any(map(_ends_with_a_record, stages))
-        self._asked: dict[Fields, _Asked] = {}
-        self._by_key: dict[object, list[_Asked]] = {}
+        self._wanted: dict[Fields, _WantedRow] = {}
+        self._by_key: dict[object, list[_WantedRow]] = {}
         for fields in dict.fromkeys(staged):
-            self._ask(fields, FAR_MS)
+            self._look_for(fields, FAR_MS)
+        # A missing row never comes out, so only its time limits its inputs.
         for fields in dict.fromkeys(missing):
-            self._ask(fields, fields[2])
+            self._look_for(fields, fields[2])
 
     def inputs(self) -> Mapping[Fields, Sequence[str]]:
-        """Run; per row the records that have led to it, as text, the last one last.
+        """Run the history; return the input records of each row as text, the last one last.
 
         Raises:
             ProcessingError: a record can't be read, or a function failed on it.
             StreamlogError: the log can't be read, or the disk refused.
         """
         self.run()
-        return {fields: [*self._told(asked)] for fields, asked in self._asked.items()}
+        return {fields: [*self._lines(wanted)] for fields, wanted in self._wanted.items()}
 
     def on_taken(self, taken: Sequence[LineageRecord]) -> None:
-        """A task that writes the topic has taken these."""
+        """Note records that a task has processed which writes the topic."""
         for each in taken:
             spec = self._plan.topology.topics[each.place[0]]
-            for asked in self._by_key.get(_comparable(_loaded(spec.key, each.record.key)), ()):
+            for wanted in self._by_key.get(_comparable(_loaded(spec.key, each.record.key)), ()):
                 at_ms = _time_of(spec, each.record)
-                if not asked.is_found and asked.since_ms <= at_ms <= asked.until_ms:
-                    asked.inputs.append(each)
+                if not wanted.is_found and wanted.since_ms <= at_ms <= wanted.until_ms:
+                    wanted.inputs.append(each)
 
     def on_rows(self, batches: Sequence[SinkBatch], taken: Sequence[LineageRecord]) -> None:
-        """A task has written these after it has taken those."""
+        """Find wanted rows among rows that a task wrote after it had processed `taken`."""
         for batch in batches:
             if batch.topic != self._topic.name:
                 continue
             headers = repeat(()) if batch.headers is None else batch.headers
             rows = zip(batch.keys, batch.values, batch.timestamps, headers, strict=False)
             for key, value, timestamp_ms, others in rows:
-                asked = self._asked.get((key, value, timestamp_ms, tuple(others)))
-                if asked is None or asked.is_found:
+                wanted = self._wanted.get((key, value, timestamp_ms, tuple(others)))
+                if wanted is None or wanted.is_found:
                     continue
-                asked.is_found = True
-                if taken and not any(each in asked.inputs for each in taken):
-                    asked.cause = taken[-1]
+                wanted.is_found = True
+                if taken and not any(each in wanted.inputs for each in taken):
+                    wanted.cause = taken[-1]
 
     def _task(
         self, attempt: Attempt, feeds: Sequence[InputReader], shuffled: Shuffled
@@ -150,21 +151,21 @@ class Lineage(LocalRun):
             return super()._task(attempt, feeds, shuffled)
         return _WatchedTask(attempt, feeds, shuffled, self)
 
-    def _ask(self, fields: Fields, until_ms: int) -> None:
+    def _look_for(self, fields: Fields, until_ms: int) -> None:
         key = _loaded(self._topic.key, fields[0])
         span = (UNKNOWN_MS, until_ms)
         if isinstance(key, Windowed):
             last_ms = when_ms(key.end) - (not self._is_end_in)
             span, key = (when_ms(key.start), last_ms), key.key
-        asked = _Asked(*span, deque(maxlen=self._inputs_max))
-        self._asked[fields] = asked
-        self._by_key.setdefault(_comparable(key), []).append(asked)
+        wanted = _WantedRow(*span, deque(maxlen=self._inputs_max))
+        self._wanted[fields] = wanted
+        self._by_key.setdefault(_comparable(key), []).append(wanted)
 
-    def _told(self, asked: _Asked) -> Iterator[str]:
-        for each in asked.inputs:
+    def _lines(self, wanted: _WantedRow) -> Iterator[str]:
+        for each in wanted.inputs:
             yield f"from {self._text(each)}"
-        if asked.cause is not None:
-            yield f"came with {self._text(asked.cause)}"
+        if wanted.cause is not None:
+            yield f"triggered by {self._text(wanted.cause)}"
 
     def _text(self, taken: LineageRecord) -> str:
         (topic, partition), record = taken
@@ -182,14 +183,14 @@ class Lineage(LocalRun):
 def inputs_by(
     plan: Plan, reader: LogReader, topic: TopicSpec, program: Program, *, now_ms: int
 ) -> Inputs:
-    """What runs a history once more, to see where rows of a topic come from.
+    """Return a function that runs a history once more to find the input records of rows.
 
     Args:
-        plan: of the history; whatever engine has run it, this one is run in this process.
-        reader: of the log.
-        topic: that the rows are of.
-        program: of the app, whose directory is used meanwhile.
-        now_ms: the time on the wall.
+        plan: the plan of the history; it runs in this process, whatever its engine is.
+        reader: reads the log.
+        topic: the topic of the rows.
+        program: the app's program, whose state directory holds temporary files.
+        now_ms: wall-clock time of the run, ms since 1970.
     """
 
     def inputs(
@@ -197,7 +198,7 @@ def inputs_by(
     ) -> Mapping[Fields, Sequence[str]]:
         directory = Path(program.state_dir) / ".history" / program.app_id / f"lineage-{uuid4().hex}"
         budget = RocksBudget(program.state_memory_bytes)
-        surroundings = RunDeps(
+        deps = RunDeps(
             reader=reader,
             directory=directory / "run",
             place=SnapshotStore(str(directory / "left")),
@@ -205,7 +206,7 @@ def inputs_by(
             open_store=lambda path: RocksStore.open(path, budget=budget),
         )
         try:
-            return Lineage(plan, surroundings, topic, staged=staged, missing=missing).inputs()
+            return Lineage(plan, deps, topic, staged=staged, missing=missing).inputs()
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -213,7 +214,7 @@ def inputs_by(
 
 
 class _WatchedTask(StageTask):
-    """A task whose records and rows are told."""
+    """A task whose records and rows are reported to the lineage."""
 
     def __init__(
         self, attempt: Attempt, feeds: Sequence[InputReader], shuffled: Shuffled, lineage: Lineage
@@ -222,7 +223,7 @@ class _WatchedTask(StageTask):
         self._given, self._going, self._lineage = feeds, attempt, lineage
 
     def run_of(self, task: Task, effects: Effects) -> TaskRun:
-        """Record by record."""
+        """Return a run that gets its inputs record by record."""
         watch = _Watch(task, self._lineage)
         for feed in self._given:
             feed.arrivals = watch.one_by_one(feed.arrivals)
@@ -236,7 +237,7 @@ class _WatchedTask(StageTask):
 
 
 class _Watch:
-    """What a task has been given and has not taken, and what it took in the step at hand."""
+    """Knows which records a task was given, and which of them the current step has processed."""
 
     def __init__(self, task: Task, lineage: Lineage) -> None:
         self._task = task
@@ -270,7 +271,7 @@ class _Watch:
         self._taken = []
 
     def _settle(self) -> None:
-        """See what was taken."""
+        """Move the records that the task has processed from given to taken."""
         positions, fresh = self._task.positions, list[LineageRecord]()
         for place, given in self._given.items():
             while given and given[0].offset < positions.get(place, 0):
@@ -282,7 +283,7 @@ class _Watch:
 
 
 class _WatchedRun(TaskRun):
-    """Tells where a step ends."""
+    """A run that reports the end of each step."""
 
     _watch: _Watch
 
@@ -297,7 +298,7 @@ class _WatchedRun(TaskRun):
 
 
 class _WatchedEffects:
-    """Tells which rows were written."""
+    """Effects that report the rows before they are written."""
 
     def __init__(self, effects: Effects, watch: _Watch) -> None:
         self._effects = effects
@@ -318,7 +319,7 @@ class _WatchedEffects:
 
 
 def _above(plan: Plan, topic: str) -> tuple[Stage, ...]:
-    """The stages that a topic depends on, in order."""
+    """Return the stages that a topic depends on, in order."""
     wanted: list[Stage] = []
     read: set[str] = {topic}
     for stage in reversed(plan.stages):
@@ -333,7 +334,7 @@ def _written(stage: Stage) -> set[str]:
 
 
 def _remembers(stage: Stage, topic: str) -> bool:
-    """Whether rows that it writes to the topic are made of more than one record."""
+    """Return whether a row that the stage writes to the topic can have more than one input."""
     sub = stage.subtopology
     sinks = [node for node in sub.nodes if topic in (each.name for each in node.writes)]
     return any(
@@ -342,7 +343,7 @@ def _remembers(stage: Stage, topic: str) -> bool:
 
 
 def _ends_with_a_record(stage: Stage) -> bool:
-    """Whether it has windows whose end is the time of their last record."""
+    """Return whether the stage has windows whose end is the time of their last record."""
     windows = (getattr(node, "windows", None) for node in stage.subtopology.nodes)
     return any(isinstance(each, Counted | Sessions | Sliding) for each in windows)
 
@@ -352,7 +353,7 @@ def _time_of(spec: TopicSpec, record: LogRecord) -> int:
         return record.timestamp_ms
     try:
         return when_ms(spec.timestamp(spec.value.loads(record.value)))
-    except Exception:  # noqa: BLE001 - functions of the user: what becomes of it is for the task
+    except Exception:  # noqa: BLE001 - a user's function: the task handles its error
         return record.timestamp_ms
 
 
@@ -361,13 +362,13 @@ def _loaded(serde: Serde[Any], data: bytes | None) -> object:
         return None
     try:
         found: object = serde.loads(data)
-    except Exception:  # noqa: BLE001 - a serde of the user: shown as it is
+    except Exception:  # noqa: BLE001 - a user's serde: the bytes are shown instead
         return data
     return found
 
 
 def _comparable(key: object) -> object:
-    """A key that can be looked up: structs may be no hashable things."""
+    """Return a hashable form of a key: structs may not be hashable."""
     try:
         hash(key)
     except TypeError:

@@ -1,13 +1,16 @@
-"""LiveComparison: what a version beside an app has published, against what the app has.
+"""LiveComparison: the rows of a version that runs beside an app, compared with the app's rows.
 
-Both run on, and neither has come as far as the other. (1) Both topics are read, then it is asked
-what the tasks of both have taken. (2) Whoever is behind is waited for, until it has taken what the
-other one had; now each row that was seen at first has to be in the topic of the other one, too. (3)
-What was published meanwhile is read. A row of the first reading that is still alone is a
-difference; one that came later is none, as its like may be on its way. Rows are compared as
-multisets per partition, as in `comparison`. Rule of the file: a row is called missing only if who
-should have written it has gone beyond where it belongs. Not done here: standing still at a cut
-(`worker.promotion`).
+Both run meanwhile, and neither has read as far as the other. The comparison takes three steps:
+
+1. Read both topics to their ends, then ask for the committed offsets of both groups.
+2. Wait until each side has read what the other side had read at step 1. Now every row of the first
+   reading must be in the other topic as well.
+3. Read what was published meanwhile. A row of the first reading that has no counterpart is a
+   difference. A row that came later is not: its counterpart may still be on the way.
+
+Rows are compared as multisets per partition, as in `comparison`. Rule of the file: a row counts as
+missing only if the side that should have written it has read beyond the row's inputs. Not done
+here: a pause at a common cut (`worker.operations.promotion`).
 """
 
 from __future__ import annotations
@@ -35,49 +38,49 @@ from streamlog.worker.topics.version_log import HandOver, read_hand_overs
 
 LOOK_MS: Final = 200
 HELD_MS: Final = 3_000
-"""Records of a repartition topic that are not taken for so long wait for something else."""
+"""Records of a repartition topic that stay unread this long wait for records of another source."""
 SIGNS: Final = (1, -1)
-"""Of the app and of the version."""
+"""How a row of the app and a row of the version change a count."""
 SETTLED_INTERVALS: Final = 2
-"""Commits that a difference has to outlive: what a time mark lets go comes with the next one."""
+"""Commit intervals that a difference must outlast: rows that a time mark releases are published
+with the next commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LivePartition:
-    """One partition."""
+    """The comparison of one partition, in numbers of rows."""
 
     partition: int
     equal: int
     """Rows that both have published."""
     only_app: int
-    """Rows that the version has not published, though it has taken what they are made of."""
+    """Rows that only the app has published, though the version has read their inputs."""
     only_version: int
-    """Rows that the app has not published."""
+    """Rows that only the version has published, though the app has read their inputs."""
     later: int
-    """Rows of one of both that were published while the other one caught up."""
+    """Rows without a counterpart that were published while the other side caught up."""
     earlier: int
-    """Rows of one of both from before the version began."""
+    """Rows without a counterpart whose time is before the start of the version."""
     shown: tuple[str, ...]
-    """The first ones that differ, decoded."""
+    """The first rows that differ, decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveComparison:
-    """A topic of an app and that of a version of it; as text for people."""
+    """The rows of an app's topic compared with those of a version; `str` is a report."""
 
     topic: str
     version: str
     partitions: tuple[LivePartition, ...]
     since_ms: int
-    """Where the version began; UNKNOWN_MS: with the log."""
+    """Rows from this time on are compared, ms since 1970; UNKNOWN_MS: all rows of the log."""
     held: tuple[TopicPartition, ...] = ()
-    """Partitions of repartition topics, of both, of which records wait for their turn: for sources
-    that have not come as far. If that is the version's alone, rows made of them are only the
-    app's."""
+    """Partitions of repartition topics with unread records, which wait until another source has
+    reached their time. If only the version has such records, the app has their rows alone."""
 
     @property
     def is_equal(self) -> bool:
-        """Whether each has published every row of the other, as far as both have come."""
+        """Whether each side has published every row of the other, as far as both have read."""
         return not any(each.only_app or each.only_version for each in self.partitions)
 
     def __bool__(self) -> bool:
@@ -86,18 +89,21 @@ class LiveComparison:
     def __str__(self) -> str:
         equal = sum(each.equal for each in self.partitions)
         verdict = "equal" if self.is_equal else "DIFFERENT"
-        lines = [f"{self.topic} and version {self.version!r}: {verdict}, {equal} rows in both"]
+        lines = [f"{self.topic}, app and version {self.version!r}: {verdict}, {equal} equal rows"]
         if self.since_ms > UNKNOWN_MS:
-            lines.append(f"  from {moment(self.since_ms).isoformat()} on")
+            lines.append(f"  rows from {moment(self.since_ms).isoformat()} on")
         for each in self.partitions:
             lines.append(
-                f"  partition {each.partition}: {each.equal} equal, {each.only_app} only of the "
-                f"app, {each.only_version} only of the version, {each.later} later, "
-                f"{each.earlier} earlier"
+                f"  partition {each.partition}: {each.equal} equal, {each.only_app} only in the "
+                f"app, {each.only_version} only in the version, {each.later} too recent to "
+                f"compare, {each.earlier} from before the version started"
             )
             lines += [f"    {line}" for line in each.shown]
         for topic, number in self.held:
-            lines.append(f"  not all taken: {topic}-{number}, whose records wait for their turn")
+            lines.append(
+                f"  {topic}-{number} has unread records, which wait for another source to reach "
+                "their time"
+            )
         return "\n".join(lines)
 
 
@@ -114,18 +120,17 @@ def compared_live(
     """Compare a topic of an app with that of a version that runs beside it.
 
     Args:
-        topic: that both write, as the app calls it.
-        version: its name.
-        program: of the app or of the version, as the app.
-        reader: of the log.
-        clock: tells how long is waited.
-        patience_ms: so long whoever is behind is waited for.
-        since_ms: rows with earlier times are not compared; None: those from before the version
-            began are not.
+        topic: the output topic, by the app's name for it.
+        version: the name of the version.
+        program: the app's program, or the version's under the app's name.
+        reader: reads the log.
+        clock: measures the wait.
+        patience_ms: how long to wait for the side that lags, in milliseconds.
+        since_ms: compare rows from this time on, ms since 1970; None: from the version's start.
 
     Raises:
-        UsageError: there is no such version, it does not write this topic, or one of both does not
-            come to where the other one is.
+        UsageError: there is no such version, it does not write this topic, or one side does not
+            catch up within `patience_ms`.
         StreamlogError: the log can't be read.
     """
     beside = program.beside(version)
@@ -133,13 +138,13 @@ def compared_live(
     counts = reader.partitions()
     if name is None or name not in counts:
         raise UsageError(
-            f"version {version!r} of {program.app_id!r} has no topic of its own for "
-            f"{topic.name!r}: it does not write there, or has never run"
+            f"version {version!r} of {program.app_id!r} has no topic for {topic.name!r}: it does "
+            "not write there, or has never run"
         )
     if counts.get(topic.name) != counts[name]:
         raise UsageError(
             f"{topic.name!r} has {counts.get(topic.name, 0)} partitions and {name!r} "
-            f"{counts[name]}: their rows lie elsewhere, so they can't be compared"
+            f"{counts[name]}: their rows are in different partitions, so they can't be compared"
         )
     if since_ms is None:
         handed = reader.run(read_hand_overs(reader.log, beside.app_id))
@@ -163,34 +168,36 @@ def compared_live(
 
 
 class _LiveRows:
-    """The rows of one partition of both, as far as they are read."""
+    """The rows of one partition of both topics, as far as they are read."""
 
     def __init__(self, app: TopicPartition, version: TopicPartition) -> None:
-        self._places = (app, version)
+        self._partitions = (app, version)
         self._read_to: dict[TopicPartition, int] = {}
         self._alone: dict[Fields, int] = {}
-        """Rows of the first reading: how many more of each the app has; below 0: the version."""
+        """Unmatched rows of the first reading: how many more the app has; below 0, the version."""
         self._first: dict[Fields, LogRecord] = {}
-        """Of those, one."""
+        """One record of each unmatched row."""
         self._later: dict[Fields, int] = {}
-        """The same of what came behind the first reading."""
+        """Unmatched rows that came after the first reading, counted in the same way."""
         self._equal = 0
 
     def read_first(self, reader: LogReader) -> None:
-        """Read both up to their ends, in turn, so that only what differs is kept."""
-        bounds = reader.bounds(self._places)
-        ways = [reader.read(at, *bounds[at]) for at in self._places]
-        for arrivals in zip_longest(*ways):
+        """Read both partitions to their ends, alternately, so that matched rows leave memory."""
+        bounds = reader.bounds(self._partitions)
+        sides = [reader.read(at, *bounds[at]) for at in self._partitions]
+        for arrivals in zip_longest(*sides):
             for sign, arrival in zip(SIGNS, arrivals, strict=True):
                 for record in () if arrival is None else arrival.records:
                     self._count(self._alone, sign, record)
         self._read_to = {at: end for at, (_, end) in bounds.items()}
 
     def read_on(self, reader: LogReader) -> None:
-        """Read what was published since."""
-        for (at, (_, end)), sign in zip(reader.bounds(self._places).items(), SIGNS, strict=True):
+        """Read the rows that were published since the last reading."""
+        bounds = reader.bounds(self._partitions)
+        for (at, (_, end)), sign in zip(bounds.items(), SIGNS, strict=True):
             for arrival in reader.read(at, self._read_to[at], end):
                 for record in arrival.records:
+                    # A later row may only complete a row of the other side's first reading.
                     is_awaited = self._alone.get(fields_of(record), 0) * sign < 0
                     self._count(self._alone if is_awaited else self._later, sign, record)
             self._read_to[at] = end
@@ -208,19 +215,19 @@ class _LiveRows:
                 del self._first[fields]
 
     def differ(self, since_ms: int) -> bool:
-        """Whether rows of the first reading are alone."""
+        """Return whether a row of the first reading has no counterpart."""
         return any(fields[2] >= since_ms for fields in self._alone)
 
     def found(self, topic: Topic[Any, Any], since_ms: int) -> LivePartition:
-        """What came of it."""
-        partition = self._places[0].partition
+        """Return the numbers of rows, and the first rows that differ."""
+        partition = self._partitions[0].partition
         alone = {f: count for f, count in self._alone.items() if f[2] >= since_ms}
         shown: list[str] = []
         for sign, whose in zip(SIGNS, ("app", "version"), strict=True):
             rows = [self._first[fields] for fields, count in alone.items() if count * sign > 0]
             rows.sort(key=lambda record: record.offset)
             shown += [
-                f"only of the {whose}: {describe_row(topic, r, partition)}"
+                f"only in the {whose}: {describe_row(topic, r, partition)}"
                 for r in rows[:SHOWN_MAX]
             ]
         return LivePartition(
@@ -235,29 +242,29 @@ class _LiveRows:
 
 
 class _CatchingUp:
-    """Waits until each of two apps has taken what the other one had taken."""
+    """Waits until each of two apps has read what the other one had read."""
 
     def __init__(self, reader: LogReader, app_ids: tuple[str, str], clock: Clock) -> None:
         self._reader = reader
         self._ids = app_ids
         self._clock = clock
         self.held: list[TopicPartition] = []
-        """Partitions of repartition topics of which records wait for their turn."""
+        """Partitions of repartition topics with records that wait for another source."""
 
     def wait(self, deadline_ms: int) -> None:
-        """What was asked is what the rows that were read before are made of, or more.
+        """Wait until both have read all inputs of the rows that were published before this call.
 
         Raises:
-            UsageError: one of both does not get there.
+            UsageError: one of the two does not catch up by `deadline_ms` (monotonic time).
         """
         own, theirs = [self._offsets(app_id) for app_id in self._ids]
         both = {at for at in own.keys() & theirs.keys() if not self._is_internal(at)}
         self._reach({at: max(own[at], theirs[at]) for at in both}, deadline_ms)
-        # Who has taken an input has written what comes of it to its repartition topics.
+        # Committed offsets of inputs imply that their repartition records are in the log.
         topics = {at.topic for at in own.keys() | theirs.keys() if self._is_internal(at)}
         counts = self._reader.partitions()
-        places = [TopicPartition(t, n) for t in sorted(topics) for n in range(counts.get(t, 0))]
-        self._drain({at: end for at, (_, end) in self._reader.bounds(places).items()}, deadline_ms)
+        parts = [TopicPartition(t, n) for t in sorted(topics) for n in range(counts.get(t, 0))]
+        self._drain({at: end for at, (_, end) in self._reader.bounds(parts).items()}, deadline_ms)
 
     def _reach(self, ends: Mapping[TopicPartition, int], deadline_ms: int) -> None:
         while behind := [
@@ -268,14 +275,14 @@ class _CatchingUp:
             app_id, (topic, partition) = behind[0]
             if self._clock.now_ms() >= deadline_ms:
                 raise UsageError(
-                    f"{app_id!r} has not come to offset {ends[behind[0][1]]} of "
-                    f"{topic}-{partition}, where the other one is: are its workers running? If it "
-                    "is far behind, wait for longer, or compare later"
+                    f"{app_id!r} has not read {topic}-{partition} up to offset "
+                    f"{ends[behind[0][1]]}, as the other side has: check that its workers run. If "
+                    "it is far behind, give it more time (--patience), or compare later"
                 )
             self._pause()
 
     def _drain(self, ends: Mapping[TopicPartition, int], deadline_ms: int) -> None:
-        """What is in repartition topics is taken, but for what waits for something else."""
+        """Wait until repartition topics are read, except records that wait for another source."""
         before: list[TopicPartition] = []
         since_ms = self._clock.now_ms()
         while self._clock.now_ms() < deadline_ms:
@@ -290,7 +297,7 @@ class _CatchingUp:
     def _short_of(
         self, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> list[TopicPartition]:
-        """Where records lie between a place and the end, and not ends of transactions alone."""
+        """Return the partitions with records, not only markers, between an offset and the end."""
         return [
             at
             for at, end in sorted(ends.items())
@@ -315,10 +322,10 @@ class _CatchingUp:
 
 
 def _begin_ms(topic: str, handed: HandOver) -> int:
-    """From when on a version has rows of a topic."""
+    """Return the time from which on a version has rows of a topic, ms since 1970."""
     cut_ms = UNKNOWN_MS if handed.cut_ms is None else handed.cut_ms
     try:
         manifest = Snapshot.open(handed.url).manifest
     except StreamlogError:
-        return cut_ms  # It is gone; whether its rows were handed over, too, is not known.
+        return cut_ms  # The snapshot is gone; whether it handed rows over as well is unknown.
     return manifest.since_ms if any(s.topic == topic for s in manifest.staged) else cut_ms

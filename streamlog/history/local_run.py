@@ -1,9 +1,14 @@
-"""Source logs: which logs a history has read, for who continues behind it.
+"""LocalRun: runs the plan of a history in this process, stage by stage, one task at a time.
 
-A topic that is deleted and created again under its name is another log, and so is, from some offset
-on, one that lost records. The plan notes topic ids and leader epochs before it looks at offsets;
-when the tasks are done, the logs have to be the same still, or what was read may be of both. The
-snapshot then keeps them with the offsets of each task.
+Without a JVM, workers or a network, other than the log's, it starts at once; it is the reference
+that every other engine has to match. State is in RocksDB and data between stages in files, so the
+open rows of one task bound its memory. Rule of the file: a run that fails leaves nothing visible;
+the next run of the plan starts from the beginning.
+
+The first half of the file identifies the source logs. A topic that is deleted and created again is
+another log, and so is a truncated one from some offset on. The plan notes topic IDs and leader
+epochs before it reads offsets. When all tasks are done, the logs must still be the same, or the run
+may have read parts of two logs. The snapshot keeps IDs and epochs with the offsets of each task.
 """
 
 from __future__ import annotations
@@ -38,10 +43,15 @@ from streamlog.windows.emit import UNKNOWN_MS
 
 
 def with_logs(plan: Plan, reader: LogReader, ids: Mapping[str, bytes]) -> Plan:
-    """The plan with the logs that its ends are offsets of; `ids` were looked up before these.
+    """Add to a plan the identity of the logs that its offsets belong to.
+
+    Args:
+        plan: the plan, with its ends.
+        reader: reads the log.
+        ids: topic IDs that were looked up before the ends.
 
     Raises:
-        StreamlogError: the log can't be asked.
+        StreamlogError: the log can't be read.
     """
     epochs = reader.leader_epochs({TopicPartition(*at): end for at, (_, end) in plan.ends.items()})
     logs = {
@@ -51,11 +61,11 @@ def with_logs(plan: Plan, reader: LogReader, ids: Mapping[str, bytes]) -> Plan:
 
 
 def add_source_logs(entries: Iterable[TaskEntry], plan: Plan, reader: LogReader) -> list[TaskEntry]:
-    """What tasks have left, with the logs that their offsets belong to.
+    """Add to the tasks' entries the identity of the logs that their offsets belong to.
 
     Raises:
-        SourceLost: a log is not the one that the history was planned in.
-        StreamlogError: the log can't be asked.
+        SourceLost: a log is no longer the one that the plan was made in.
+        StreamlogError: the log can't be read.
     """
     tasks = [*entries]
     wanted = {
@@ -88,7 +98,7 @@ def add_source_logs(entries: Iterable[TaskEntry], plan: Plan, reader: LogReader)
                 )
             )
         found.append(msgspec.structs.replace(entry, sources=tuple(sources)))
-    # Only now: what was asked above was asked of the same logs then.
+    # Last: if the logs are still the same now, the epochs above are theirs as well.
     check_logs(plan.logs, plan.ends, reader)
     return found
 
@@ -98,10 +108,10 @@ def check_logs(
     ends: Mapping[PartitionKey, tuple[int, int]],
     reader: LogReader,
 ) -> None:
-    """Make sure that a history was read from the logs that it was planned in.
+    """Check that the logs of a history are still those that its plan was made in.
 
     Raises:
-        SourceLost: one is another log by now.
+        SourceLost: a topic was created again, or its log was truncated.
     """
     ids = reader.topic_ids(_topics(logs))
     for (topic, number), log in sorted(logs.items()):
@@ -109,8 +119,8 @@ def check_logs(
         if now is None or (log.topic_id and any(now) and now.hex() != log.topic_id):
             what = "deleted" if now is None else "deleted and created again"
             raise SourceLost(
-                f"{topic}-{number}: the topic was {what} after its history was planned: nothing"
-                " counts of this run; run the history again",
+                f"{topic}-{number}: the topic was {what} after the history was planned. The results"
+                " of this run are dropped: run the history again",
                 topic=topic,
                 partition=number,
                 ids=(bytes.fromhex(log.topic_id), now or b""),
@@ -118,10 +128,9 @@ def check_logs(
     marks = {TopicPartition(*at): (ends[at][1], log.epochs) for at, log in logs.items()}
     for at, offset in sorted(reader.divergences(marks).items()):
         raise SourceLost(
-            f"{at.topic}-{at.partition}: the log was truncated after its history was planned: from"
-            f" offset {max(offset, 0)} on it does not hold what it held up to"
-            f" {ends[at.topic, at.partition][1]}; nothing counts of this run; run the history"
-            " again",
+            f"{at.topic}-{at.partition}: the log was truncated after the history was planned: its"
+            f" records from offset {max(offset, 0)} to {ends[at.topic, at.partition][1] - 1} are"
+            " gone or replaced. The results of this run are dropped: run the history again",
             topic=at.topic,
             partition=at.partition,
             position=ends[at.topic, at.partition][1],
@@ -134,37 +143,35 @@ def _topics(logs: Collection[PartitionKey]) -> list[str]:
 
 
 ATTEMPT = "0"
-"""Of each task there is one."""
+"""Name of the only attempt at each task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDeps:
-    """What a run needs beside its plan."""
+    """What a run needs besides its plan."""
 
     reader: LogReader
     directory: Path
-    """For state and staged files; what is in there goes."""
+    """Holds state and staged files during the run; its content is removed before and after."""
     place: SnapshotStore
-    """Of the snapshot that comes of it."""
+    """Directory of the snapshot that the run writes."""
     now_ms: int
-    """The time on the wall."""
+    """Wall-clock time of the whole run, ms since 1970."""
     open_store: OpenStore
-    """For the state of a task, in a directory that is not there yet."""
+    """Creates the state store of a task in a directory that does not exist yet."""
     on_read: OnRead = unheard
 
 
 class LocalRun:
-    """A plan at work in this process."""
+    """Runs a plan in this process."""
 
-    def __init__(self, plan: Plan, surroundings: RunDeps) -> None:
+    def __init__(self, plan: Plan, deps: RunDeps) -> None:
         self._plan = plan
         self._stages = plan.stages
-        """That are run, in order."""
-        self._with = surroundings
+        """The stages to run, in order."""
+        self._deps = deps
         self._shuffles = {
-            topic: Shuffle.of(
-                stage.subtopology, topic, plan.counts, surroundings.directory / "shuffles"
-            )
+            topic: Shuffle.of(stage.subtopology, topic, plan.counts, deps.directory / "shuffles")
             for stage in plan.stages
             for topic in stage.subtopology.feeders
         }
@@ -172,22 +179,22 @@ class LocalRun:
         self._damaged = DamagedInputs(plan.topology)
 
     def run(self) -> list[FinishedTask]:
-        """All stages, one after the other.
+        """Run all stages, one after the other; return their tasks' results.
 
         Raises:
             ProcessingError: a record can't be read, or a function failed on it.
             StreamlogError: the log can't be read, or the disk refused.
         """
-        shutil.rmtree(self._with.directory, ignore_errors=True)
+        shutil.rmtree(self._deps.directory, ignore_errors=True)
         try:
-            load_global_tables(self._global_tables, self._plan, self._with.reader)
+            load_global_tables(self._global_tables, self._plan, self._deps.reader)
             return [
                 self._run_task(stage, partition)
                 for stage in self._stages
                 for partition in range(stage.tasks)
             ]
         finally:
-            shutil.rmtree(self._with.directory, ignore_errors=True)
+            shutil.rmtree(self._deps.directory, ignore_errors=True)
 
     def _run_task(self, stage: Stage, partition: int) -> FinishedTask:
         attempt = Attempt(
@@ -195,12 +202,12 @@ class LocalRun:
             stage=stage,
             partition=partition,
             name=ATTEMPT,
-            place=self._with.place,
-            directory=self._with.directory / f"{stage.number}_{partition}",
-            now_ms=self._with.now_ms,
-            open_store=self._with.open_store,
+            place=self._deps.place,
+            directory=self._deps.directory / f"{stage.number}_{partition}",
+            now_ms=self._deps.now_ms,
+            open_store=self._deps.open_store,
             global_tables=self._global_tables,
-            on_read=self._with.on_read,
+            on_read=self._deps.on_read,
         )
         writer = ShuffleWriter(self._shuffles)
         finished = self._task(attempt, list(self._feeds(stage, partition)), writer).run()
@@ -224,20 +231,20 @@ class LocalRun:
             else:
                 start, end = self._plan.ends[place]
                 at = TopicPartition(topic, partition)
-                found = self._with.reader.read(at, start, end, self._damaged)
+                found = self._deps.reader.read(at, start, end, self._damaged)
                 yield InputReader({place: (start, end)}, one_by_one(place, found))
 
 
 def one_by_one(place: PartitionKey, arrivals: Iterable[Arrival]) -> Arrivals:
-    """Those of one partition, as a feed has them."""
+    """Yield the arrivals of one partition in the form of an `InputReader`."""
     for arrival in arrivals:
         yield {place: arrival}
 
 
 def load_global_tables(tables: GlobalTables, plan: Plan, reader: PartitionReader) -> None:
-    """Read the topics of global tables, all of them.
+    """Read the topics of all global tables to their planned ends.
 
-    A batch that can't be read is passed by the policy of its topic, without its rows.
+    The `on_error` policy of a topic decides on an unreadable batch; its rows are left out.
 
     Raises:
         StreamlogError: the log can't be read.
@@ -251,10 +258,10 @@ def load_global_tables(tables: GlobalTables, plan: Plan, reader: PartitionReader
 
 
 def with_ends(plan: Plan, reader: LogReader) -> Plan:
-    """The plan with what the log holds now: where each partition that is read begins and ends.
+    """Add to a plan the first offset and end that each partition has now.
 
     Raises:
-        StreamlogError: the log can't be asked.
+        StreamlogError: the log can't be read.
     """
     looked_up = (table.topic.name for table in plan.topology.global_tables)
     places = [
@@ -262,14 +269,14 @@ def with_ends(plan: Plan, reader: LogReader) -> Plan:
         for topic in dict.fromkeys([*plan.spans, *looked_up])
         for number in range(plan.counts[topic])
     ]
-    # The ids first: a topic that is created again after this is noticed.
+    # IDs first: then `check_logs` notices a topic that is created again after this line.
     ids = reader.topic_ids({place.topic for place in places})
     ends = reader.bounds(places)
     for topic, span in plan.spans.items():
         spec = plan.topology.topics[topic]
         if span.since_ms == UNKNOWN_MS or spec.timestamp is not None:
             continue
-        # Where the time is that of the records, what is before it need not be read.
+        # Event time is record time here, so earlier records need not be read.
         wanted = [place for place in places if place.topic == topic]
         for place, start in reader.starts(wanted, span.since_ms).items():
             begin, end = ends[place]

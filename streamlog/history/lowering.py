@@ -1,18 +1,18 @@
-"""Lowering: which stages of a history an engine may fold in its own way, and which not, and why.
+"""Lowering: decides which stages of a history an engine may aggregate with operators of its own.
 
-An engine that has rows of (key, window) can count and add up whole numbers in columns, in any order
-and in parts, where that gives exactly what the task gives. So it folds, and the rows of the
-windows, which are few, go to the task: that closes windows, hands on, keeps what is open. What
-makes it exact, and is checked here as far as a topology shows it:
+An engine can count and add whole numbers per (key, window) in columns, in any order and in parts,
+where the result equals that of the task. The rows of the windows, which are few, go to the task,
+which closes windows, emits rows and keeps open windows. The results are equal because of three
+properties, which are checked here as far as the topology shows them:
 
-1. Counts, and sums, minima and maxima of whole numbers do not depend on the order of the records.
-   Floats do, so they are never lowered; whether numbers are whole in fact is seen when it runs, and
-   so is whether they fit into 64 bits. If not, the task runs.
-2. Whether a record is late follows from it alone: its source's time, which it carries, and its
-   window's end. That is so as long as no source is left behind because it is idle.
-3. What goes on when windows close depends on nothing but the rows, by (end, start, key).
+1. Counts, and sums, minima and maxima of whole numbers don't depend on the order of records. Those
+   of floats do, so they are never lowered. Whether values are whole numbers of at most 64 bits
+   turns out during the run; if not, the task processes the records.
+2. Whether a record is late follows from the record alone: from the time of its source, which it
+   carries, and the end of its window. That holds as long as no source is skipped as idle.
+3. The effects of closing windows depend only on their rows, in the order of (end, start, key).
 
-Rule of the file: pure; a reason is a sentence for `explain`. Not done here: the folding.
+Rule of the file: pure; a reason is a sentence for `explain`. Not done here: the aggregation.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ from streamlog.windows.definitions import Hopping, Tumbling
 from streamlog.windows.emit import Emit
 
 Lower: TypeAlias = Literal["auto", "off"]
-"""Whether engines fold in their own way where they can."""
+"""Whether engines aggregate with operators of their own where they can."""
 PASSING = Stateless | Merge | Split | Branch | Sink | RepartitionSink
-"""What may follow on an aggregation that is lowered."""
+"""Nodes that may follow a lowered aggregation."""
 
 
 class NotLowered(StreamlogError):
-    """The records of a stage are not what it was lowered for: its tasks have to take them."""
+    """The records of a stage don't meet the conditions of its lowering: tasks must process them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """A stage that is folded by the engine: one windowed aggregation behind one shuffle."""
+    """A stage that the engine aggregates: one windowed aggregation after one shuffle."""
 
     node: str
-    """The aggregation."""
+    """Name of the aggregation."""
     topic: str
-    """What it is fed through."""
+    """The repartition topic before it."""
 
     def aggregate(self, sub: Subtopology) -> WindowedAggregate:
-        """The aggregation itself."""
+        """Return the aggregation's node."""
         node = sub.by_name[self.node]
         if not isinstance(node, WindowedAggregate):
             raise TypeError(f"{self.node!r} is a {type(node).__name__}, which is not lowered")
         return node
 
     def numbers(self, sub: Subtopology) -> WholeNumbers:
-        """What its states are."""
+        """Return how the aggregation's states are made of whole numbers."""
         numbers = self.aggregate(sub).aggregation.numbers
         if isinstance(numbers, str):
             raise TypeError(f"{self.node!r} is not lowered: {numbers}")
@@ -73,9 +73,9 @@ class Lowering:
 
 
 def lowering_of(sub: Subtopology, topology: Topology) -> Lowering | str:
-    """How a sub-topology is lowered, or why it is not."""
+    """Return how a sub-topology is lowered, or the reason why it is not."""
     if not sub.feeders:
-        return "it reads the log, and what reads it is Python"
+        return "it reads the log, and the reader is Python"
     if len(sub.inputs) > 1:
         return f"it merges {len(sub.inputs)} inputs"
     (topic,) = sub.inputs
@@ -83,7 +83,7 @@ def lowering_of(sub: Subtopology, topology: Topology) -> Lowering | str:
     found = [node for node in below if isinstance(node, WindowedAggregate)]
     others = [node for node in below if node not in found and not isinstance(node, PASSING)]
     if not below:
-        return "nothing is done with what comes through the shuffle"
+        return "no node follows the shuffle"
     if len(found) != 1 or others:
         wrong = others[0] if others else (found or below)[0]
         return f"{wrong.name!r} is not the one tumbling or hopping aggregation of its stage"
@@ -98,13 +98,13 @@ def _refusals(node: WindowedAggregate, sub: Subtopology, topology: Topology) -> 
     if isinstance(numbers, str):
         yield f"{node.name}: {numbers}"
     if not isinstance(node.windows, Tumbling | Hopping):
-        yield f"{node.name}: its windows are those of a calendar"
+        yield f"{node.name}: its windows are calendar windows"
     if node.emit != Emit.CLOSE:
-        yield f"{node.name}: rows go on before their window closes ({node.emit.name})"
+        yield f"{node.name}: rows are emitted before their window closes ({node.emit.name})"
     if node.late is not None:
-        yield f"{node.name}: late records go on, and are not only counted"
+        yield f"{node.name}: late records are emitted, not only counted"
     if node.idle_after_ms is not None or any(sub.idle_marks_ms.values()):
-        yield f"{node.name}: idle_after goes by the clock on the wall"
+        yield f"{node.name}: idle_after depends on the wall clock"
     yield from _feeding(node, sub, topology)
 
 
@@ -112,15 +112,15 @@ def _feeding(node: WindowedAggregate, sub: Subtopology, topology: Topology) -> I
     (topic,) = sub.inputs
     above: Sequence[Node] = [sub.by_name[parent] for parent in node.parents]
     if any(not isinstance(each, Source) for each in above):
-        yield f"{node.name}: {above[0].name!r} comes between it and the shuffle"
+        yield f"{node.name}: {above[0].name!r} is between it and the shuffle"
     if any(_may_skip(each) for each in (node, *above)):
-        yield f"{node.name}: records that fail are left out one by one (on_error)"
+        yield f"{node.name}: on_error may drop single records"
     feeders = sub.feeders[topic]
     if len(feeders) > 1 or node.united:
-        yield f"{node.name}: several streams come together in it"
+        yield f"{node.name}: it merges several streams"
     known = topology.topics.get(feeders[0].name)
     if known is None or known.internal:
-        yield f"{node.name}: its records come of {feeders[0].name!r}, and not from a topic"
+        yield f"{node.name}: its records come from {feeders[0].name!r}, not from a topic"
 
 
 def _may_skip(node: Node) -> bool:

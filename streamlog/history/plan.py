@@ -1,18 +1,18 @@
-"""Plan: how an app's history is run: its stages, and what their rows will be equal to.
+"""Plan: the stages of an app's history, and how their rows equal those of a live run.
 
-A topology is cut at its repartition topics: a stage is a sub-topology, run as one task per
-partition when all that write into the topics it reads are done. What is said of equality is said
-here, so that a runner only has to keep to the order of the log:
+The topology is cut at its repartition topics: a stage is a sub-topology, which runs as one task per
+partition once all stages that feed it have finished. The plan decides on the equality class, so
+that a runner only has to keep the order of the log:
 
 - S: each output partition gets the same records in the same order.
 - K: the same records per key in the same order; keys may interleave differently.
 - T: the last value of each key is the same; how many came before it depends on a clock.
 
-That is equality with workers that read what is in the log. What holds for those that are fed while
-they run is derived in `fed`.
+This is equality with workers that read a complete log. Equality with workers whose inputs grow
+while they run is derived in `fed`.
 
-Rule of the file: pure. What can't be the same is refused, with what to do, or told by `explain`.
-Not done here: reading the log, running tasks (`task_run`).
+Rule of the file: pure. A difference that is not acceptable raises an error that says what to do;
+others are shown by `explain`. Not done here: reading the log, running tasks (`task_run`).
 """
 
 from __future__ import annotations
@@ -46,88 +46,88 @@ Outputs: TypeAlias = Literal["discard", "stage", "publish"]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A sub-topology, and all that is known of its run before it runs."""
+    """A sub-topology with the plan of its run."""
 
     subtopology: Subtopology
     tasks: int
     equality: Equality
-    """Of what it writes."""
+    """Equality class of its rows."""
     how: str
-    """What runs it."""
+    """How the stage runs, as text."""
     reasons: tuple[str, ...] = ()
-    """Why that is not S."""
+    """Why the class is weaker than S."""
     lowering: Lowering | None = None
-    """How the engine folds it in its own way; None: the task takes every record."""
+    """How the engine aggregates the stage; None: tasks process every record."""
     why_not: str = ""
-    """Why the engine does not, if it could."""
+    """Why an engine that can lower stages does not lower this one."""
 
     @property
     def number(self) -> int:
-        """That of the sub-topology."""
+        """Number of the sub-topology."""
         return self.subtopology.number
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedLog:
-    """A partition's log: one that was made again, or cut, is another."""
+    """Identity of a partition's log, which a new or truncated log does not have."""
 
     topic_id: str
-    """As hexadecimal text; empty if brokers tell none."""
+    """As hexadecimal text; empty if brokers have no topic IDs."""
     epochs: EpochChain
-    """Of the records before the end that was planned."""
+    """Leader epochs of the records before the planned end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is run, in order."""
+    """A plan of a history: its stages, and the offsets that they read."""
 
     topology: Topology
     counts: Mapping[str, int]
-    """Partitions of every topic that is read or written."""
+    """Number of partitions of every topic that is read or written."""
     stages: tuple[Stage, ...]
     spans: Mapping[str, TimeSpan]
-    """By topic that is read from the log: which time of it is taken."""
+    """The event times that are read of each topic of the log."""
     engine: EngineName
     outputs: Outputs
     notes: tuple[str, ...] = ()
-    """What is not run, or is not as it was."""
+    """What the history leaves out or does differently, as text."""
     ends: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """First offset and end of each partition that is read, when it was planned."""
+    """First offset and end of each partition, as of the plan."""
     logs: Mapping[tuple[str, int], PlannedLog] = field(default_factory=dict)
-    """Which logs these are offsets of."""
+    """Identity of the logs that these offsets belong to."""
 
     @property
     def fed(self) -> dict[str, Flow]:
-        """What holds of each output topic when workers are fed while they run."""
+        """Equality with workers whose inputs grow while they run, by output topic."""
         return fed_equality([stage.subtopology for stage in self.stages], self.counts)
 
     @property
     def equality(self) -> Equality:
-        """Of all stages together."""
+        """The weakest class of all stages."""
         return _weakest(stage.equality for stage in self.stages)
 
     @property
     def until_ms(self) -> int:
-        """FAR_MS: as far as the log goes."""
+        """Event time at which the history ends; FAR_MS: at the end of the log."""
         return min((span.until_ms for span in self.spans.values()), default=FAR_MS)
 
     @property
     def since_ms(self) -> int:
-        """UNKNOWN_MS: from the beginning of the log."""
+        """Event time at which streams start; UNKNOWN_MS: at the start of the log."""
         return max((span.since_ms for span in self.spans.values()), default=UNKNOWN_MS)
 
     def explain(self) -> str:
-        """What runs how, and what it will be equal to, as text for people."""
+        """Return the plan as a report: stages, offsets, and equality with a live run."""
         lines = [f"history of {self.topology.app_id}, engine {self.engine}: {self._times()}"]
         for at, stage in enumerate(self.stages):
-            lines += _told(at, stage, self.counts)
+            lines += _stage_lines(at, stage, self.counts)
         for (topic, partition), (start, end) in sorted(self.ends.items()):
-            lines.append(f"  reads {topic}-{partition}: offsets {start} up to {end} at most")
+            lines.append(f"  reads {topic}-{partition}: offsets {start} to {end} at most")
         whole = f"{self.equality}, {MEANINGS[self.equality]}"
-        lines.append(f"  equal to a live run that reads what is in the log: {whole}")
+        lines.append(f"  equal to a live run that reads the complete log: {whole}")
         for topic, flow in sorted(self.fed.items()):
             lines.append(
-                f"  {topic} equal to a live run that is fed while it runs: {flow.equality}, "
+                f"  {topic} equal to a live run whose inputs grow meanwhile: {flow.equality}, "
                 f"{FED_MEANINGS[flow.equality]}"
             )
             lines += [f"    because {flow.why}"] if flow.why and flow.equality != "S" else []
@@ -138,24 +138,24 @@ class Plan:
 
     def _times(self) -> str:
         is_whole = self.since_ms == UNKNOWN_MS
-        since = "the beginning" if is_whole else moment(self.since_ms).isoformat()
+        since = "the start of the log" if is_whole else moment(self.since_ms).isoformat()
         until = "the end of the log"
         if self.until_ms < FAR_MS:
-            until = f"the first record of each partition that has come to {_moment(self.until_ms)}"
+            until = f"the first record of each partition at or after {_moment(self.until_ms)}"
         return f"from {since} to {until}"
 
 
 _HOW: Mapping[EngineName, str] = {
-    "local": "the task itself, one partition after the other",
-    "spark": "the task itself, in a task of Spark per partition (functions are Python)",
+    "local": "one task per partition, one after the other",
+    "spark": "one task per partition, each in a Spark task (functions are Python)",
 }
 _LOWERED = (
-    "columns: windows of whole numbers are folded before the shuffle and behind it, without an "
-    "object per record; their rows go to the task, which closes windows and keeps what is open"
+    "columns: Spark aggregates windows of whole numbers before and after the shuffle; their rows "
+    "go to the task, which closes windows and keeps open ones"
 )
 _OUTPUTS: Mapping[Outputs, str] = {
-    "discard": "discarded; what counts is the state",
-    "stage": "staged in files, for nobody to see yet",
+    "discard": "discarded; the snapshot has only the state",
+    "stage": "staged in files, not published",
     "publish": "staged in files, then published all at once",
 }
 
@@ -171,23 +171,22 @@ def plan_history(
     arrival_order: bool = False,
     lower: Lower = "auto",
 ) -> Plan:
-    """The plan of an app's history.
+    """Plan an app's history.
 
     Args:
-        topology: of the app.
-        counts: partitions of the topics that are in the log; those of the repartition topics
-            follow.
-        span: which time of the streams is taken; tables are always taken from their beginning.
-        engine: what will run it.
-        outputs: what becomes of the rows.
-        agents: names of the app's agents, which are not part of it.
-        arrival_order: the live workers take what comes through repartition topics in the order
-            of its arrival (`guarantee="at_least_once"`).
-        lower: "auto": stages that Spark can fold natively with the same rows are folded so.
+        topology: the app's topology.
+        counts: numbers of partitions of the topics in the log; those of repartition topics follow.
+        span: the event times that are read of streams; tables are read from their start.
+        engine: the engine that will run the plan.
+        outputs: what happens to the output rows.
+        agents: names of the app's agents, which a history does not run.
+        arrival_order: whether live workers process repartition topics in the order of arrival
+            (`guarantee="at_least_once"`).
+        lower: "auto" lets Spark aggregate the stages for which it gives the same rows.
 
     Raises:
-        TopologyError: the history can't be what a live run would give: the app has nothing to
-            run, sub-topologies feed each other in a ring, or a topic is both written and read.
+        TopologyError: the history could not equal a live run: the app has nothing to run,
+            sub-topologies feed each other in a cycle, or a topic is both written and read.
     """
     if not topology.subtopologies:
         raise TopologyError(
@@ -217,22 +216,22 @@ def plan_history(
 def _refuse(topology: Topology) -> None:
     for agent, tables in topology.worked_on.items():
         raise TopologyError(
-            f"agent {agent!r} sets rows of table {tables[0]!r}, and agents are not run over a "
-            "history: set them in a processor, which is, or leave the table out of this app"
+            f"agent {agent!r} sets rows of table {tables[0]!r}, and a history does not run agents: "
+            "set the rows in a processor, or remove the table from this app"
         )
     written = {t.name for node in topology.nodes for t in node.writes if not t.internal}
     for sub in topology.subtopologies:
         if sub.looped:
             raise TopologyError(
                 f"sub-topology {sub.number} of {topology.app_id!r} reads {sorted(sub.looped)}, "
-                "which is made of its own rows: there is no order in which a history of that "
-                "could be run; break the ring, or run it live"
+                "which depends on its own rows, so a history has no order to run it in: break the "
+                "cycle, or run the app live"
             )
         if again := sorted(written & {*sub.topics}):
             raise TopologyError(
-                f"{topology.app_id!r} writes {again[0]!r} and reads it again: what came of that "
-                "depends on who wrote first; use .repartition(name=...) between the two, or make "
-                "two apps of it"
+                f"{topology.app_id!r} writes {again[0]!r} and reads it again, so its results "
+                "depend on the order of writes: use .repartition(name=...) between the two, or "
+                "split the app in two"
             )
 
 
@@ -256,14 +255,14 @@ def _stage(
     arrival_order: bool,
 ) -> Stage:
     found: list[tuple[Equality, str]] = [
-        (upstream[topic], f"{topic} above it is {upstream[topic]}")
+        (upstream[topic], f"its input {topic} is {upstream[topic]}")
         for topic in sub.inputs
         if upstream.get(topic, "S") != "S"
     ]
     if arrival_order and any(topic.internal for topic in sub.topics.values()):
-        live = "live workers of at_least_once take it in the order of its arrival"
+        live = "live workers with at_least_once process it in the order of arrival"
         found.append(("T", f"{', '.join(t for t in sub.inputs if t in upstream)}: {live}"))
-    found += [pair for node in sub.nodes for pair in _clouded(node)]
+    found += [pair for node in sub.nodes for pair in _weakening(node)]
     equality = _weakest(each for each, _ in found)
     how = _HOW[engine]
     return Stage(sub, sub.tasks(counts), equality, how, tuple(why for _, why in found))
@@ -277,10 +276,10 @@ def _lowered(stage: Stage, topology: Topology, lower: Lower) -> Stage:
 
 
 def planned_again(topology: Topology, counts: Mapping[str, int], manifest: Manifest) -> Plan | None:
-    """The plan of the history that has left a snapshot; None: it does not say where it began.
+    """Return the plan of the history that wrote a snapshot; None if the manifest lacks its offsets.
 
     Raises:
-        TopologyError: the snapshot is of another program.
+        TopologyError: the snapshot belongs to another program.
     """
     if not manifest.reads:
         return None
@@ -293,8 +292,8 @@ def planned_again(topology: Topology, counts: Mapping[str, int], manifest: Manif
     return replace(plan, ends=ends)
 
 
-def taken_by_tasks(plan: Plan, reason: str) -> Plan:
-    """The same plan without any stage that the engine folds in its own way."""
+def without_lowering(plan: Plan, reason: str) -> Plan:
+    """Return the plan with every stage run by tasks, for a reason that `explain` shows."""
     stages = [
         replace(stage, lowering=None, how=_HOW[plan.engine], why_not=reason)
         if stage.lowering is not None
@@ -311,21 +310,24 @@ def _weakest(found: Iterable[Equality]) -> Equality:
     return weakest
 
 
-def _clouded(node: Node) -> Iterable[tuple[Equality, str]]:
-    """What in a node does not follow from its records alone."""
+def _weakening(node: Node) -> Iterable[tuple[Equality, str]]:
+    """Yield why a node's rows don't follow from its records alone, with the class that is left."""
     emit = getattr(node, "emit", None)
     if emit == Emit.COMMIT:
-        yield "T", f"{node.name}: which rows go on depends on commits"
+        yield "T", f"{node.name}: which rows are emitted depends on commits"
     if isinstance(emit, Emit) and emit.is_early and emit.clock == "wall":
-        yield "T", f"{node.name}: early rows by the clock on the wall"
+        yield "T", f"{node.name}: early rows depend on the wall clock"
     if node.waits_idle_ms is not None:
-        yield "T", f"{node.name}: idle_after goes by the clock on the wall"
+        yield "T", f"{node.name}: idle_after depends on the wall clock"
     if isinstance(node, AsyncMapValues):
-        yield "K" if node.ordered == "key" else "T", f"{node.name}: calls the world outside"
+        yield (
+            "K" if node.ordered == "key" else "T",
+            f"{node.name}: its function calls other systems",
+        )
     if isinstance(node, GlobalJoin):
-        yield "T", f"{node.name}: looks into a global table as it is in the end"
+        yield "T", f"{node.name}: it looks rows up in the final global table"
     if isinstance(node, Process) and any(each.clock == "wall" for each in node.punctuations):
-        yield "T", f"{node.name}: punctuations by the clock on the wall are not run"
+        yield "T", f"{node.name}: wall-clock punctuations don't run"
 
 
 def _spans(topology: Topology, span: TimeSpan) -> dict[str, TimeSpan]:
@@ -333,7 +335,7 @@ def _spans(topology: Topology, span: TimeSpan) -> dict[str, TimeSpan]:
     for node in topology.nodes:
         if not isinstance(node, Entry) or node.topic.internal:
             continue
-        # The rows of a table are all that were ever written: there is no part of them.
+        # A table is all of its changelog: a part of it would be another table.
         since_ms = span.since_ms if isinstance(node, Source) else UNKNOWN_MS
         before = spans.get(node.topic.name, span)
         spans[node.topic.name] = TimeSpan(
@@ -344,12 +346,12 @@ def _spans(topology: Topology, span: TimeSpan) -> dict[str, TimeSpan]:
 
 def _notes(topology: Topology, agents: Iterable[str]) -> Iterable[str]:
     if names := ", ".join(agents):
-        yield f"agents are not run, as what they do can't be undone or done twice: {names}"
+        yield f"agents don't run, because their effects can't be undone or repeated: {names}"
     for table in topology.global_tables:
-        yield f"global table {table.name}: all of {table.topic.name} is read before the first stage"
+        yield f"global table {table.name}: {table.topic.name} is read whole before the first stage"
 
 
-def _told(at: int, stage: Stage, counts: Mapping[str, int]) -> Sequence[str]:
+def _stage_lines(at: int, stage: Stage, counts: Mapping[str, int]) -> Sequence[str]:
     sub = stage.subtopology
     reads = ", ".join(f"{topic} ({counts[topic]})" for topic in sub.inputs)
     writes = sorted({topic.name for node in sub.nodes for topic in node.writes})

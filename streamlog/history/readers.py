@@ -1,9 +1,8 @@
-"""LogReader: partitions of a log, one at a time, from one offset to another.
+"""LogReader: reads partitions of a log, one at a time, from one offset to another.
 
-As a worker reads them: committed records only, with the time marks between them, and whatever
-lies between two records (ends of transactions, what compaction has left out) is passed over.
-Synchronous on the outside: whoever runs a history owns the loop on which the log lives, and it
-turns while there is something to wait for. Not done here: what is taken of it (`record_queue`).
+It reads what a worker reads: committed records and the time marks between them. Its interface is
+synchronous: the reader owns the event loop of the log and runs it whenever it waits. Not done here:
+the choice of the records by event time (`record_queue`).
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ if TYPE_CHECKING:
 
 
 POLL_RECORDS = 5_000
-"""Of a partition at a time."""
+"""Records of one arrival, at most."""
 POLL_MS = 500
 FETCH_BYTES = 4 * 1024 * 1024
 
 T = TypeVar("T")
-"""What a coroutine gives."""
+"""Result of a coroutine."""
 
 
 class LogReader:
     """An open log and the loop it lives on; a context manager."""
 
     def __init__(self, url: str, security: Security | None = None) -> None:
-        """`url` and `security` are those of the app."""
+        """Prepare a reader; `url` and `security` are those of the app."""
         self._opening = (url, security)
         self._runner = asyncio.Runner()
         self._log: Log | None = None
@@ -49,12 +48,12 @@ class LogReader:
         """Connect.
 
         Raises:
-            UsageError: an event loop is running here already.
-            StreamlogError: there is no such log.
+            UsageError: the calling thread runs an event loop.
+            StreamlogError: there is no such log, or it does not answer.
         """
         if _in_loop():
             raise UsageError(
-                "a history is run by a thread of its own and waits for it: in async code call "
+                "a history blocks its thread, so it can't run on an event loop: in async code call "
                 "`await asyncio.to_thread(job.run)`"
             )
         url, security = self._opening
@@ -80,27 +79,27 @@ class LogReader:
 
     @property
     def log(self) -> Log:
-        """The log.
+        """The open log.
 
         Raises:
-            UsageError: it is not open.
+            UsageError: the reader is not open.
         """
         if self._log is None:
-            raise UsageError("the log is read inside `with LogReader(...) as reader:` only")
+            raise UsageError("the reader is not open: use `with LogReader(...) as reader:`")
         return self._log
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for something on the loop of the log."""
+        """Run a coroutine on the log's event loop and return its result."""
         return self._runner.run(work)
 
     def partitions(self) -> dict[str, int]:
-        """How many partitions each topic has."""
+        """Return the number of partitions of each topic."""
         return {t.name: t.partitions for t in self.run(self.log.admin().list_topics())}
 
     def bounds(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """First offset and end, of what is committed, of each."""
+        """Return the first offset and the last stable offset of each partition."""
 
         async def ask() -> dict[TopicPartition, tuple[int, int]]:
             async with self._consumer() as consumer:
@@ -111,44 +110,46 @@ class LogReader:
         return self.run(ask())
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, bytes]:
-        """The ids of those of these topics that there are; zero where brokers tell none."""
+        """Return the IDs of the topics that exist; zero if brokers have no topic IDs."""
         found = self.run(self.log.admin().find_topics(topics))
         return {topic.name: topic.topic_id for topic in found}
 
     def leader_epochs(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, EpochChain]:
-        """The last leader epochs before each offset; empty where nobody knows."""
+        """Return the last leader epochs before each offset; empty where they are unknown."""
         return self.run(self.log.admin().leader_epochs(offsets))
 
     def divergences(
-        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+        self, chains: Mapping[TopicPartition, tuple[int, EpochChain]]
     ) -> dict[TopicPartition, int]:
-        """The logs that had other epochs before an offset, and where they differ; -1: unknown."""
-        return self.run(self.log.admin().divergences(places))
+        """Return the offset from which a log differs from its epochs before an offset.
+
+        Logs without a difference are left out; -1: the log differs, the offset is unknown.
+        """
+        return self.run(self.log.admin().divergences(chains))
 
     def starts(
         self, partitions: Collection[TopicPartition], since_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """Where the first record stands that is not older; None: there is none."""
+        """Return the offset of the first record at or after a time (ms since 1970); None: none."""
 
         async def ask() -> dict[TopicPartition, int | None]:
             async with self._consumer() as consumer:
                 found = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
-            return {at: None if place is None else place.offset for at, place in found.items()}
+            return {at: None if record is None else record.offset for at, record in found.items()}
 
         return self.run(ask())
 
     def read(
         self, partition: TopicPartition, start: int, end: int, damaged: DamagedInputs | None = None
     ) -> Generator[Arrival, None, None]:
-        """What the partition holds from one offset up to another.
-
-        A batch that can't be read ends it, unless a policy of `damaged` passes the batch.
+        """Yield what the partition holds from `start` up to `end`, without `end`.
 
         Raises:
             RequestTimedOut: the read has stalled.
-            DamagedBatch, ProcessingError: a batch can't be read; tells where.
+            DamagedBatch, ProcessingError: a batch is unreadable, and no policy of `damaged` skips
+                it; has topic, partition and offset.
         """
         if start >= end:
             return
@@ -162,7 +163,7 @@ class LogReader:
             self.run(consumer.close())
 
     def producer(self, **options: Any) -> Producer:  # noqa: ANN401 - those of `Log.producer`
-        """A producer of the log, to be opened and closed by `run`."""
+        """Return a producer of the log, to be opened and closed by `run`."""
         return self.log.producer(**options)
 
     def _polls(

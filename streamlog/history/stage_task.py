@@ -1,9 +1,9 @@
-"""StageTask: one task of a stage, from its inputs to what it leaves in the snapshot's directory.
+"""StageTask: runs one task of a stage, from its inputs to its files in the snapshot's directory.
 
-The same under every engine, here or on another machine: the engine brings the feeds, and takes what
-goes through repartition topics. State lies in a store of its own while it runs; what counts in the
-end are files in the snapshot's directory, named by the attempt, so attempts at the same task harm
-nobody and any of them will do. Rule of the file: an attempt that fails leaves nothing that counts.
+It is the same under every engine and on every machine: the engine provides the input readers and
+takes the rows for repartition topics. State is in a store of its own during the run; the results
+are files in the snapshot's directory, named by the attempt, so attempts at one task don't conflict
+and any of them can count. Rule of the file: an attempt that fails leaves nothing that counts.
 """
 
 from __future__ import annotations
@@ -44,69 +44,69 @@ from streamlog.tables.stores.store import Changes, KeyValueStore
 from streamlog.windows.emit import Source
 
 MERGE_BUFFER_BYTES = 1 << 40
-"""What is staged comes in order: what waits is what a stage upstream took at a time."""
+"""No limit: staged records come in order, so only one batch of the upstream stage waits."""
 
 OpenStore: TypeAlias = Callable[[str], KeyValueStore]
 
 
 class Shuffled(Protocol):
-    """Port: where what goes through repartition topics goes."""
+    """Port: takes rows for repartition topics."""
 
     def write(self, batch: SinkBatch) -> None:
-        """Records of one source, or a mark."""
+        """Write records of one source, or a mark."""
 
     def tell(self, source: Source, mark: ProvenanceMark) -> None:
-        """A mark into all partitions of the topics that have this source."""
+        """Write a mark to all partitions of the topics that have this source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One go at a task."""
+    """One attempt at a task, with all that it needs."""
 
     plan: Plan
     stage: Stage
     partition: int
     name: str
-    """Tells it from others at the same task."""
+    """Distinguishes the attempts at one task."""
     place: SnapshotStore
-    """Of the snapshot that comes of it."""
+    """Directory of the snapshot that the history writes."""
     directory: Path
-    """For its state and files while it runs; removed in the end."""
+    """Holds the task's state and files during the run; removed at the end."""
     now_ms: int
-    """The time on the wall."""
+    """Wall-clock time of the whole run, ms since 1970."""
     open_store: OpenStore
-    """For its state, in a directory that is not there yet."""
+    """Creates the task's store in a directory that does not exist yet."""
     global_tables: GlobalTables
     on_read: OnRead = unheard
 
     @property
     def task_id(self) -> TaskId:
-        """Of the task."""
+        """ID of the task: number of its sub-topology, and partition."""
         return TaskId(self.stage.number, self.partition)
 
     @property
     def folder(self) -> str:
-        """Of its files in the snapshot's directory, as `capture` calls it."""
+        """Folder of its files in the snapshot's directory, as `capture` names it."""
         return f"{self.task_id}-{self.name}"
 
 
 class StageTask:
-    """One task of a stage, at work."""
+    """Runs one task of a stage."""
 
     def __init__(self, attempt: Attempt, feeds: Sequence[InputReader], shuffled: Shuffled) -> None:
-        """`feeds` give it all of its inputs."""
+        """Prepare a run; `feeds` read all inputs of the task."""
         self._attempt = attempt
         self._feeds = feeds
         self._outputs = _Outputs(attempt)
         self._effects = _TaskEffects(attempt.plan, shuffled, self._outputs)
 
     def run(self) -> FinishedTask:
-        """All of it; raises what `steps` raises."""
+        """Run to the end and return the results; raises what `steps` raises."""
         found: list[FinishedTask] = [each for each in self.steps() if each is not None]
         return found[0]
 
     def steps(self) -> Iterator[FinishedTask | None]:
-        """All of it, a little with each step; the last one gives what is left.
+        """Run to the end in small steps; the last one yields the results, others None.
 
         Raises:
             ProcessingError: a record can't be read, or a function failed on it.
@@ -139,11 +139,11 @@ class StageTask:
             shutil.rmtree(attempt.directory, ignore_errors=True)
 
     def begun(self) -> TaskProgress | None:
-        """What its task is to have taken already; None: nothing."""
+        """Return the progress with which the task starts; None: from the start of its inputs."""
         return None
 
     def run_of(self, task: Task, effects: Effects) -> TaskRun:
-        """The task over all of its inputs."""
+        """Return the run of the task over all of its inputs."""
         attempt = self._attempt
         return TaskRun(
             task,
@@ -182,7 +182,7 @@ class StageTask:
 
 
 class _Outputs:
-    """Rows for output topics, in files."""
+    """Writes rows for output topics to files."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -216,7 +216,7 @@ class _Outputs:
 
 
 class _TaskEffects:
-    """What comes of a task: to the next stage, into files, into its store."""
+    """Routes a task's results to the next stage, to output files and to its store."""
 
     def __init__(self, plan: Plan, shuffled: Shuffled, outputs: _Outputs) -> None:
         self._internal = {name for name, spec in plan.topology.topics.items() if spec.internal}
@@ -226,28 +226,28 @@ class _TaskEffects:
         self._runner: asyncio.Runner | None = None
 
     def write(self, batches: Sequence[SinkBatch]) -> None:
-        """Rows for topics, repartition topics included, in order."""
+        """See `Effects.write`."""
         for batch in batches:
             if batch.topic in self._internal and batch.keys:
                 self._shuffled.write(batch)
         self._outputs.write(batch for batch in batches if batch.topic not in self._internal)
 
     def tell(self, source: Source, mark: ProvenanceMark) -> None:
-        """A mark for those behind all repartition topics that hear of this source."""
+        """See `Effects.tell`."""
         self._shuffled.tell(source, mark)
 
     def commit(self, task: Task, changes: Changes) -> None:
-        """Changes of state."""
+        """See `Effects.commit`; offsets of the changelog are counted, as there is none."""
         self._changes += len(changes)
         task.committed(changes, next_offset=self._changes)
 
     def answers(self, calls: Sequence[TaskCall]) -> list[CallResult]:
-        """Await calls of async functions, all at a time."""
+        """Await calls of async functions concurrently."""
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(_awaited(calls))
 
     def close(self) -> None:
-        """Nothing more is awaited."""
+        """Close the event loop of the async calls."""
         if self._runner is not None:
             self._runner.close()
 
@@ -261,37 +261,39 @@ def _pause(backoff_ms: int) -> None:
 
 
 COMMIT_ROWS = 50_000
-"""After so many rows those that are still open go into the store."""
+"""Rows of windows between two commits to the store."""
 
 
 class SourceEnd(NamedTuple):
-    """How far one source has come in a partition of a repartition topic, when all is read."""
+    """How far one source has come in a partition of a repartition topic, once all is read."""
 
     records: int
     marks: int
     position: int
-    """Of its last record, -1: there is none; of those with that position, which it is."""
+    """Position of its last record in the source; -1: no record."""
     nth: int
+    """Index of its last record among those with the same position."""
     time_ms: int
     turn_ms: int
     quiet_ms: int
-    """See `Mark`."""
+    """See `ProvenanceMark`."""
     marked_ms: int
     nulls: int
-    """Records without a value, which are not folded."""
+    """Records without a value, which are not aggregated."""
     late: int
-    """Records that came too late, once for each window that was closed to them."""
+    """Late records, counted once per window that was closed to them."""
 
 
 def progress_of(place: PartitionKey, ends: Mapping[Source, SourceEnd]) -> TaskProgress:
-    """The progress of a task that has taken all records of these sources, and closed nothing.
+    """Return the progress of a task that has read all records of its sources and closed no window.
 
-    `MergedInput` keeps the same, when the turn of all its records has come.
+    It equals the progress of a `MergedInput` that has processed all of its records.
 
     Raises:
-        NotLowered: a record's turn had not come, so that it belongs to no window yet.
+        NotLowered: a record has to wait for a source that is behind, so it is in no window yet.
     """
     count = sum(end.records + end.marks for end in ends.values())
+    # Sources that have not said that they are quiet: the merge waits for each of them.
     waited_for = [end.turn_ms for end in ends.values() if end.quiet_ms < 0]
     turn_ms = min(waited_for) if waited_for else max(end.turn_ms for end in ends.values())
     if waited_for and any(end.records and end.turn_ms > turn_ms for end in ends.values()):
@@ -310,7 +312,7 @@ def progress_of(place: PartitionKey, ends: Mapping[Source, SourceEnd]) -> TaskPr
 
 
 class FoldedStageTask(StageTask):
-    """One task of a stage that is lowered, at work."""
+    """Runs one task of a lowered stage: the engine has folded its records into windows."""
 
     def __init__(
         self,
@@ -319,13 +321,13 @@ class FoldedStageTask(StageTask):
         windows: Iterable[FoldedWindow],
         shuffled: Shuffled,
     ) -> None:
-        """A task that has not begun.
+        """Prepare a run.
 
         Args:
-            attempt: at which task.
-            ends: how far each of its sources has come.
-            windows: all of them, in the order of their ends.
-            shuffled: where what goes through repartition topics goes.
+            attempt: the attempt at the task.
+            ends: how far each source has come.
+            windows: all windows, in the order of their ends.
+            shuffled: takes rows for repartition topics.
         """
         super().__init__(attempt, [], shuffled)
         lowering = attempt.stage.lowering
@@ -335,11 +337,11 @@ class FoldedStageTask(StageTask):
         self._ends, self._folded = ends, windows
 
     def begun(self) -> TaskProgress:
-        """All of its sources, and no window closed."""
+        """Return a progress after all records of the sources, with no window closed."""
         return progress_of((self._lowering.topic, self._going.partition), self._ends)
 
     def run_of(self, task: Task, effects: Effects) -> FoldedRun:
-        """The rows, and what follows from them."""
+        """Return the run that closes the windows and processes their rows."""
         ends, node = self._ends.values(), self._lowering.node
         figures = TaskRunFigures(sum(end.records + end.marks for end in ends))
         late, nulls = sum(end.late for end in ends), sum(end.nulls for end in ends)
@@ -356,7 +358,7 @@ class FoldedStageTask(StageTask):
 
 
 class FoldedRun(TaskRun):
-    """A task that is given rows of windows."""
+    """Runs a task that gets folded windows instead of records."""
 
     def __init__(
         self,
@@ -369,16 +371,16 @@ class FoldedRun(TaskRun):
         until_ms: int,
         now_ms: int,
     ) -> None:
-        """A run that has not begun.
+        """Prepare a run.
 
         Args:
-            task: that began with `progress_of` its sources.
-            effects: where what comes of it goes.
-            lowering: which aggregation the rows are of.
-            windows: all of them, in the order of their ends.
-            figures: of the records that were folded.
-            until_ms: where its history ends.
-            now_ms: the time on the wall.
+            task: the task, started with `progress_of` its sources.
+            effects: receives the results.
+            lowering: names the aggregation of the windows.
+            windows: all windows, in the order of their ends.
+            figures: the numbers of the folded records.
+            until_ms: the event time at which the history ends, ms since 1970.
+            now_ms: the wall-clock time of the whole run, ms since 1970.
         """
         super().__init__(task, [], effects, until_ms=until_ms, now_ms=now_ms)
         self.figures = figures
@@ -390,7 +392,7 @@ class FoldedRun(TaskRun):
         """See `TaskRun.steps`."""
         adopted = 0
         for window in self._folded:
-            self._took(self._task.adopt(self._lowering.node, window))
+            self._handle(self._task.adopt(self._lowering.node, window))
             adopted += len(window.raws)
             if adopted >= COMMIT_ROWS:
                 self._commit()

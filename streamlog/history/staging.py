@@ -1,10 +1,10 @@
-"""Staging: files of what a stage has written, for the next one or to be published.
+"""Staging: files of the rows that a stage writes, for the next stage or to be published.
 
-Each task writes files of its own, so that nobody waits for anybody and a task that is done again
-begins them anew. What goes through a repartition topic is kept apart by source: there it is in
-order, and the partition is the merge of its sources by (stream time, rank of the source, place),
-which is the order in which a live task takes it. Time marks are a part of it. Rule of the file:
-record batches, as in a log. Not done here: who publishes what is staged.
+Each task writes files of its own, so that tasks are independent and a repeated task replaces its
+files. Rows for a repartition topic go to one file per source, where they are in order; a partition
+is the merge of its sources by (stream time, rank of the source, position), the order in which a
+live task processes them. Time marks are part of the files. Rule of the file: files consist of
+record batches, as a log does. Not done here: publishing staged rows (`job`).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from streamlog.topology import Subtopology
 from streamlog.windows.emit import UNKNOWN_MS, Source
 
 BATCH_RECORDS = 2_000
-"""Records in a batch of a file, at most; so many of each source are in memory when merged."""
+"""Records per batch of a file, at most; the merge holds one batch of each source in memory."""
 BATCH_BYTES = 512 * 1024
 """A file is written in pieces of about this size."""
 MERGED_RECORDS = 5_000
-"""Records that the merge gives at a time, at most."""
+"""Records that the merge yields at a time, at most."""
 
 _Entry: TypeAlias = tuple[int, int, int, int, bytes | None, bytes | None, Headers]
-"""Turn, rank of the source, place in it; timestamp, key, value, headers."""
+"""Stream time, rank of the source, position in it; timestamp, key, value, headers."""
 _order_of = itemgetter(0, 1, 2)
 
 
@@ -57,11 +57,11 @@ class StagedRows:
     record_count: int
     size_bytes: int
     crc32c: int
-    """Of the whole file."""
+    """Checksum of the whole file."""
 
 
 class SegmentWriter:
-    """A staged file in the making; begins anew whatever was there."""
+    """Writes a staged file; replaces an existing one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class SegmentWriter:
         path.unlink(missing_ok=True)
 
     def append(self, columns: FieldColumns) -> None:
-        """Add records.
+        """Append records; they reach the file in batches.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -83,7 +83,7 @@ class SegmentWriter:
             self._write()
 
     def finish(self, *, is_durable: bool = True) -> StagedRows:
-        """All is written; what is `durable` survives the machine.
+        """Write the last batch and return the file; with `is_durable` after an fsync.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -106,16 +106,16 @@ class SegmentWriter:
         except OSError as error:
             raise LogDirectoryError(
                 f"{self._path} can't be written: {error.strerror}; the history needs room for "
-                "what its stages write: choose another directory or make room"
+                "the rows of its stages: choose another directory or make room"
             ) from error
         self._count += len(rows)
 
 
 def read_segment(path: str) -> Iterator[RecordBatch]:
-    """The batches of a staged file.
+    """Yield the batches of a staged file, with their checksums verified.
 
     Raises:
-        CorruptData: they are damaged.
+        CorruptData: a batch is damaged, or the file ends within one.
     """
     with Path(path).open("rb") as file:
         while header := file.read(12):
@@ -129,7 +129,7 @@ def read_segment(path: str) -> Iterator[RecordBatch]:
 
 
 def write_segment(path: str, pieces: Iterable[RecordColumns]) -> StagedRows:
-    """A file of these records.
+    """Write records to a staged file, durably.
 
     Raises:
         LogDirectoryError: the disk refused.
@@ -143,7 +143,7 @@ def write_segment(path: str, pieces: Iterable[RecordColumns]) -> StagedRows:
 
 
 def sources_of(sub: Subtopology, topic: str, counts: Mapping[str, int]) -> list[Source]:
-    """Who writes into a repartition topic that a sub-topology reads, by rank."""
+    """Return the sources of a repartition topic that a sub-topology reads, in order of rank."""
     return [
         (feeder.name, partition)
         for feeder in sub.feeders[topic]
@@ -158,27 +158,27 @@ class Shuffle:
     topic: str
     partitions: int
     ranks: dict[bytes, int]
-    """Of the sources, by identity."""
+    """Rank of each source, by its identity."""
     directory: Path
     segments: dict[tuple[int, int], StagedRows]
-    """By partition and rank of the source: what has been written."""
+    """Written files, by partition and rank of the source."""
 
     @classmethod
     def of(
         cls, sub: Subtopology, topic: str, counts: Mapping[str, int], directory: Path
     ) -> Shuffle:
-        """The one in front of a sub-topology; nothing is written yet."""
+        """Return the shuffle that feeds a sub-topology, without files yet."""
         sources = sources_of(sub, topic, counts)
         ranks = {identity(source): rank for rank, source in enumerate(sources)}
         return cls(topic, counts[topic], ranks, directory / topic, {})
 
     def end(self, partition: int) -> int:
-        """How many records a partition has, time marks included."""
+        """Return the number of records in a partition, time marks included."""
         found = [s.record_count for (at, _), s in self.segments.items() if at == partition]
         return sum(found)
 
     def read(self, partition: int) -> Iterator[RecordColumns]:
-        """A partition, merged; offsets count from 0."""
+        """Yield the merged records of a partition; offsets count from 0."""
         segments = {
             rank: segment for (at, rank), segment in self.segments.items() if at == partition
         }
@@ -186,7 +186,7 @@ class Shuffle:
 
 
 class ShuffleWriter:
-    """What one task writes into the repartition topics behind it."""
+    """Writes the rows of one task for the repartition topics that it feeds."""
 
     def __init__(self, shuffles: Mapping[str, Shuffle]) -> None:
         self._shuffles = shuffles
@@ -194,13 +194,13 @@ class ShuffleWriter:
         self._writers: dict[tuple[str, int, int], SegmentWriter] = {}
 
     def write(self, batch: SinkBatch) -> None:
-        """Add what a task has sent to a repartition topic: records of one source, or a mark."""
+        """Append a batch for a repartition topic: records of one source, or a mark."""
         rank = self._shuffles[batch.topic].ranks[source_in(batch)]
         for (topic, partition), columns in assign_partitions([batch], self._counts).items():
             self._writer(topic, partition, rank).append(columns)
 
     def tell(self, source: Source, mark: ProvenanceMark) -> None:
-        """A mark into all partitions of the topics that have this source."""
+        """Append a mark to all partitions of the topics that have this source."""
         own = identity(source)
         fields = (max(mark.turn_ms, 0), None, None, ((MARK, pack_mark(mark, own)),))
         for topic, shuffle in self._shuffles.items():
@@ -216,24 +216,25 @@ class ShuffleWriter:
         return self._writers[place]
 
     def finish(self) -> None:
-        """All is written: the stage behind may read it."""
+        """Finish all files: the next stage can read them."""
         for (topic, partition, rank), writer in self._writers.items():
             self._shuffles[topic].segments[partition, rank] = writer.finish(is_durable=False)
 
 
 def source_in(batch: SinkBatch) -> bytes:
-    """The identity of the source that all records of a batch for a repartition topic come from."""
+    """Return the identity of the one source of a batch for a repartition topic."""
     name, data = (batch.headers or [()])[0][-1]
     if data is None:
-        raise CorruptData(f"a record for {batch.topic} does not say where it came from")
+        raise CorruptData(f"a record for {batch.topic} lacks the provenance of its source")
     return unpack_mark(data)[1] if name == MARK else data[RECORD_BYTES:]
 
 
 def merge_sources(sources: Mapping[int, Iterable[RecordBatch]]) -> Iterator[RecordColumns]:
-    """The batches of sources, by rank, in the order of (turn, rank, place); offsets from 0."""
+    """Merge sources, given by rank, by (stream time, rank, position); offsets count from 0."""
     runs = [_Run(rank, iter(batches)) for rank, batches in sorted(sources.items())]
     offset = 0
     while runs := [run for run in runs if run.load()]:
+        # Every run holds its next entries up to `last`; up to the smallest `last` none is missing.
         bound = min(run.last for run in runs)
         entries = sorted((e for run in runs for e in run.take(bound)), key=_order_of)
         for start in range(0, len(entries), MERGED_RECORDS):
@@ -247,22 +248,22 @@ def merge_sources(sources: Mapping[int, Iterable[RecordBatch]]) -> Iterator[Reco
 
 
 class _Run:
-    """The entries of one source, some at a time."""
+    """The entries of one source, read batch by batch."""
 
     def __init__(self, rank: int, batches: Iterator[RecordBatch]) -> None:
         self._rank = rank
         self._batches = batches
         self._entries: list[_Entry] = []
         self._turn_ms = UNKNOWN_MS
-        self._place = 0
+        self._position = 0
 
     @property
     def last(self) -> tuple[int, int, int]:
-        """The order of the last entry at hand: what comes later is behind it."""
+        """Merge key of the last loaded entry; entries that load later are greater."""
         return self._entries[-1][:3]
 
     def load(self) -> bool:
-        """Have some at hand; whether there are any."""
+        """Load a batch if no entry is loaded; return whether there is one."""
         while not self._entries:
             batch = next(self._batches, None)
             if batch is None:
@@ -271,7 +272,7 @@ class _Run:
         return True
 
     def take(self, bound: tuple[int, int, int]) -> Sequence[_Entry]:
-        """Those up to this order, which are at hand no more."""
+        """Remove and return the loaded entries up to `bound`."""
         high = bisect_right(self._entries, bound, key=_order_of)
         taken, self._entries = self._entries[:high], self._entries[high:]
         return taken
@@ -282,5 +283,5 @@ class _Run:
         data = found or b""
         turn_ms = unpack_mark(data)[0].turn_ms if name == MARK else unpack_record(data)[0]
         self._turn_ms = max(self._turn_ms, turn_ms)
-        self._place += 1
-        return (self._turn_ms, self._rank, self._place, timestamp_ms, key, value, headers)
+        self._position += 1
+        return (self._turn_ms, self._rank, self._position, timestamp_ms, key, value, headers)

@@ -45,10 +45,10 @@ class StoredReader:
     ) -> Generator[Arrival, None, None]:
         """Yield what the partition holds from `start` up to `end`, without `end`.
 
-        A batch that can't be read ends it, unless a policy of `damaged` passes the batch.
+        An unreadable batch raises, unless a policy of `damaged` skips it.
 
         Raises:
-            ProcessingError: a batch is damaged, or the files end too early; tells where.
+            ProcessingError: a batch is damaged, or the files end too early; has its offset.
             OffsetOutOfRange: the log does not hold `start` any more.
         """
         self._check_end(partition, end)
@@ -82,8 +82,8 @@ class StoredReader:
         first, _ = self._log.offsets(topic, number)
         if start < min(first, end):
             raise OffsetOutOfRange(
-                f"{topic}-{number}: offset {start} is not in the log any more, which begins at "
-                f"{first}: records were deleted since the history was planned; run it anew"
+                f"{topic}-{number}: offset {start} is no longer in the log, which starts at "
+                f"{first}: records were deleted after the history was planned; run it again"
             )
         if start >= end:
             return
@@ -131,10 +131,10 @@ def _passed(
     error: CorruptData,
     damaged: DamagedInputs | None,
 ) -> Outbox:
-    """What comes of a batch that can't be read, if a policy passes it.
+    """Return the effects of an unreadable batch that a policy skips.
 
     Raises:
-        ProcessingError: none does.
+        ProcessingError: no policy skips it.
     """
     if damaged is None:
         raise _damaged(partition, batch.base_offset, error) from error
@@ -145,8 +145,8 @@ def _passed(
 def _damaged(partition: TopicPartition, offset: int, error: CorruptData) -> ProcessingError:
     topic, number = partition
     return ProcessingError(
-        f"a batch of {topic}-{number} at or behind offset {offset} is damaged: {error}; "
-        "`streamlog log verify` shows what else is",
+        f"a batch of {topic}-{number} at or after offset {offset} is damaged: {error}; "
+        "`streamlog log verify` lists all damage",
         topic=topic,
         partition=number,
         offset=offset,

@@ -1,9 +1,9 @@
-"""TaskRun: one task over all of its inputs, from their beginning to their end.
+"""TaskRun: runs one task over all of its inputs, from their start to their end.
 
-The loop of a worker without a log: whatever input is out of records is given more, until there
-are none, and what comes of it goes to `Effects`. Runs the same under every engine. Rule of the
-file: nothing depends on how the inputs are cut into arrivals, nor on a clock. Not done here:
-where the inputs come from (`readers`, `staging`), and where the state lies (`finish_snapshot`).
+It is a worker's loop without a log: an input whose records are used up gets more until there are
+none, and results go to `Effects`. It is the same under every engine. Rule of the file: nothing
+depends on how inputs are cut into arrivals, nor on a clock. Not done here: reading inputs
+(`readers`, `staging`) and storing state (`snapshots.capture`).
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ Dropped: TypeAlias = tuple[str, str, int]
 
 
 class FinishedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task whose history is over."""
+    """The results of a task whose history has ended."""
 
     entry: TaskEntry
-    """Its state, as the snapshot has it."""
+    """The task's state, as an entry of the snapshot."""
     pending: tuple[PendingRecords, ...]
-    """Records of repartition topics whose turn had not come: a source, mostly a window that is
-    open, may still send an earlier one."""
+    """Records of repartition topics that were not processed: a source, mostly an open window, may
+    still send an earlier one."""
     staged: tuple[StagedRecords, ...]
-    """Its rows for output topics, one file per partition."""
+    """The rows for output topics, one file per partition."""
     records: int
-    """Taken, of all inputs."""
+    """Number of records processed, of all inputs."""
     rows: tuple[Count, ...]
-    """Written, by topic; to repartition topics with their time marks."""
+    """Number of rows written, by topic; time marks count in repartition topics."""
     drops: tuple[Dropped, ...]
-    """Left out, by operator and reason."""
+    """Number of records dropped, by operator and reason."""
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Return the results as JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> FinishedTask:
-        """What `encode` gave.
+        """Decode what `encode` returned.
 
         Raises:
-            CorruptData: it is not that.
+            CorruptData: the bytes are not such JSON.
         """
         try:
             return msgspec.json.decode(data, type=cls)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise CorruptData(f"what a task of a history has left is not readable: {error}") from (
+            raise CorruptData(f"the results of a history's task can't be decoded: {error}") from (
                 error
             )
 
 
 def sum_by_name(counts: Iterable[Count]) -> dict[str, int]:
-    """Added up by name."""
+    """Return the sum of the counts of each name."""
     found: dict[str, int] = {}
     for name, count in counts:
         found[name] = found.get(name, 0) + count
@@ -78,7 +78,7 @@ def sum_by_name(counts: Iterable[Count]) -> dict[str, int]:
 
 
 COMMIT_BYTES = 8 * 1024 * 1024
-"""Changes of state that wait in memory, at most about so many."""
+"""Approximate limit of uncommitted state changes in memory."""
 
 
 class Arrival(NamedTuple):
@@ -87,9 +87,9 @@ class Arrival(NamedTuple):
     records: RecordColumns
     marks: Sequence[TimeMark] = ()
     is_last: bool = False
-    """Nothing of this partition follows."""
+    """Whether the partition has no more records."""
     passed: Outbox | None = None
-    """What comes of a batch that can't be read and was passed by `on_error`."""
+    """The effects of an unreadable batch that an `on_error` policy has skipped."""
 
 
 Arrivals: TypeAlias = Generator[Mapping[PartitionKey, Arrival], None, None]
@@ -101,72 +101,72 @@ class PartitionReader(Protocol):
     def read(
         self, partition: TopicPartition, start: int, end: int, damaged: DamagedInputs | None = None
     ) -> Generator[Arrival, None, None]:
-        """What the partition holds from one offset up to another.
+        """Yield what the partition holds from `start` up to `end`, without `end`.
 
-        A batch that can't be read ends it, unless a policy of `damaged` passes the batch.
+        An unreadable batch raises, unless a policy of `damaged` skips it.
         """
 
 
 @dataclass(slots=True)
 class InputReader:
-    """What gives a task the records of some of its inputs, in order."""
+    """Yields the records of one or more inputs of a task, in order."""
 
     bounds: Mapping[PartitionKey, tuple[int, int | None]]
-    """By partition where it begins, and where it ends; None: an arrival will say so."""
+    """First offset and end of each partition; end None: an arrival has `is_last`."""
     arrivals: Arrivals
     is_staged: bool = False
-    """What comes was staged by an earlier stage, and is no log's."""
+    """Whether an earlier stage has staged the records; else they come from the log."""
 
 
 class Effects(Protocol):
-    """Port: where what comes of a task goes."""
+    """Port: receives the effects of a task."""
 
     def write(self, batches: Sequence[SinkBatch]) -> None:
-        """Rows for topics, repartition topics included, in order."""
+        """Write rows for topics, repartition topics included, in order."""
 
     def commit(self, task: Task, changes: Changes) -> None:
-        """Changes of state."""
+        """Apply changes of state to the task's store."""
 
     def tell(self, source: Source, mark: ProvenanceMark) -> None:
-        """A mark for those behind all repartition topics that hear of this source."""
+        """Send a mark to all partitions of the repartition topics that this source feeds."""
 
     def answers(self, calls: Sequence[TaskCall]) -> list[CallResult]:
-        """Await calls of async functions."""
+        """Await calls of async functions; return their results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Records of a partition have been read."""
+    """Progress: records of a partition were read."""
 
     place: PartitionKey
     records: int
     total: int
-    """That there are in the partition, at most."""
+    """Offsets in the partition's range: an upper bound of its records."""
     is_staged: bool
-    """By an earlier stage; else in the log."""
+    """Whether an earlier stage has staged the records; else they come from the log."""
 
 
 OnRead = Callable[[Read], None]
 
 
 def unheard(_read: Read) -> None:
-    """An `OnRead` that does nothing."""
+    """Ignore progress: the default `OnRead`."""
 
 
 @dataclass(slots=True)
 class TaskRunFigures:
-    """What a task has done."""
+    """What a task has processed, in numbers of records."""
 
     records: int = 0
-    """Taken, of all inputs."""
+    """Processed, of all inputs."""
     rows: Counter[str] = field(default_factory=Counter)
     """Written, by topic."""
     drops: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Left out, by operator and reason."""
+    """Dropped, by operator and reason."""
 
 
 class TaskRun:
-    """One task over all of its inputs."""
+    """Runs one task over all of its inputs."""
 
     def __init__(
         self,
@@ -178,20 +178,20 @@ class TaskRun:
         now_ms: int,
         on_read: OnRead = unheard,
     ) -> None:
-        """A run that has not begun.
+        """Prepare a run.
 
         Args:
-            task: to be run; its `history` says what it takes of its inputs.
-            feeds: that give it all of its inputs.
-            effects: where what comes of it goes.
-            until_ms: where its history ends.
-            now_ms: the time on the wall, which stands still: nothing of a history is idle.
-            on_read: told what was read.
+            task: the task; its `history` says which times it takes of its inputs.
+            feeds: the readers of all of its inputs.
+            effects: receives the results.
+            until_ms: the event time at which the history ends, ms since 1970.
+            now_ms: the wall-clock time of the whole run, so that no input becomes idle.
+            on_read: called after records were read.
         """
         self.figures = TaskRunFigures()
         self._task = task
         self._left = list(feeds)
-        """Of which there may be more to read."""
+        """Readers that may have more records."""
         self._effects = effects
         self._until_ms = until_ms
         self._now_ms = now_ms
@@ -205,18 +205,18 @@ class TaskRun:
         self._waiting: dict[PartitionKey, deque[RecordColumns]] = {
             at: deque() for feed in feeds if feed.is_staged for at in feed.bounds
         }
-        """What was staged and may not have been taken."""
+        """Staged records that may not have been processed, by partition."""
         self._fed: dict[PartitionKey, int] = {}
-        """Of what was staged, the offset behind what has come."""
+        """The offset after the last staged record that has arrived, by partition."""
         self._results: list[CallResult] = []
 
     def run(self) -> None:
-        """All of it; raises what `steps` raises."""
+        """Run to the end; raises what `steps` raises."""
         for _ in self.steps():
             pass
 
     def steps(self) -> Iterator[None]:
-        """All of it, a little with each step, so that its effects may be looked after in between.
+        """Run to the end in small steps, between which the caller can handle effects.
 
         Raises:
             ProcessingError: a record can't be read, or a function failed on it.
@@ -226,6 +226,7 @@ class TaskRun:
         task.start_at(self._starts)
         is_first = True
         while True:
+            # A full task has enough buffered: it first has to process some of it.
             arrived = {} if task.is_full else self._arrivals()
             if not (is_first or arrived or self._results):
                 break
@@ -235,14 +236,16 @@ class TaskRun:
             yield
         self._tell_cuts()
         while task.has_waiting:
-            self._took(task.emit())
+            self._handle(task.emit())
+        # An input that was cut ends at its first record beyond `until_ms`, others at their ends:
+        # live workers continue from there.
         cuts = task.cuts
         task.start_at({at: cuts.get(at, self._ends[at]) for at in self._starts})
         self._commit()
         yield
 
     def pending(self) -> dict[PartitionKey, tuple[int, list[RecordColumns]]]:
-        """Of what was staged, what was not taken: from which position on, and the records."""
+        """Return the staged records that were not processed, each with its first position."""
         found: dict[PartitionKey, tuple[int, list[RecordColumns]]] = {}
         self._drain()
         positions = self._task.positions
@@ -250,24 +253,25 @@ class TaskRun:
             position = positions.get(place, 0)
             left = [piece for piece in pieces if piece.offsets[-1] >= position]
             if left:
+                # The first piece may begin before the position.
                 left[0] = left[0][max(position - left[0].offsets[0], 0) :]
                 found[place] = position, left
         return found
 
     def _drain(self) -> None:
-        """Read what has not been read, as those before it wait for another input."""
+        """Read the staged records that are left: earlier ones still wait for another input."""
         staged = (feed.arrivals for feed in self._left if feed.is_staged)
         for place, arrival in chain.from_iterable(each.items() for each in chain(*staged)):
             if len(arrival.records):
                 self._waiting[place].append(arrival.records)
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Close the readers."""
         for feed in self._left:
             feed.arrivals.close()
 
     def _arrivals(self) -> dict[PartitionKey, Arrival]:
-        """More of each input of which nothing is left to take."""
+        """Read more of each input whose buffered records are used up."""
         found: dict[PartitionKey, Arrival] = {}
         buffered, cuts = self._task.buffered, self._task.cuts
         for feed in [*self._left]:
@@ -286,7 +290,7 @@ class TaskRun:
         return found
 
     def _at_end(self, feed: InputReader, place: PartitionKey) -> Arrival:
-        """There is no more of it; behind the last record may be what ends transactions."""
+        """Move a partition to its end, past the markers that may follow the last record."""
         if not feed.is_staged:
             self._task.start_at({place: self._ends[place]})
         return Arrival(RecordColumns())
@@ -294,7 +298,7 @@ class TaskRun:
     def _read(self, feed: InputReader, place: PartitionKey, arrival: Arrival) -> None:
         start, end = feed.bounds[place]
         if arrival.passed is not None:
-            self._took(arrival.passed)
+            self._handle(arrival.passed)
         records = arrival.records
         if len(records):
             self.figures.records += len(records)
@@ -320,13 +324,13 @@ class TaskRun:
             results=results,
             marks={place: each.marks for place, each in arrived.items() if each.marks},
         )
-        self._took(outbox)
+        self._handle(outbox)
         if self._task.state_bytes > COMMIT_BYTES:
             while self._task.has_waiting:
-                self._took(self._task.emit())
+                self._handle(self._task.emit())
             self._commit()
 
-    def _took(self, outbox: Outbox) -> None:
+    def _handle(self, outbox: Outbox) -> None:
         if outbox.writes:
             self._effects.write(outbox.writes)
         for batch in outbox.writes:

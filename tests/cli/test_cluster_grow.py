@@ -78,7 +78,7 @@ def test_directories_and_settings_of_three_are_beside_each_other(
         assert given["log.dirs"] == str(tmp_path / f"broker-{number}")
         assert given["listeners"] == f"PLAINTEXT://{HERE}:{9091 + number}"
         assert given["controller.quorum.voters"] == VOTERS
-    with pytest.raises(UsageError, match="are already .*: nothing to do"):
+    with pytest.raises(UsageError, match=r"are already .*: nothing to do"):
         grow()
 
 

@@ -124,15 +124,15 @@ def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:
         code, said = by_latter("hand-over", "one", "--version", "v2")
         assert (code, "shop-v2 starts from snapshot one" in said) == (0, True), said
         asyncio.run(come_to_the_end(former))
-        with pytest.raises(UsageError, match="'shop-v2' has not come to offset"):
+        with pytest.raises(UsageError, match="'shop-v2' has not read"):
             by_latter("compare", "totals", "--version", "v2", "--patience", "0s")
         code, said = by_latter("promote", "v2")
         assert (code, "version 'v2' is app 'shop' from 1970-01-01T00:16:45" in said) == (0, True)
     assert "end the workers of the program before" in told[0]
     code, said = by_latter("compare", "totals", "--version", "v2")
     assert code == history_commands.EXIT_DIFFERENT, said
-    assert "only of the app: 'b' = 4, " in said
-    assert "only of the version: 'b' = 5, " in said
+    assert "only in the app: 'b' = 4, " in said
+    assert "only in the version: 'b' = 5, " in said
     with at_work(latter) as told:
         asyncio.run(feed(former, 6, 2))
         code, said = by_former("promote", "--undo")

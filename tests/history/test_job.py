@@ -146,7 +146,7 @@ def test_a_row_of_a_window_is_shown_with_the_records_in_it(till: Till, tmp_path:
         # A window is closed by a record that comes behind it.
         closing = [line for line in each.inputs if line not in made]
         assert len(closing) == each.is_staged
-        assert all(line.startswith("came with orders-") for line in closing)
+        assert all(line.startswith("triggered by orders-") for line in closing)
         factor = 5 if each.is_staged else 3
         first = int(key.key.removeprefix("digit "))
         assert value == sum(first * factor**power for power in range(len(inside)))

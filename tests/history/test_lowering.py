@@ -7,7 +7,7 @@ import pytest
 
 from streamlog import App, Emit, Stream, agg, hopping, session, tumbling
 from streamlog.history.lowering import Lower
-from streamlog.history.plan import Plan, Stage, plan_history, taken_by_tasks
+from streamlog.history.plan import Plan, Stage, plan_history, without_lowering
 from streamlog.processing.inputs.record_queue import TimeSpan
 
 
@@ -61,9 +61,9 @@ def test_windows_of_counts_and_whole_numbers_are_lowered() -> None:
     assert "not lowered: it reads the log" in text
     assert "run by columns: windows of whole numbers are folded before the shuffle" in text
     assert "not lowered: lower='off'" in plan_of(app, "off").explain()
-    again = taken_by_tasks(plan_of(app), "a sum is too large")
+    again = without_lowering(plan_of(app), "a sum is too large")
     assert all(stage.lowering is None for stage in again.stages)
-    assert "run by the task itself" in again.explain()
+    assert "run by one task per partition" in again.explain()
     assert "not lowered: a sum is too large" in again.explain()
 
 
@@ -91,7 +91,7 @@ REASONS: dict[str, tuple[Callable[[Sales], object], str]] = {
             .emit(Emit.UPDATE)
             .count(name="counts")
         ),
-        "rows go on before their window closes",
+        "rows are emitted before their window closes",
     ),
     "sessions": (
         lambda s: (
@@ -111,7 +111,7 @@ REASONS: dict[str, tuple[Callable[[Sales], object], str]] = {
         lambda s: s.group_by(lambda k, _: k, name="by-place").count(name="counts"),
         "is not the one tumbling or hopping aggregation",
     ),
-    "nothing": (lambda s: s.repartition(name="again"), "nothing is done with what comes"),
+    "nothing": (lambda s: s.repartition(name="again"), "no node follows the shuffle"),
     "late": (
         lambda s: (
             s.group_by(lambda k, _: k, name="by-place")
@@ -119,7 +119,7 @@ REASONS: dict[str, tuple[Callable[[Sales], object], str]] = {
             .late(lambda _: None)
             .count(name="counts")
         ),
-        "late records go on",
+        "late records are emitted",
     ),
     "no shuffle": (
         lambda s: s.group_by_key().windowed(tumbling("1m")).count(name="counts"),
@@ -145,7 +145,7 @@ def test_records_that_come_of_windows_are_not_lowered() -> None:
     again.count(name="count-of-counts")
     stages = plan_of(app).stages
     assert [stage.lowering is not None for stage in stages] == [False, True, False]
-    assert "and not from a topic" in stages[-1].why_not
+    assert "not from a topic" in stages[-1].why_not
 
 
 def test_an_engine_without_an_aggregation_of_its_own_says_nothing_of_it() -> None:

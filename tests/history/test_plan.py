@@ -98,4 +98,4 @@ def test_an_app_of_agents_has_no_history() -> None:
 def test_agents_are_told_not_to_be_run() -> None:
     app = App("till")
     counting(app)
-    assert "agents are not run" in plan_of(app, agents=["mailer"]).explain()
+    assert "agents don't run" in plan_of(app, agents=["mailer"]).explain()

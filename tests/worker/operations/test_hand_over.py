@@ -147,7 +147,7 @@ def test_a_version_goes_on_beside_the_app(tmp_path: Path) -> None:
     ]
     beside = replace(case.program, outputs=outputs)
     topic: Topic[Any, Any] = max(case.program.outputs, key=case.rows_of)
-    with pytest.raises(UsageError, match="'eq17-driver-v2' has not come to offset"):
+    with pytest.raises(UsageError, match="'eq17-driver-v2' has not read"):
         case.program.app.compare(topic, version="v2", patience="0s")
     case.check(asyncio.run(lived(beside, case.url, case.expected, version)))
     compared = case.program.app.compare(topic, version="v2")
@@ -157,10 +157,11 @@ def test_a_version_goes_on_beside_the_app(tmp_path: Path) -> None:
     asyncio.run(written(case.url, f"{topic.name}-v2", topic.encoded("more", 7)))
     compared = case.program.app.compare(topic, version="v2")
     assert not compared
-    assert "1 only of the version, 0 later, 0 earlier\n    only of the version: 'more' = 7" in (
-        str(compared)
-    )
-    with pytest.raises(UsageError, match="has no topic of its own for"):
+    assert (
+        "1 only in the version, 0 too recent to compare, 0 from before the version started\n"
+        "    only in the version: 'more' = 7"
+    ) in str(compared)
+    with pytest.raises(UsageError, match="has no topic for"):
         case.program.app.compare(topic, version="v9")
     # And it has changed nothing for the app.
     case.check(asyncio.run(_read(Log.open(case.url), case.program)))
