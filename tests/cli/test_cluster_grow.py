@@ -69,7 +69,7 @@ def test_directories_and_settings_of_three_are_beside_each_other(
     said = grow()
     assert f"its voters are {VOTERS}" in said
     assert f"node 1: streamlog broker --config {one}" in said
-    assert "nodes 1 and 2 have to be there" in said
+    assert "before nodes 1 and 2 run" in said
     for number in (1, 2, 3):
         config = tmp_path / f"broker-{number}.properties"
         assert f"streamlog broker --config {config}" in said
@@ -201,7 +201,7 @@ def test_what_is_there_already_is_left_alone(tmp_path: Path, one: Path, grow: Gr
         grow()
     other.unlink()
     (tmp_path / "broker-2").mkdir()
-    with pytest.raises(UsageError, match="broker-2 exists already"):
+    with pytest.raises(UsageError, match="broker-2 is there already"):
         grow()
     (tmp_path / "broker-2").rmdir()
     grow()

@@ -90,7 +90,7 @@ def test_a_node_listens_where_the_others_look_for_it(
 
 
 def test_who_rejoins_says_so_in_its_directory(tmp_path: Path, init: Callable[..., str]) -> None:
-    with pytest.raises(UsageError, match="--rejoin needs the --cluster-id"):
+    with pytest.raises(UsageError, match="--rejoin needs --cluster-id"):
         init("--node", "2", "--voters", VOTERS, "--rejoin")
     init("--node", "2", "--voters", VOTERS, "--rejoin", "--cluster-id", "abc")
     given = BrokerConfig().override(read_properties(str(tmp_path / "data.properties")))
@@ -112,7 +112,7 @@ def test_a_directory_without_a_cluster_is_not_made_one_by_a_broker(tmp_path: Pat
     [
         ((), "--node ID for one node, or --nodes N"),
         (("--node", "1", "--nodes", "3"), "--node ID for one node, or --nodes N"),
-        (("--nodes", "3", "--rejoin"), "are for --node"),
+        (("--nodes", "3", "--rejoin"), "need --node"),
         (("--nodes", "0"), "1 to 100 nodes"),
         (("--nodes", "3", "--listen", "a:65534"), "and ports to 65535"),
         (

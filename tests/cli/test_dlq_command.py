@@ -162,7 +162,7 @@ def test_records_that_were_never_in_a_partition_go_where_their_topic_puts_keys(
         await write(log, *(nowhere(at, raw) for at, raw in enumerate(raws)))
 
     on_log(tmp_path, story)
-    with pytest.raises(UsageError, match=r"nothing was sent: 12 of 12 .* users, .* 0:0; .* -A"):
+    with pytest.raises(UsageError, match=r"nothing was sent: 12 of 12 .* users .* 0:0\), .* -A"):
         console(dlq, tmp_path / "log")("replay", "shop-dlq")
     assert "replayed 12 records" in console(dlq, tmp_path / "log", app)("replay")
     wanted = {raw: partition_by(partitioner, key, 4) for raw, key in zip(raws, keys, strict=True)}

@@ -145,7 +145,7 @@ def test_what_does_not_go_together_is_told(tmp_path: Path) -> None:
     by_command = says(shop(tmp_path, 1))
     with pytest.raises(UsageError, match="one of VERSION, --undo and --cancel"):
         by_command("promote", "v2", "--undo")
-    with pytest.raises(UsageError, match="SNAPSHOT TOPIC for a history, or TOPIC --version"):
+    with pytest.raises(UsageError, match="SNAPSHOT TOPIC to compare a history, or TOPIC --version"):
         by_command("compare", "one", "totals", "--version", "v2")
-    with pytest.raises(UsageError, match="SNAPSHOT TOPIC for a history, or TOPIC --version"):
+    with pytest.raises(UsageError, match="SNAPSHOT TOPIC to compare a history, or TOPIC --version"):
         by_command("compare", "totals")

@@ -35,7 +35,7 @@ def test_quotas_are_set_listed_and_removed(told: Invoke) -> None:
         (("set", "--producer", "5"), "name the quota"),
         (("remove",), "name the quota"),
         (("set", "--user", "alice"), "quotas set needs"),
-        (("set", "--user", "a", "--user-default", "--producer", "5"), "exclude each other"),
+        (("set", "--user", "a", "--user-default", "--producer", "5"), "can't be combined"),
     ],
 )
 def test_what_can_not_be_meant_is_told(

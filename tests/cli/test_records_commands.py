@@ -95,9 +95,9 @@ def test_an_error_names_the_line_and_what_was_sent_before_it_stays(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["send", "notes"], "a VALUE or --file"),
-        (["send", "notes", "x", "--file", "y"], "a VALUE or --file"),
-        (["send", "notes", "x", "--key-separator", "="], "is for --file"),
+        (["send", "notes"], "takes VALUE or --file"),
+        (["send", "notes", "x", "--file", "y"], "takes VALUE or --file"),
+        (["send", "notes", "x", "--key-separator", "="], "needs --file"),
         (["send", "notes", "--file", "missing"], "can't read missing"),
         (["consume", "notes", "--offset", "soon"], "earliest, latest, N or -N"),
         (["consume", "notes", "--offset", "1", "--from-beginning"], "give one of them"),

@@ -59,8 +59,8 @@ def test_a_change_can_be_tried_first(told: Invoke) -> None:
         (("alter", "--set", "retention.ms=5"), "configs alter needs --topic"),
         (("alter", "--topic", "t"), "configs alter needs a change"),
         (("alter", "--topic", "t", "--set", "x"), "--set takes NAME=VALUE, not 'x'"),
-        (("alter", "--topic", "t", "--set", "x=1", "--unset", "x"), "in one way at a time"),
-        (("describe", "--broker", "one"), "takes a broker's number"),
+        (("alter", "--topic", "t", "--set", "x=1", "--unset", "x"), "is given twice"),
+        (("describe", "--broker", "one"), "takes a broker's ID"),
         (("describe", "--broker", "1", "--topic", "t"), "a topic's or a broker's"),
     ],
 )
