@@ -1,10 +1,10 @@
-"""Capture: what a task knows, put into a snapshot; and the snapshot made of what all of them gave.
+"""Capture: writes the state of a task into a snapshot, and completes the snapshot of all tasks.
 
-A runner of a history calls `capture` when a task has reached the cut, in this process or on another
+A history's runner calls `capture` when a task has reached the cut, in this process or on another
 machine, and `finish_snapshot` in the process that leads the job. Rules of the file: a snapshot has
-everything of a task, whatever its operators are: all rows of its store and its whole progress. It
-omits what belongs to the log that the task wrote to (changelog offsets, owners). Several attempts,
-under different names, may capture a task; the entry that `finish_snapshot` receives decides.
+the whole state of a task, whatever its operators are: all rows of its store and its whole progress.
+It omits what belongs to the log that the task wrote to (changelog offsets, owners). Several
+attempts may capture a task under different names; the entry that `finish_snapshot` gets counts.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from streamlog.tables.stores.store import KeyValueStore
 from streamlog.topology import Topology
 
 FILE_BYTES = 128 * 1024 * 1024
-"""Keys and values in one sorted file, before compression."""
+"""Approximate limit of keys and values in one sorted file, before compression."""
 BATCH_RECORDS = 2_000
-"""Of what waits between two stages, in one batch."""
+"""Pending records per record batch."""
 RESERVED = b"\x00"
-"""What keys begin with that belong to the task and its log, and to no store."""
+"""Prefix of the keys that belong to the task and its log, not to a store."""
 
 
 def capture(
@@ -52,20 +52,20 @@ def capture(
     attempt: str = "0",
     file_bytes: int = FILE_BYTES,
 ) -> TaskEntry:
-    """Put into `place` all that a task knows that has taken everything up to the cut.
+    """Write the state of a task that has processed all records up to the cut.
 
-    The task is brought to a checkpoint; it may go on afterwards, and has to be closed by its owner.
+    It takes a checkpoint of the task. The task can continue afterwards; its owner closes it.
 
     Args:
-        task: with nothing left to take. Rows that wait for a commit were handed on (`Task.emit`).
-        store: that the task was made with; None for a task without state.
-        place: of this one snapshot (`SnapshotStore(...) / job_id`).
-        attempt: tells attempts at the same task from each other; files of others stay untouched.
-        file_bytes: of one sorted file, at most about so much.
+        task: a task without unprocessed records and without rows to emit (`Task.emit`).
+        store: the task's store; None for a task without state.
+        place: the directory of this snapshot (`SnapshotStore(...) / job_id`).
+        attempt: distinguishes attempts at one task; files of other attempts stay unchanged.
+        file_bytes: approximate limit of one sorted file, in bytes.
 
     Raises:
-        UsageError: rows wait for a commit.
-        LogDirectoryError: the place can't be written to.
+        UsageError: the task has rows to emit.
+        LogDirectoryError: the directory can't be written to.
     """
     if store is not None:
         changes = task.checkpoint()
@@ -94,10 +94,10 @@ def entry_of(
     attempt: str = "0",
     file_bytes: int = FILE_BYTES,
 ) -> TaskEntry:
-    """As `capture`, of what a task has left behind in a store.
+    """Write the state of a task that is not open, given its store, progress and offsets.
 
     Raises:
-        LogDirectoryError: the place can't be written to.
+        LogDirectoryError: the directory can't be written to.
     """
     subtopology, partition = task
     directory = f"{subtopology}_{partition}-{attempt}"
@@ -126,16 +126,16 @@ def entry_of(
 def pending_of(
     place: SnapshotStore, folder: str, at: tuple[str, int], records: RecordColumns
 ) -> PendingRecords:
-    """Records of a partition of a repartition topic that wait at the cut, as they are, in a file.
+    """Write the pending records of a partition of a repartition topic to a file, unchanged.
 
     Args:
-        place: of this one snapshot.
-        folder: of the task and attempt.
+        place: the directory of this snapshot.
+        folder: the folder of the task's attempt.
         at: topic and partition.
-        records: at least one.
+        records: one or more records.
 
     Raises:
-        LogDirectoryError: the place can't be written to.
+        LogDirectoryError: the directory can't be written to.
     """
     topic, partition = at
     columns = FieldColumns()
@@ -172,26 +172,26 @@ def finish_snapshot(
     reads: Mapping[tuple[str, int], tuple[int, int]] | None = None,
     since_ms: int = -1,
 ) -> Snapshot:
-    """The snapshot made of these tasks; from now on it exists.
+    """Write the manifest of a snapshot: with it, the snapshot exists.
 
     Args:
-        place: of this one snapshot; its last part is the snapshot's id.
-        entries: one for each task of the topology.
-        topology: of the program that was run.
-        origin: of a version that runs beside its app, the topology as the app has it.
-        partitions: how many partitions each topic that it reads has, repartition topics included.
-        cut_ms: the stream time of the cut, if it was one.
-        created_ms: by the clock on the wall.
+        place: the directory of this snapshot; the last part of its path is the snapshot's ID.
+        entries: one entry per task of the topology.
+        topology: the topology of the program that ran.
+        origin: for a version that runs beside its app, the topology under the app's names.
+        partitions: number of partitions of each topic that is read, repartition topics included.
+        cut_ms: the stream time of the cut, ms since 1970; None if the cut is by offsets.
+        created_ms: wall-clock time, ms since 1970.
         outputs: end offsets of output topics, if the job's rows were published.
-        pending: records between two stages whose turn had not come, one file per partition.
-        staged: rows for output topics that are to be published by the hand-over.
-        changelogs: of a snapshot of live tasks, what of their changelogs it reflects.
-        reads: of a history, where it began in each partition, and up to where it was planned.
-        since_ms: of a history that begins at a time, that time.
+        pending: unprocessed records of repartition topics, one file per partition.
+        staged: rows for output topics that the hand-over publishes.
+        changelogs: for a snapshot of live tasks, the changelog offsets that it reflects.
+        reads: for a history, the first offset and planned end of each partition.
+        since_ms: for a history, the event time at which streams start; -1: at their first record.
 
     Raises:
-        CorruptData: a task is missing, or is there twice.
-        LogDirectoryError: the place can't be written to.
+        CorruptData: a task is missing, or has two entries.
+        LogDirectoryError: the directory can't be written to.
     """
     tasks = sorted(entries, key=lambda entry: (entry.subtopology, entry.partition))
     found = [(entry.subtopology, entry.partition) for entry in tasks]
@@ -199,8 +199,8 @@ def finish_snapshot(
     if found != wanted:
         wrong = sorted({*found} ^ {*wanted}) or [a for a, b in pairwise(found) if a == b]
         raise CorruptData(
-            f"a snapshot of {topology.app_id!r} needs every task once; this is not so of task "
-            f"{wrong[0][0]}_{wrong[0][1]}"
+            f"a snapshot of {topology.app_id!r} needs one entry per task: task "
+            f"{wrong[0][0]}_{wrong[0][1]} is missing, unknown, or has two"
         )
     manifest = Manifest(
         id=place.url.rpartition("/")[2],
@@ -241,7 +241,7 @@ def _store_files(
     from streamlog.tables.local_disk.rocksdb_store import write_sorted  # noqa: PLC0415 - RocksDB, only for this
 
     for number, first in enumerate(rows):
-        # One file at a time: each is at its place before the next one takes the disk.
+        # One file at a time: each is complete before the next one needs space.
         file = f"{directory}/{name.replace('/', '.')}-{number}.sst"
         with place.writing(file) as path:
             count = write_sorted(first, rows, path, file_bytes=file_bytes)
@@ -250,7 +250,7 @@ def _store_files(
 
 
 def _store_of(key: bytes) -> str:
-    """The name that each key of a store begins with; see `StoreSpec.prefix`."""
+    """Return the name of the store that a key's prefix holds; see `StoreSpec.prefix`."""
     return key[1 : 1 + key[0]].decode()
 
 

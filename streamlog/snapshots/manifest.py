@@ -1,13 +1,14 @@
-"""Manifest: what a snapshot consists of, as one JSON document, written last.
+"""Manifest: the content of a snapshot as one JSON document, which is written last.
 
-A snapshot is one consistent cut: per source partition the first offset whose stream time has come
-to the cut (`cut_ms`), and for each task all that it knows when everything before has been taken in:
+A snapshot is one consistent cut. It holds, for each source partition, the first offset whose stream
+time has reached the cut (`cut_ms`), and for each task its state after all records before the cut:
 its rows as sorted files, and its progress, which is positions, stream times, pending windows,
-timers and join buffers as far as they are no rows. Rules of the file: pure; a file is told by its
-checksum (CRC-32C), so one that was cut short, or belongs to another attempt, is never taken for the
-right one; who reads a newer format than it knows says so. What is the same program is told by the
-fingerprint of the topology, which sees operators, stores, serdes and windows but no functions, and
-not the app's id. Not done here: reading and writing files (`places`).
+timers and join buffers that are not rows.
+
+The fingerprint of the topology identifies a program. It covers operators, stores, serdes and
+windows, but neither functions nor the app's ID. Rules of the file: pure; a file is identified by
+its checksum (CRC-32C), so a truncated file, or that of another attempt, is never used; a format
+that is newer than this module is refused. Not done here: reading and writing files (`snapshot`).
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ class FilePart(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a snapshot."""
 
     name: str
-    """Below the snapshot's directory."""
+    """Path below the snapshot's directory."""
     size_bytes: int
     crc: int
-    """CRC-32C of all of it."""
+    """CRC-32C of the whole file."""
 
 
 class StoreFile(FilePart, frozen=True, kw_only=True):
-    """Rows of one store, sorted."""
+    """A file of sorted rows of one store."""
 
     store: str
     rows: int
 
 
 class StagedRecords(FilePart, frozen=True, kw_only=True):
-    """Records of one partition as record batches, still to be written to the log."""
+    """A file of record batches of one partition that the log does not have yet."""
 
     topic: str
     partition: int
@@ -65,133 +66,132 @@ class StagedRecords(FilePart, frozen=True, kw_only=True):
 
 
 class PendingRecords(StagedRecords, frozen=True, kw_only=True):
-    """Records of a repartition topic whose turn had not come at the cut.
+    """A file of records of a repartition topic that were unprocessed at the cut.
 
-    Who goes on writes them to the topic, as they are, before anything else. `position` is the
-    offset that the task's progress has for the first of them.
+    The hand-over writes them to the topic, unchanged, before anything else.
     """
 
     position: int
+    """The offset that the task's progress has for the first of them."""
 
 
 class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Which log an input offset of a task belongs to, for who continues there (KIP-320)."""
+    """The log that an input offset of a task belongs to: workers notice another one (KIP-320)."""
 
     topic: str
     partition: int
     topic_id: str = ""
-    """As hexadecimal text; empty if brokers tell none."""
+    """As hexadecimal text; empty if brokers have no topic IDs."""
     epoch: int = -1
-    """The leader epoch of the record before the offset; -1 if it is unknown."""
+    """The leader epoch of the record before the offset; -1: unknown."""
     epoch_start: int = -1
-    """Where that epoch began; -1 if it is unknown."""
+    """The first offset of that epoch; -1: unknown."""
     cuts: int = 0
-    """How many times the log was found truncated below what the task had read."""
+    """How often the log was found truncated below the task's position."""
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task has left. Plain data: a task on another machine sends it as JSON."""
+    """The state of one task in a snapshot: plain data that tasks send as JSON."""
 
     subtopology: int
     partition: int
     files: tuple[StoreFile, ...]
-    """In the order of their keys."""
+    """Sorted files, in the order of their keys."""
     progress: FilePart | None
     """None: the task has no state, only positions and times."""
     offsets: tuple[Row, ...]
-    """Of its inputs: the next offset to be read."""
+    """The next offset of each input."""
     times: tuple[Row, ...]
-    """Of its inputs: how far event time has come, in milliseconds; -1 if nothing was read."""
+    """The stream time of each input, ms since 1970; -1: no record was read."""
     sources: tuple[SourceEntry, ...] = ()
-    """Of its inputs, repartition topics left out: which logs they are."""
+    """The logs of its inputs, except repartition topics."""
 
     @property
     def task(self) -> str:
-        """As `TaskId` is written."""
+        """The task's ID, as `TaskId` formats it."""
         return f"{self.subtopology}_{self.partition}"
 
     @property
     def rows(self) -> int:
-        """Of all stores."""
+        """Number of rows in all stores."""
         return sum(file.rows for file in self.files)
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Return the entry as JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> TaskEntry:
-        """What `encode` gave.
+        """Decode what `encode` returned.
 
         Raises:
-            CorruptData: it is not that.
+            CorruptData: the bytes are not such JSON.
         """
         try:
             return msgspec.json.decode(data, type=cls)
         except (msgspec.MsgspecError, ValueError) as error:
             raise CorruptData(
-                f"the entry of a task in a snapshot is not readable: {error}"
+                f"the entry of a task in a snapshot can't be decoded: {error}"
             ) from error
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a snapshot but its files."""
+    """The description of a snapshot and its files."""
 
     format: int = FORMAT_VERSION
     id: str
-    """Of the job that made it; handing over the same id twice does nothing the second time."""
+    """ID of the job that made it; a second hand-over of one ID changes nothing."""
     app_id: str
     fingerprint: str
     blueprint: Blueprint
-    """The topology, to say what differs if the fingerprint does."""
+    """The topology, for the differences if the fingerprint does not match."""
     cut_ms: int | None
-    """The stream time T of the cut; None: what the log held when the job was planned."""
+    """Stream time of the cut, ms since 1970; None: the log's end when the job was planned."""
     created_ms: int
-    """By the clock on the wall."""
+    """Wall-clock time, ms since 1970."""
     partitions: dict[str, int]
-    """Of every topic that the app reads, repartition topics included."""
+    """Number of partitions of every topic that the app reads, repartition topics included."""
     tasks: tuple[TaskEntry, ...]
     outputs: tuple[Row, ...] = ()
-    """End offsets of the output topics, as of the publication of the job's rows, if it did that."""
+    """End offsets of the output topics after the publication of the job's rows, if it published."""
     pending: tuple[PendingRecords, ...] = ()
-    """What waits at the cut between two stages."""
+    """Unprocessed records of repartition topics at the cut."""
     staged: tuple[StagedRecords, ...] = ()
-    """Rows of the job for its output topics that were not published: the hand-over does it.
-    Several of one partition in their order."""
+    """Rows for output topics that the hand-over publishes; files of one partition in order."""
     changelogs: tuple[Row, ...] = ()
-    """Of a snapshot of live tasks: the offsets of their changelogs that it reflects."""
+    """For a snapshot of live tasks: the changelog offsets that it reflects."""
     reads: tuple[tuple[str, int, int, int], ...] = ()
-    """Of a history, per partition that it read from the log: topic, partition, where it began, and
-    the end that it was planned up to. By them it can be run again."""
+    """For a history: topic, partition, first offset and planned end of each partition that it read.
+    With them, the history can run again."""
     since_ms: int = -1
-    """Of a history: older records of streams were left out; -1: none were."""
+    """For a history: streams start at this event time, ms since 1970; -1: at their first record."""
     versions: dict[str, str] = {}
-    """Of streamlog and Python, for who looks into it."""
+    """Versions of streamlog and Python, for information."""
 
     @property
     def offsets(self) -> dict[PartitionKey, int]:
-        """Per input partition, repartition topics left out, the first offset that is not in it."""
+        """The first offset that the snapshot does not cover, by source partition."""
         return _lowest(row for entry in self.tasks for row in entry.offsets if self._is_source(row))
 
     @property
     def times(self) -> dict[PartitionKey, int]:
-        """Per input partition, how far event time had come there, in milliseconds."""
+        """The stream time at the cut, ms since 1970, by source partition."""
         rows = (row for entry in self.tasks for row in entry.times if self._is_source(row))
         return {(topic, partition): ms for topic, partition, ms in rows}
 
     @property
     def rows(self) -> int:
-        """Of all stores of all tasks."""
+        """Number of rows in all stores of all tasks."""
         return sum(entry.rows for entry in self.tasks)
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Size of all files in bytes."""
         return sum(file.size_bytes for file in self.files)
 
     @property
     def files(self) -> list[FilePart]:
-        """All files beside the manifest."""
+        """All files except the manifest."""
         found: list[FilePart] = []
         for entry in self.tasks:
             found += entry.files
@@ -200,40 +200,41 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return [*found, *self.pending, *self.staged]
 
     def encode(self) -> bytes:
-        """As JSON, for people to read as well."""
+        """Return the manifest as indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1)
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """What `encode` gave.
+        """Decode what `encode` returned.
 
         Raises:
-            CorruptData: it is not that, or a newer streamlog has written it.
+            CorruptData: the bytes are not such JSON, or a newer streamlog has written them.
         """
         try:
             found = msgspec.json.decode(data, type=_Format)
             if found.format == FORMAT_VERSION:
                 return msgspec.json.decode(data, type=cls)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise CorruptData(f"the manifest of a snapshot is not readable: {error}") from error
+            raise CorruptData(f"the manifest of a snapshot can't be decoded: {error}") from error
         raise CorruptData(
-            f"the snapshot has format {found.format}, this streamlog reads {FORMAT_VERSION}: a "
-            "newer one has written it; use that one, or make the snapshot again"
+            f"the snapshot has format {found.format}, and this streamlog reads {FORMAT_VERSION}: "
+            "use the newer streamlog that wrote it, or make the snapshot again"
         )
 
     def check(
         self, topology: Topology, counts: Mapping[str, int], *, origin: Topology | None = None
     ) -> None:
-        """Whether a program can go on from it.
+        """Check that a program can start from the snapshot.
 
         Args:
-            topology: of the program.
-            counts: how many partitions the topics of the log have; of those that are not there
-                yet nothing is asked.
-            origin: of a version that runs beside its app, the topology as the app has it.
+            topology: the program's topology.
+            counts: number of partitions of the topics in the log; topics that don't exist yet are
+                not checked.
+            origin: for a version that runs beside its app, the topology under the app's names.
 
         Raises:
-            TopologyError: the program computes something else, or a topic has grown or shrunk.
+            TopologyError: the topology differs, or a topic has another number of partitions.
+            CorruptData: a task has two entries.
         """
         self._check_topology(origin or topology)
         ids = dict(_same_topics(topology, self.app_id))
@@ -242,7 +243,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             if planned != count:
                 raise TopologyError(
                     f"topic {topic!r} has {count} partitions, but snapshot {self.id!r} was made "
-                    f"for {planned}: keys lie elsewhere now; make the snapshot again"
+                    f"for {planned}, so keys are in other partitions now: make the snapshot again"
                 )
         self._check_complete()
 
@@ -255,15 +256,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         found = difference(self.blueprint, msgspec.convert(mine, Blueprint))
         lines = "\n".join(f"  {line}" for line in found.lines())
         raise TopologyError(
-            f"snapshot {self.id!r} was made by another program of app {self.app_id!r} than this "
+            f"snapshot {self.id!r} of app {self.app_id!r} was made by another program than this "
             f"one of {topology.app_id!r}:\n{lines}\nmake it again with this program, or hand it "
-            "over with the one that made it"
+            "over with the program that made it"
         )
 
     def _check_complete(self) -> None:
         ids = Counter(entry.task for entry in self.tasks)
         if twice := sorted(task for task, count in ids.items() if count > 1):
-            raise CorruptData(f"snapshot {self.id!r} holds task {twice[0]} twice")
+            raise CorruptData(f"snapshot {self.id!r} has two entries of task {twice[0]}")
 
     def _is_source(self, row: Row) -> bool:
         return not row[0].startswith(f"{self.app_id}-") or not row[0].endswith("-repartition")
@@ -274,14 +275,14 @@ class _Format(msgspec.Struct):
 
 
 def fingerprint_of(topology: Topology) -> str:
-    """What tells one topology from another, whatever the app is called: 32 hexadecimal digits."""
-    # Internal topics begin with the app's id: the same program under another one is the same.
+    """Return 32 hexadecimal digits that identify a topology, independent of the app's ID."""
+    # Names of internal topics begin with the app's ID, which must not count.
     neutral = _renamed(msgspec.to_builtins(Blueprint.of(topology)), f"{topology.app_id}-", "-")
     return hashlib.sha256(msgspec.json.encode(neutral, order="deterministic")).hexdigest()[:32]
 
 
 def _renamed(data: Any, before: str, after: str) -> Any:  # noqa: ANN401 - JSON
-    """The same data with another beginning of all names that begin so."""
+    """Replace the prefix `before` by `after` in all strings of JSON data."""
     match data:
         case str() if data.startswith(before):
             return after + data.removeprefix(before)
@@ -294,7 +295,7 @@ def _renamed(data: Any, before: str, after: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _same_topics(topology: Topology, app_id: str) -> list[tuple[str, str]]:
-    """The internal topics of an app, and their names in another app of the same program."""
+    """Return the internal topics of a topology with their names under another app ID."""
     mine = f"{topology.app_id}-"
     return [
         (name, f"{app_id}-{name.removeprefix(mine)}")
@@ -317,21 +318,21 @@ NO_POSITION: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landing:
-    """Where a snapshot comes down."""
+    """Where a snapshot is handed over: the new app ID and its positions in repartition topics."""
 
     app_id: str
-    """Of the app that made it."""
+    """ID of the app that made the snapshot."""
     new_id: str
-    """Of the app that goes on."""
+    """ID of the app that starts from it."""
     positions: Mapping[tuple[str, int], int]
-    """Per repartition topic, by its new name, and partition: where reading goes on."""
+    """The offset at which reading starts, by repartition topic (new name) and partition."""
     era: int
-    """Of the app that goes on (see `processing/task_progress`)."""
+    """Era of the app that starts from it (see `processing/task_progress`)."""
     merges: bool = True
-    """Whether the sources behind a repartition topic are merged by time: exactly once."""
+    """Whether tasks merge the sources of a repartition topic by time, as with exactly_once."""
 
     def name(self, topic: str) -> str:
-        """What a topic is called where the app goes on."""
+        """Return the name of a topic under the new app ID."""
         if topic.startswith(f"{self.app_id}-") and topic.endswith(REPARTITION):
             return f"{self.new_id}-{topic.removeprefix(f'{self.app_id}-')}"
         return topic
@@ -339,13 +340,14 @@ class Landing:
     def rebased(
         self, progress: TaskProgress, partition: int, topics: Iterable[str] = ()
     ) -> TaskProgress:
-        """The progress of a task there.
+        """Return the progress of a task with offsets, names and era of the new app.
 
         Args:
-            progress: as the history has left it.
-            partition: the task's.
-            topics: that it reads, by their new names: of one from which nothing came the progress
-                says nothing, but what lies in there from earlier days is none of its business.
+            progress: the progress in the snapshot.
+            partition: the partition of the task.
+            topics: the topics that the task reads, by their new names. The progress lacks those
+                from which no record came; reading them starts at `positions`, after the records
+                that an earlier run has left there.
         """
         sections: dict[str, Any] = self._named(dict(progress.sections))
         inputs = dict(sections.get(INPUTS_SECTION, {}))
@@ -362,23 +364,23 @@ class Landing:
         logs = {
             here: log
             for (topic, number), log in progress.logs.items()
-            # Of a repartition topic it is another one here.
+            # The new app has repartition topics of its own.
             if (here := (self.name(topic), number)) not in self.positions
         }
         sections = {**sections, INPUTS_SECTION: inputs, ERA: self.era}
         return TaskProgress(offsets=offsets, logs=logs, sections=sections)
 
     def _input(self, data: Mapping[str, Any], position: int, moved: int) -> dict[str, Any]:
-        """What is known of the sources of a repartition topic's partition."""
+        """Rebase the sources section of a repartition topic's partition."""
         sources: list[list[Any]] = []
         for name, number, at, index, time_ms, _, *more in data["sources"]:
             if not self.merges:
-                # Sources that are in the log themselves are told by their offsets there; others
-                # had those of the history.
-                place = [NO_POSITION, 0] if name.endswith(REPARTITION) else [at, index]
-                sources.append([name, number, *place, time_ms, 0])
+                # Positions in topics of the log stay valid. Positions in repartition topics were
+                # those of the history's own, so they are unknown now.
+                position_of = [NO_POSITION, 0] if name.endswith(REPARTITION) else [at, index]
+                sources.append([name, number, *position_of, time_ms, 0])
                 continue
-            # Without these two it was not merged before: the next owner begins without, too.
+            # An entry without these two values was not merged: the next owner starts without them.
             after = [max(more[0] + moved, position), more[1]] if more else []
             sources.append([name, number, at, index, time_ms, BUSY_MS, *after])
         if self.merges:
@@ -387,7 +389,7 @@ class Landing:
         return {**own, "tags": data.get("tags", [])}
 
     def _named(self, data: Any) -> Any:  # noqa: ANN401 - JSON
-        """The same data with the names of repartition topics as they are there."""
+        """Replace the names of repartition topics in JSON data by the new names."""
         match data:
             case str():
                 return self.name(data)
@@ -402,15 +404,15 @@ class Landing:
 def renumber_progress(
     progress: TaskProgress, tails: Mapping[tuple[str, int], Sequence[int]]
 ) -> TaskProgress:
-    """The progress of a live task as a history would have left it.
+    """Return the progress of a live task in the form in which a history leaves it.
 
-    In the log there are gaps between records, as at the ends of transactions; in a snapshot what
-    waits is numbered without, from the position on.
+    A log has gaps between records, such as markers of transactions. A snapshot numbers pending
+    records without gaps, from the task's position on.
 
     Args:
-        progress: of the task.
-        tails: per partition of a repartition topic, the offsets of the records that are there from
-            the task's position on.
+        progress: the task's progress.
+        tails: by partition of a repartition topic, the offsets of its records from the task's
+            position on.
     """
     sections: dict[str, Any] = dict(progress.sections)
     inputs = dict(sections.get(INPUTS_SECTION, {}))

@@ -1,4 +1,8 @@
-"""Snapshot: what a history has come to, for live workers to begin with."""
+"""Snapshot: reads and writes the files of a snapshot, in a directory or a store that fsspec knows.
+
+A file appears under its name only when it is complete. Rule of the file: a reader compares size and
+checksum with the manifest before it uses a file. Not done here: the content (`manifest`).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ LOCAL: Final = ("", "file")
 
 
 def default_snapshot_store(log_url: str, state_dir: str) -> str:
-    """Where an app keeps its snapshots if nobody says: beside its log, else beside its state."""
+    """Return the default directory of an app's snapshots: beside its embedded log, or its state."""
     directory = log_url.removeprefix(EMBEDDED) if log_url.startswith(EMBEDDED) else state_dir
     return os.path.join(os.path.dirname(directory.rstrip("/")) or ".", SNAPSHOTS)  # noqa: PTH118, PTH120 - paths are text in all of the engine
 
@@ -32,10 +36,10 @@ class SnapshotStore:
     """A directory of snapshots. Holds nothing open, and can be sent to other processes."""
 
     def __init__(self, url: str) -> None:
-        """A place by path or URL; it is made when something is written.
+        """Name a directory; it is created with its first file.
 
         Args:
-            url: a path, `file:///...`, or what fsspec knows: `s3://bucket/prefix`, `memory://x`.
+            url: a path, `file:///...`, or a URL of fsspec: `s3://bucket/prefix`, `memory://x`.
 
         Raises:
             ConfigError: the URL needs a library that is not installed.
@@ -54,13 +58,13 @@ class SnapshotStore:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[str]:
-        """A path here at which the file is to be written; it is at its place after the block."""
+        """Yield a local path to write a file to; after the block, the file has its name here."""
         with self._writing(name) as path:
             yield path
 
     @contextmanager
     def reading(self, name: str) -> Iterator[str]:
-        """A path of this machine at which the file can be read within the block.
+        """Yield a local path at which a file can be read in the block.
 
         Raises:
             CorruptData: there is no such file.
@@ -76,16 +80,18 @@ class SnapshotStore:
                 self._remote().get_file(f"{self.url}/{name}", path)
                 yield path
         except FileNotFoundError as error:
-            raise CorruptData(f"there is no {name} in {self.url}: the snapshot is gone") from error
+            raise CorruptData(
+                f"{self.url} has no file {name}: the snapshot was removed, or never completed"
+            ) from error
 
     def add(self, name: str, data: bytes) -> FilePart:
-        """Write a small file."""
+        """Write a small file; return its description for the manifest."""
         with self.writing(name) as path, open(path, "wb") as file:  # noqa: PTH123 - as above
             file.write(data)
         return FilePart(name=name, size_bytes=len(data), crc=crc32c(data))
 
     def read(self, name: str) -> bytes:
-        """All of a small file.
+        """Return the content of a small file.
 
         Raises:
             CorruptData: there is no such file.
@@ -94,13 +100,13 @@ class SnapshotStore:
             return file.read()
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether a file exists."""
         if self._path is not None:
             return os.path.exists(f"{self._path}/{name}")  # noqa: PTH110 - as above
         return bool(self._remote().exists(f"{self.url}/{name}"))
 
     def names(self) -> list[str]:
-        """What is directly in it, files and directories."""
+        """Return the names of the files and directories directly in this directory."""
         if self._path is not None:
             try:
                 return sorted(os.listdir(self._path))  # noqa: PTH208 - as above
@@ -113,7 +119,7 @@ class SnapshotStore:
         return sorted(str(each).rstrip("/").rpartition("/")[2] for each in found)
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the directory and all its content."""
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
         elif self._remote().exists(self.url):
@@ -121,18 +127,18 @@ class SnapshotStore:
 
     @contextmanager
     def checked(self, part: FilePart) -> Iterator[str]:
-        """As `reading`, of a file whose size and checksum are known.
+        """Yield a local path of a file, as `reading`, after a check of its size and checksum.
 
         Raises:
-            CorruptData: it is not there, or not what was written.
+            CorruptData: the file is missing, or its content has changed.
         """
         with self.reading(part.name) as path:
             size_bytes, crc = measure_file(path)
             if (size_bytes, crc) != (part.size_bytes, part.crc):
                 raise CorruptData(
-                    f"{part.name} in {self.url} is not what was written there: it has {size_bytes} "
-                    f"bytes with CRC {crc:08x}, not {part.size_bytes} with {part.crc:08x}; "
-                    "make the snapshot again"
+                    f"{part.name} in {self.url} is damaged: it has {size_bytes} bytes with CRC "
+                    f"{crc:08x}, not {part.size_bytes} bytes with CRC {part.crc:08x}; make the "
+                    "snapshot again"
                 )
             yield path
 
@@ -151,13 +157,14 @@ class SnapshotStore:
             with tempfile.TemporaryDirectory(dir=directory, prefix=".") as scratch:
                 path = f"{scratch}/{os.path.basename(name)}"  # noqa: PTH119 - as above
                 yield path
-                _synced(path)
+                # Durable in this order: first the content, then the name.
+                _sync(path)
                 os.replace(path, target)  # noqa: PTH105 - as above
-            _synced(directory)
+            _sync(directory)
         except OSError as error:
             raise LogDirectoryError(
-                f"{target} can't be written: {error.strerror}; choose another place for snapshots, "
-                "or change its permissions"
+                f"{target} can't be written: {error.strerror}; choose another directory for "
+                "snapshots, or change its permissions"
             ) from error
 
     def _remote(self) -> Any:  # noqa: ANN401 - fsspec has no types
@@ -175,7 +182,7 @@ class SnapshotStore:
 
 
 def measure_file(path: str) -> tuple[int, int]:
-    """Size in bytes and CRC-32C of a file."""
+    """Return size in bytes and CRC-32C of a file."""
     size_bytes = crc = 0
     with open(path, "rb") as file:  # noqa: PTH123 - as above
         while data := file.read(CHUNK_BYTES):
@@ -184,7 +191,7 @@ def measure_file(path: str) -> tuple[int, int]:
     return size_bytes, crc
 
 
-def _synced(path: str) -> None:
+def _sync(path: str) -> None:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)
@@ -198,37 +205,36 @@ class Snapshot:
     def __init__(self, manifest: Manifest, place: SnapshotStore) -> None:
         self.manifest = manifest
         self.place = place
-        """Of this one snapshot."""
+        """The directory of this snapshot."""
 
     @classmethod
     def open(cls, url: str) -> Snapshot:
-        """A snapshot by the path or URL of its directory.
+        """Open a snapshot by the path or URL of its directory.
 
         Raises:
-            CorruptData: there is none, or it is not readable.
+            CorruptData: there is no snapshot, or its manifest can't be decoded.
             ConfigError: the URL needs a library that is not installed.
         """
         place = SnapshotStore(url)
         if not place.has(MANIFEST_FILE):
             raise CorruptData(
-                f"there is no snapshot at {url}: it has no {MANIFEST_FILE}; a job that has "
-                "not come to its end leaves none"
+                f"there is no snapshot at {url}: it has no {MANIFEST_FILE}, which a job writes last"
             )
         return cls(Manifest.decode(place.read(MANIFEST_FILE)), place)
 
     @property
     def id(self) -> str:
-        """Of the job that made it."""
+        """ID of the job that made the snapshot."""
         return self.manifest.id
 
     @property
     def url(self) -> str:
-        """Where it is kept."""
+        """Path or URL of its directory."""
         return self.place.url
 
     @property
     def offsets(self) -> Mapping[tuple[str, int], int]:
-        """Per source partition, the first offset that is not in it: live workers begin there."""
+        """The offset at which live workers start, by source partition."""
         return self.manifest.offsets
 
     def __repr__(self) -> str:
@@ -236,26 +242,26 @@ class Snapshot:
         return f"<Snapshot {self.id} of {self.manifest.app_id}: {tasks} tasks, {rows} rows>"
 
     def entry(self, subtopology: int, partition: int) -> TaskEntry | None:
-        """What one task has left."""
+        """Return the entry of a task; None if the snapshot has no such task."""
         at = (subtopology, partition)
         found = (e for e in self.manifest.tasks if (e.subtopology, e.partition) == at)
         return next(found, None)
 
     def progress(self, entry: TaskEntry) -> TaskProgress | None:
-        """What a task has taken in; None if it has no state.
+        """Return the progress of a task; None if the task has no state.
 
         Raises:
-            CorruptData: the file is missing, or not what was written.
+            CorruptData: the file is missing or damaged.
         """
         if entry.progress is None:
             return None
         return TaskProgress.decode(self.read(entry.progress))
 
     def rows(self, entry: TaskEntry) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of a task as they are in its store, store by store.
+        """Yield the rows of a task as its database holds them, store by store.
 
         Raises:
-            CorruptData: a file is missing, or not what was written.
+            CorruptData: a file is missing or damaged.
         """
         from streamlog.tables.local_disk.rocksdb_store import read_sorted  # noqa: PLC0415 - RocksDB, for this
 
@@ -265,19 +271,19 @@ class Snapshot:
 
     @contextmanager
     def files(self, entry: TaskEntry) -> Iterator[Sequence[str]]:
-        """Paths of a task's sorted files on this machine, checked; not to be changed.
+        """Yield local paths of a task's sorted files, checked; callers must not change them.
 
         Raises:
-            CorruptData: one is missing, or not what was written.
+            CorruptData: a file is missing or damaged.
         """
         with ExitStack() as stack:
             yield [stack.enter_context(self.place.checked(file)) for file in entry.files]
 
     def read(self, part: FilePart) -> bytes:
-        """All of one file.
+        """Return the content of a file.
 
         Raises:
-            CorruptData: it is missing, or not what was written.
+            CorruptData: the file is missing or damaged.
         """
         with self.place.checked(part) as path, open(path, "rb") as file:  # noqa: PTH123 - paths are text in all of the engine
             return file.read()
@@ -286,12 +292,12 @@ class Snapshot:
         """Read all files and compare their checksums.
 
         Raises:
-            CorruptData: one is missing, or not what was written.
+            CorruptData: a file is missing or damaged.
         """
         for part in self.manifest.files:
             with self.place.checked(part):
                 pass
 
     def remove(self) -> None:
-        """Remove it with all its files. Workers that have begun with it do not need it any more."""
+        """Remove the snapshot and its files; workers that started from it no longer need it."""
         self.place.remove()
