@@ -173,7 +173,7 @@ def test_a_newer_format_is_refused(snapshot: Snapshot) -> None:
     with pytest.raises(CorruptData, match="use the newer streamlog that wrote it"):
         Snapshot.open(snapshot.url)
     path.write_bytes(b"{}")
-    with pytest.raises(CorruptData, match="can.t be decoded"):
+    with pytest.raises(CorruptData, match="be decoded"):
         Snapshot.open(snapshot.url)
 
 
