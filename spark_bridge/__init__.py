@@ -1,4 +1,4 @@
-"""History through Spark: the log as a data source.
+"""Spark bridge: the log as a data source of Spark, and histories that run in Spark.
 
     from spark_bridge import session
 
@@ -6,8 +6,8 @@
     rows = spark.read.format("streamlog").option("path", "./.streamlog/log") \
         .option("subscribe", "departures").load()
 
-The top-level name is the extra's: `pip install 'streamlog[spark]'`. It reads through
-`streamlog.log` and knows no broker, worker or app.
+The package belongs to the extra: `pip install 'streamlog[spark]'`. It reads through `streamlog.log`
+and does not import brokers, workers or apps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Records as Arrow batches in the columns and exact types of Spark's Kafka source.
+"""Records as Arrow batches, with the columns and exact types of Spark's Kafka source.
 
-A batch has 10,000 to 50,000 rows, which measures best, and a bound in bytes, so that large values
-do not accumulate in memory. A record batch that cannot be read ends the read, or with
-`ignoreCorruptBatches` is skipped with a warning, as Spark's file sources do with corrupt files.
+A batch has 10,000 to 50,000 rows, the fastest size (measured), and a limit in bytes, so that large
+values don't fill the memory. An unreadable record batch fails the read, or is skipped with a
+warning with `ignoreCorruptBatches`, as Spark's file sources do with corrupt files.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _log = logging.getLogger(__name__)
 
 
 class CorruptBatches:
-    """Those of one range."""
+    """Fails or warns about the unreadable batches of one range."""
 
     def __init__(self, offsets: OffsetRange, *, ignored: bool) -> None:
         self._range = offsets
         self._ignored = ignored
 
     def meet(self, first: int, following: int, error: CorruptData) -> None:
-        """A batch with the offsets from `first` to before `following` can't be read.
+        """Handle an unreadable batch with the offsets from `first` to before `following`.
 
         Raises:
-            DamagedBatch: it is not to be ignored; says where it is and what to do.
+            DamagedBatch: such batches are not ignored; says where it is and what to do.
         """
         topic, partition = self._range.place
-        told = (
+        text = (
             f"{topic}-{partition}: the batch with offsets {first} to {following - 1} can't be read:"
             f" {error}"
         )
         if self._ignored:
-            _log.warning("%s; it is left out, as ignoreCorruptBatches is true", told)
+            _log.warning("%s; the read skips it because ignoreCorruptBatches is true", text)
             return
         found = DamagedBatch(
-            f"{told}. With ignoreCorruptBatches=true the read leaves it out; `streamlog log verify`"
+            f"{text}. With ignoreCorruptBatches=true the read skips it; `streamlog log verify`"
             " shows it, and `streamlog log repair` removes it for every reader"
         )
         found.topic, found.partition = topic, partition
@@ -84,10 +84,10 @@ _TYPES = {
 
 
 def spark_schema(options: ReadOptions, topics: Iterable[str]) -> str:
-    """The columns, in Spark's words.
+    """Return the columns as a Spark schema.
 
     Raises:
-        ConfigError: the app does not declare the topics that are read, or not as one type.
+        ConfigError: the app does not declare a topic, or the topics have different types.
     """
     typed = {**SPARK_TYPES}
     if options.value_schema is not None:
@@ -99,7 +99,7 @@ def spark_schema(options: ReadOptions, topics: Iterable[str]) -> str:
 
 
 class ArrowBatches:
-    """Makes Arrow batches of the records of one range."""
+    """Turns the record batches of one range into Arrow batches."""
 
     def __init__(self, options: ReadOptions, offsets: OffsetRange, value_type: Any = None) -> None:  # noqa: ANN401 - Arrow's, untyped
         self._options = options
@@ -114,10 +114,10 @@ class ArrowBatches:
         self._schema = pa.schema(fields)
 
     def of_batches(self, batches: Iterable[RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Straight from the bytes of record batches.
+        """Yield Arrow batches, decoded directly from the bytes of record batches.
 
         Raises:
-            DamagedBatch: one can't be read, and such batches are not ignored.
+            DamagedBatch: a batch is unreadable, and such batches are not ignored.
         """
         held: list[BatchPayload] = []
         rows = size_bytes = 0
@@ -138,7 +138,7 @@ class ArrowBatches:
             yield from self._filled(held)
 
     def _checked(self, batch: RecordBatch) -> BatchPayload:
-        """The records of a batch; what is compressed has to be decompressed to know its size."""
+        """Return the payload of a batch; decompresses it, as its size is unknown otherwise."""
         if self._options.verify_crc and batch.is_compressed:
             batch.check_crc()
         return BatchPayload(batch)
@@ -154,7 +154,7 @@ class ArrowBatches:
         for payload in held:
             batch = payload.batch
             try:
-                # Just before it is decoded: what was looked at is near the processor then.
+                # Just before decoding: the checksum brings the bytes into the processor's caches.
                 if self._options.verify_crc and not batch.is_compressed:
                     batch.check_crc()
                 within = self._slice_headers(batch)
@@ -191,7 +191,7 @@ class ArrowBatches:
     def _cut(
         self, arrays: dict[str, Any], headers: Sequence[Any], count: int, timestamp_type: int
     ) -> Iterator[pa.RecordBatch]:
-        """As one Arrow batch, or several if there are very many rows."""
+        """Yield one Arrow batch, or several of `ROWS_MAX` rows."""
         if "timestamp" in self._options.columns:
             arrays["timestamp"] = self._times(arrays["timestamp"], arrays["offset"])
         arrays["topic"] = pa.repeat(pa.scalar(self._range.topic, pa.string()), count)
@@ -209,10 +209,10 @@ class ArrowBatches:
             yield whole if count <= ROWS_MAX else whole.slice(at, ROWS_MAX)
 
     def _times(self, milliseconds: Any, offsets: Any) -> Any:  # noqa: ANN401 - Arrow's, untyped
-        """As Spark's timestamps.
+        """Convert times to Spark's timestamps.
 
         Raises:
-            SerdeError: one lies beyond all of these; says which.
+            SerdeError: a time is out of their range; names its record.
         """
         try:
             return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(_TYPES["timestamp"])
@@ -222,16 +222,16 @@ class ArrowBatches:
             topic, partition = self._range.place
             raise SerdeError(
                 f"the record at offset {offset} of {topic}-{partition} has timestamp {time_ms} ms,"
-                " which no timestamp of Spark's can be; leave it out, by the option 'columns'"
-                " without 'timestamp'"
+                " which is out of the range of Spark's timestamps: omit 'timestamp' from the option"
+                " 'columns'"
             ) from error
 
 
 def _allocate(size_bytes: int) -> Any:  # noqa: ANN401 - Arrow's, untyped
-    """Memory that is not made zero first.
+    """Allocate memory that is not zeroed.
 
-    Of the system: its allocator keeps pieces of this size for the next batch, where Arrow's own
-    gives them back to the kernel, and the next one pays for fresh pages.
+    From the system's allocator: it keeps blocks of this size for the next batch. Arrow's own
+    returns them to the kernel, so the next batch would pay for fresh pages.
     """
     return pa.allocate_buffer(size_bytes, memory_pool=pa.system_memory_pool())
 

@@ -1,9 +1,9 @@
 """`format("streamlog")`: topics as rows with the columns of Spark's Kafka source, and back.
 
-One Spark task reads a partition, or part of one, in offset order. Offsets are resolved once, when
-the frame is loaded: a frame that is read twice, or joined with itself, has equal rows, whatever is
-appended meanwhile. Filters on partition, topic and offset cut the ranges. None is claimed, because
-Spark trusts a claim blindly: a filter that is not understood here costs time, not rows.
+One Spark task reads a partition, or a part of one, in offset order. Offsets are resolved once, when
+the frame is loaded: a frame that is read twice, or joined with itself, has equal rows, even if
+records are appended meanwhile. Filters on partition, topic and offset cut the ranges, and Spark
+applies all filters again: one that this module does not understand costs time, not rows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def prune(ranges: Iterable[OffsetRange], filters: Iterable[Filter]) -> list[OffsetRange]:
-    """What is left of the ranges if every filter holds."""
+    """Return the parts of the ranges in which every filter may hold."""
     left = list(ranges)
     for each in filters:
         left = [part for whole in left if (part := _cut_range(whole, each)) is not None]
@@ -76,7 +76,7 @@ def _cut_range(whole: OffsetRange, wanted: Filter) -> OffsetRange | None:
 
 
 def _may_match(own: str | int, wanted: Filter) -> bool:
-    """Whether a filter lets records of a partition through, as far as that can be told."""
+    """Return whether records of a partition may pass a filter."""
     match wanted, own:
         case EqualTo(value=value), _ if type(value) is type(own):
             return bool(own == value)
@@ -92,18 +92,18 @@ def _may_match(own: str | int, wanted: Filter) -> bool:
 
 
 class StreamlogDataSource(DataSource):
-    """The data source; `register(spark)` makes it known as "streamlog"."""
+    """Spark's data source "streamlog"; `register(spark)` adds it to a session."""
 
     _ranges: list[OffsetRange]
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "streamlog"
 
     @without_traceback()
     def schema(self) -> str:
-        """The columns. For a batch query it resolves the offsets, which stay with this instance.
+        """Return the columns; for a batch query, also resolve the offsets.
 
         Raises:
             ConfigError: an option is wrong or a topic does not exist.
@@ -118,35 +118,35 @@ class StreamlogDataSource(DataSource):
 
     @without_traceback()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the ranges that `schema` resolved.
+        """Return a reader of the ranges that `schema` resolved.
 
         Raises:
-            ConfigError: an option means nothing in a batch query, or a schema was given with
+            ConfigError: an option is for streaming queries only, or the query sets a schema with
                 `.schema(...)`: the columns are fixed.
         """
         options = parse_options(self.options)
         if not hasattr(self, "_ranges"):
             raise ConfigError(
-                "the streamlog source has fixed columns: leave out .schema(...); for typed values"
-                " there are the options 'valueSchema' and 'app'"
+                "the streamlog source has fixed columns: omit .schema(...); for typed values use"
+                " the options 'valueSchema' or 'app'"
             )
         kind = PruningReader if options.filter_pushdown else LogBatchReader
         return kind(options, self._ranges, value_type(options, schema))
 
-    # Not plainly: what is raised here Spark's runner hides behind an error of its own, and only the
-    # traceback still has it.
+    # Without `without_traceback`: Spark's runner wraps an error of this method in its own, and only
+    # the traceback shows it.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of micro-batches.
+        """Return a reader of micro-batches.
 
         Raises:
-            ConfigError: an option is wrong, or means nothing in a streaming query.
+            ConfigError: an option is wrong, or is for batch queries only.
         """
         options = parse_options(self.options, streaming=True)
         return LogStreamReader(options, value_type(options, schema))
 
     @without_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
-        """A writer of one job.
+        """Return a writer of one job.
 
         Raises:
             ConfigError: an option is wrong, rows can't be records, or mode is "overwrite".
@@ -161,7 +161,7 @@ class StreamlogDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Spark's signature
     ) -> DataSourceStreamWriter:
-        """A writer of a job per micro-batch.
+        """Return a writer of one job per micro-batch.
 
         Raises:
             ConfigError: an option is wrong, rows can't be records, or output mode is "complete".
@@ -172,7 +172,7 @@ class StreamlogDataSource(DataSource):
 
 
 class LogBatchReader(DataSourceReader):
-    """Reads each range in a task of its own."""
+    """Reads each range, or part of one, in a Spark task."""
 
     def __init__(
         self,
@@ -185,28 +185,28 @@ class LogBatchReader(DataSourceReader):
         self._value_type = value_type
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One per range, or per part of one."""
+        """Return one input per range, or per part of a range."""
         return input_partitions(self._options, self._ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, in offset order, as Arrow batches."""
-        # With no ranges at all Spark calls once with a partition of its own making.
+        """Yield the rows of one range as Arrow batches, in offset order."""
+        # Without any range, Spark calls once with an InputPartition of its own.
         if isinstance(partition, RangePartition):
             with without_traceback():
                 yield from log_source(self._options).read(partition.offsets, self._value_type)
 
 
 class PruningReader(LogBatchReader):
-    """The same, and filters leave out what need not be read. A conf of Spark's has to allow it."""
+    """A batch reader that skips offsets by filters, if Spark's configuration enables pushdown."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Cut the ranges; Spark filters all the same."""
+        """Cut the ranges; return all filters, so that Spark applies them as well."""
         self._ranges = prune(self._ranges, filters)
         return filters
 
 
 def value_type(options: ReadOptions, schema: StructType) -> Any:  # noqa: ANN401 - Arrow's, untyped
-    """Arrow's type for typed values; None if they are bytes."""
+    """Return the Arrow type of typed values; None if values are bytes."""
     is_typed = options.value_schema is not None or options.app is not None
     if not is_typed or "value" not in options.columns:
         return None

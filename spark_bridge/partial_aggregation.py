@@ -1,13 +1,13 @@
 """Partial aggregation: windows of whole numbers folded in Arrow, before and after Spark's shuffle.
 
 `FoldableRows` takes whole columns from a task upstream, assigns windows (`WindowGrid`: window `n`
-begins `n` steps after the first one) and folds counts, sums, minima and maxima (`Folding`) before
-the shuffle. `FoldedReader` folds the pieces again behind it, as far as no other piece can hold more
-of their windows. Folds may be repeated in any order. Memory holds the windows that the pieces at
-the reader have begun, one row for each key.
+starts `n` steps after the first one) and folds counts, sums, minima and maxima (`Folding`) before
+the shuffle. `FoldedReader` folds the pieces again after the shuffle, once no later piece can hold
+rows of their windows. Folds can be repeated in any order. Memory holds the unfinished windows of
+the pieces that were read, one row per key.
 
-Rule: a number that is not as planned (not whole, beyond 64 bits, unreadable) ends in `NotLowered`.
-Tasks then run the stage record by record, and report the error.
+Rule: a number that does not meet the conditions (not whole, beyond 64 bits, unreadable) raises
+`NotLowered`. Tasks then run the stage record by record, and report an error of the record.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ from streamlog.windows.definitions import Hopping, Tumbling, Windows
 from streamlog.windows.emit import UNKNOWN_MS, Source
 
 PIECE_ROWS = 4_000
-"""A piece that has so many rows ends with its window."""
+"""A piece of at least this many rows ends with its current window."""
 EXPANDED_ROWS = 1_000_000
-"""Of windows that overlap, so many rows are made at a time."""
+"""Rows made at a time for overlapping windows."""
 SUM_MAX = float((1 << 63) - (1 << 43))
-"""A sum of magnitudes in floating point that is below is right to more than a part in 2^20."""
+"""Below this limit, a floating-point sum of magnitudes has a relative error under 2^-20, so the
+exact sum fits into 64 bits."""
 
 
 class Folding:
-    """How the rows of one aggregation are folded."""
+    """Folds the rows of one aggregation."""
 
     def __init__(self, numbers: WholeNumbers) -> None:
         self._kinds = {
@@ -70,10 +71,10 @@ class Folding:
         self.schema = pa.schema(
             [("window", pa.int64()), ("key", pa.binary()), *((name, pa.int64()) for name in names)]
         )
-        """Of a piece."""
+        """Schema of a piece."""
 
     def into_windows(self, records: pa.Table) -> Iterator[pa.Table]:
-        """Records with the `first` and `last` window of each, by `task`, window and key.
+        """Fold records, each with its `first` and `last` window, by `task`, window and key.
 
         Raises:
             NotLowered: a sum does not fit into 64 bits.
@@ -98,7 +99,7 @@ class Folding:
             low = high
 
     def folded(self, rows: pa.Table, by: Sequence[str]) -> pa.Table:
-        """One row for all rows that agree in these columns.
+        """Fold the rows that are equal in the columns `by` into one row.
 
         Raises:
             NotLowered: a sum does not fit into 64 bits.
@@ -114,7 +115,7 @@ class Folding:
         )
 
     def pieces(self, rows: pa.Table) -> Iterator[tuple[int, int, bytes]]:
-        """The rows of a chunk as bytes: for which task, and from which window on."""
+        """Yield the rows of a chunk as pieces: task, first window, and bytes."""
         if not rows.num_rows:
             return
         tasks, windows = rows["task"].to_numpy(), rows["window"].to_numpy()
@@ -135,11 +136,11 @@ class Folding:
                 low = border
 
     def piece(self, data: bytes) -> pa.RecordBatch:
-        """The rows of a piece."""
+        """Decode the rows of a piece."""
         return pa.ipc.read_record_batch(pa.py_buffer(data), self.schema)
 
     def states(self, rows: pa.Table) -> Sequence[Any]:
-        """The states that rows stand for."""
+        """Return the aggregation states of the rows."""
         columns = [rows[name].to_numpy().tolist() for name in self._names]
         return list(map(list, zip(*columns, strict=True))) if self._is_row else columns[0]
 
@@ -159,13 +160,13 @@ def _check_sums(rows: pa.Table, by: Sequence[str], name: str) -> None:
 
 
 class WindowGrid:
-    """The windows of one definition."""
+    """Numbers the windows of one definition."""
 
     def __init__(self, windows: Windows) -> None:
-        """Make it.
+        """Prepare the grid of tumbling or hopping windows.
 
         Raises:
-            NotLowered: these windows have no numbers.
+            NotLowered: windows of this kind can't be numbered.
         """
         if not isinstance(windows, Tumbling | Hopping):
             raise NotLowered(f"{windows.description} are not lowered")
@@ -175,24 +176,24 @@ class WindowGrid:
         self._offset_ms = windows.offset_ms if isinstance(windows, Tumbling) else 0
 
     def numbers(self, times_ms: Any, stream_times_ms: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - NumPy's
-        """The first and the last window of each record, and for how many it comes too late.
+        """Return the first open and the last window of each record, and how many it is late for.
 
-        The first one is behind the last one if it comes too late for all of its windows.
+        The first is greater than the last if a record is late for all of its windows.
         """
         last = (times_ms - self._offset_ms) // self._step_ms
         first = (times_ms - self._offset_ms - self._size_ms) // self._step_ms + 1
-        # None begins before 1970; with an offset the one that holds it is cut off there.
+        # No window starts before 1970; with an offset, the window that contains 1970 is cut there.
         first = np.maximum(first, -1 if self._offset_ms else 0)
         passed_ms = stream_times_ms - self._grace_ms - self._size_ms - self._offset_ms
         first_open = np.maximum(first, passed_ms // self._step_ms + 1)
         return first_open, last, np.minimum(first_open, last + 1) - first
 
     def ends(self, numbers: Any) -> Any:  # noqa: ANN401 - NumPy's
-        """Where windows end."""
+        """Return the ends of windows, ms since 1970."""
         return numbers * self._step_ms + (self._offset_ms + self._size_ms)
 
     def bounds(self, number: int) -> tuple[int, int]:
-        """Start and end of a window."""
+        """Return start and end of a window, ms since 1970."""
         start_ms = number * self._step_ms + self._offset_ms
         return max(start_ms, 0), start_ms + self._size_ms
 
@@ -200,10 +201,10 @@ class WindowGrid:
 PIECE, SOURCE = 1, 4
 """Kinds of rows; see `shuffles`."""
 CHUNK_ROWS = 200_000
-"""So many records are folded at a time."""
+"""Records folded at a time."""
 BEFORE_ALL_MS = -(1 << 62)
 TIME_MS_MAX = 1 << 50
-"""Far beyond the year 9999: no sum of two overflows. What is beyond is for the task to refuse."""
+"""Far beyond the year 9999; sums of two don't overflow. The task refuses later times."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -246,7 +247,7 @@ class _Source:
 
 
 class FoldableRows:
-    """What one task writes into one repartition topic, for a stage that is lowered."""
+    """Folds the records that one task writes to the repartition topic of a lowered stage."""
 
     def __init__(
         self,
@@ -258,15 +259,15 @@ class FoldableRows:
         value: Serde[Any],
         windows: Windows,
     ) -> None:
-        """Nothing has been written.
+        """Begin with nothing written.
 
         Args:
-            stage: that they are for.
-            ranks: of the topic's sources, by identity.
-            partitions: of the topic.
-            numbers: what is folded.
-            value: how values are written in the topic.
-            windows: that it is folded in.
+            stage: number of the lowered stage.
+            ranks: rank of each source of the topic, by identity.
+            partitions: number of partitions of the topic.
+            numbers: the columns to fold.
+            value: serde of the topic's values.
+            windows: windows of the aggregation.
         """
         self._stage = stage
         self._ranks = ranks
@@ -281,10 +282,10 @@ class FoldableRows:
         self._batches: list[dict[str, Any]] = []
 
     def write(self, batch: SinkBatch) -> None:
-        """Records of one source, or a mark.
+        """Add records of one source, or a mark.
 
         Raises:
-            NotLowered: they are not what was planned.
+            NotLowered: the records don't meet the conditions of the lowering.
         """
         if batch.stamps is not None:
             self._write(batch, batch.stamps)
@@ -299,18 +300,18 @@ class FoldableRows:
                 self._of(source)[partition].hear(mark, mark_sent_ms(headers))
 
     def tell(self, source: bytes, mark: ProvenanceMark) -> None:
-        """A mark into all partitions, if the topic has this source."""
+        """Add a mark to all partitions, if the topic has this source."""
         if source in self._ranks:
             for each in self._of(source):
                 each.hear(mark, UNKNOWN_MS)
 
     def drain(self) -> Iterator[dict[str, Any]]:
-        """What there is, as columns by name."""
+        """Yield the finished batches, as columns by name."""
         batches, self._batches = self._batches, []
         yield from batches
 
     def finish(self, sources: Sequence[bytes]) -> None:
-        """All is written by these sources: how far each of them has come."""
+        """Fold the rest, and add how far each source has come."""
         self._fold()
         rows = [
             (partition, rank, _encode(tuple(each.end())))
@@ -351,9 +352,9 @@ class FoldableRows:
     def _write(self, batch: SinkBatch, stamps: Stamps) -> None:
         times = np.array(batch.timestamps, np.int64)
         if len(times) and (times.min() < 0 or times.max() > TIME_MS_MAX):
-            raise NotLowered("a timestamp lies before 1970, or beyond the calendar")
+            raise NotLowered("a timestamp is before 1970, or after the end of the calendar")
         if stamps.turns is not stamps.times and [*stamps.turns] != [*stamps.times]:
-            raise NotLowered("records come in another order than that of their stream time")
+            raise NotLowered("records are not in the order of their stream time")
         tasks = np.array(batch.partitions(self._partitions), np.int32)
         own = self._of(stamps.source)
         heard = np.array([each.time_ms for each in own], np.int64)
@@ -445,10 +446,10 @@ _decode = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
 
 def numbers_of(stage: Stage) -> WholeNumbers:
-    """What the states of a stage that is lowered are.
+    """Return the columns of a lowered stage's states.
 
     Raises:
-        NotLowered: it is not.
+        NotLowered: the stage is not lowered.
     """
     if stage.lowering is None:
         raise NotLowered(f"stage {stage.number} is not lowered")
@@ -456,7 +457,7 @@ def numbers_of(stage: Stage) -> WholeNumbers:
 
 
 class FoldedReader:
-    """The rows that are for one task of a stage that is lowered, in order."""
+    """Reads and folds the rows of one task of a lowered stage, in order."""
 
     def __init__(self, plan: Plan, stage: Stage, batches: Iterator[pa.RecordBatch]) -> None:
         if stage.lowering is None:
@@ -469,13 +470,13 @@ class FoldedReader:
         if self._next is None:
             raise RuntimeError("Spark has started a task of a history without its first row")
         self.partition: int = self._next["task"]
-        """Of the task."""
+        """Partition of the task."""
 
     def read_ends(self) -> Mapping[Source, SourceEnd]:
-        """How far each source has come; to be called before `windows`.
+        """Return how far each source has come; call it before `windows`.
 
         Raises:
-            NotLowered: nothing was heard of one of them.
+            NotLowered: a source has no row.
         """
         ends: dict[Source, SourceEnd] = {}
         while (row := self._next) is not None and row["kind"] != PIECE:
@@ -483,11 +484,11 @@ class FoldedReader:
                 ends[self._sources[row["rank"]]] = SourceEnd(*_decode(row["value"]))
             self._take()
         if missing := [source for source in self._sources if source not in ends]:
-            raise NotLowered(f"nothing was heard of {missing[0]}")
+            raise NotLowered(f"source {missing[0]} has no row")
         return {source: ends[source] for source in self._sources}
 
     def windows(self) -> Iterator[FoldedWindow]:
-        """All windows in the order of their ends, their rows by key; large ones in parts.
+        """Yield all windows in the order of their ends, rows by key; large windows in parts.
 
         Raises:
             NotLowered: a sum does not fit into 64 bits.
@@ -500,12 +501,13 @@ class FoldedReader:
             if below is None:
                 yield from self._whole(held)
                 return
+            # Pieces are sorted by their first window's end: below the next one all rows are here.
             is_whole = self._ends(held) < below
             yield from self._whole(held.filter(pa.array(is_whole)))
             held = held.filter(pa.array(~is_whole))
 
     def _more(self, held: pa.Table) -> pa.Table:
-        """With so many pieces more that it is worth folding them: twice as many, if they stay."""
+        """Add pieces until folding pays: at least until the number of rows has doubled."""
         wanted = max(HELD_ROWS, 2 * held.num_rows)
         pieces, count = [*held.to_batches()], held.num_rows
         while self._next is not None and count < wanted:
@@ -535,8 +537,8 @@ class FoldedReader:
         self._next = next(self._rows, None)
         if self._next is not None and self._next["task"] != self.partition:
             raise RuntimeError(
-                "Spark has put rows of two tasks of a history into one: is a plugin, or a setting, "
-                "changing its repartitioning?"
+                "Spark has put rows of two tasks of a history into one partition: check for a "
+                "plugin or setting that changes how it repartitions"
             )
 
 

@@ -1,8 +1,8 @@
-"""Failures in Python that Spark runs, told as what they say and not as how they came about.
+"""Python failures: errors of streamlog in Spark's Python processes, without their tracebacks.
 
-Spark shows the Python traceback of whatever fails in one of its Python processes, and behind it
-Java's. An error of ours says what was wrong, where, and what to do: the rest is left out. Errors of
-anybody else, users' functions of their own included, keep their traceback.
+Spark shows the Python traceback of an error in one of its Python processes, and Java's after it. An
+error of streamlog says what was wrong, where, and what to do, so its traceback is hidden. Other
+errors, those of users' functions included, keep their traceback.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from streamlog.errors import StreamlogError
 
 HIDDEN = "SPARK_HIDE_TRACEBACK"
-"""Spark's own; it is looked at when an error is told, by the process that has failed and ends."""
+"""Spark's variable. The process that failed reads it when it reports the error, then ends."""
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.+)$", re.MULTILINE)
 
 
 @contextmanager
 def without_traceback() -> Iterator[None]:
-    """Of an error of ours, raised inside, Spark shows its text alone."""
+    """Let Spark show only the text of a `StreamlogError` that the block raises."""
     try:
         yield
     except StreamlogError:
@@ -29,9 +29,9 @@ def without_traceback() -> Iterator[None]:
         raise
 
 
-def first_line(told: str) -> str:
-    """Of all that Spark says of a failure, the line that tells most: what Python raised, if any."""
-    raised = _RAISED.findall(told)
+def first_line(text: str) -> str:
+    """Return the most telling line of Spark's report: the last error that Python raised, if any."""
+    raised = _RAISED.findall(text)
     if raised:
         return ": ".join(raised[-1])
-    return next((line.strip() for line in told.splitlines() if line.strip()), "it does not say why")
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")

@@ -1,9 +1,9 @@
-"""Shuffles: what goes through repartition topics, as rows of Spark.
+"""Shuffles: the records of repartition topics, as rows of Spark.
 
-A row says for which task it is, and its place in the order in which that takes it: (turn, rank of
-the topic, rank of the source, number). Spark sorts by these; a task reads a partition from its
-beginning to its end, without anything waiting for what comes later. When a source has said all it
-has to, a last row says so, so that nobody waits for it until all others are read.
+A row names its task and its position in the order in which the task processes rows: (stream time,
+index of the topic, rank of the source, number). Spark sorts by these columns, so a task reads its
+rows from start to end and never waits for a later one. The last row of each source marks its end,
+so that the task does not wait for the source until all others are read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from streamlog.records.record_columns import RecordColumns
 from streamlog.windows.emit import Source
 
 ROWS_MAX = 10_000
-"""Of an Arrow batch."""
+"""Rows of one Arrow batch."""
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 SEED, RECORD, TIME_MARK, LAST = range(4)
-"""Kinds of rows. Each task is given one seed, so that it runs if nothing else comes."""
+"""Kinds of rows. Each task gets one seed, so that a task without other rows runs as well."""
 
 SCHEMA = pa.schema(
     [
@@ -60,7 +60,7 @@ _decode = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]]).decode
 
 @dataclass(slots=True)
 class _Route:
-    """From a task of one stage to another one, through one topic."""
+    """The way from a task of one stage to the tasks of another, through one topic."""
 
     stage: int
     input: int
@@ -68,11 +68,11 @@ class _Route:
     turns: dict[tuple[int, int], int] = field(default_factory=dict)
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     foldable: FoldableRows | None = None
-    """If the stage is lowered: its rows."""
+    """The folded rows, if the other stage is lowered."""
 
 
 class ShuffleRows:
-    """What one task writes into the repartition topics behind it, as rows."""
+    """Turns the records that one task writes to repartition topics into rows."""
 
     def __init__(self, plan: Plan, stage: Stage, partition: int) -> None:
         sub = stage.subtopology
@@ -91,7 +91,7 @@ class ShuffleRows:
         self._bytes = 0
 
     def write(self, batch: SinkBatch) -> None:
-        """Records of one source, or a mark."""
+        """Add records of one source, or a mark."""
         way = self._ways[batch.topic]
         if way.foldable is not None:
             way.foldable.write(batch)
@@ -108,7 +108,7 @@ class ShuffleRows:
                 self._bytes += len(own) + len(key or b"") + len(value or b"")
 
     def tell(self, source: Source, mark: ProvenanceMark) -> None:
-        """A mark into all partitions of the topics that have this source."""
+        """Add a mark to all partitions of the topics that have this source."""
         own = identity(source)
         data = pack_mark(mark, own)
         for topic, way in self._ways.items():
@@ -121,7 +121,7 @@ class ShuffleRows:
                 self._rows.append((*place, TIME_MARK, at_ms, None, None, data, None))
 
     def finish(self) -> None:
-        """Its sources have said all that they have to."""
+        """Add the last rows: the task's sources have ended."""
         for topic, way in self._ways.items():
             if way.foldable is not None:
                 way.foldable.finish(self._own)
@@ -132,7 +132,7 @@ class ShuffleRows:
                     self._rows.append((*place, LAST, 0, None, None, None, None))
 
     def drain(self, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
-        """What there is, if it is worth a batch."""
+        """Yield the rows if they fill a batch; all of them with `is_last`."""
         for way in self._ways.values():
             for foldable in () if way.foldable is None else way.foldable.drain():
                 yield _batch_of(foldable)
@@ -146,13 +146,14 @@ class ShuffleRows:
 
     def _place(self, way: _Route, partition: int, rank: int, turn_ms: int) -> tuple[int, ...]:
         at = (partition, rank)
+        # Within a source, rows stay in the order of their writes, whatever time they carry.
         turn_ms = way.turns[at] = max(turn_ms, way.turns.get(at, BEFORE_ALL_MS + 1))
         number = way.numbers[at] = way.numbers.get(at, -1) + 1
         return way.stage, partition, turn_ms, way.input, rank, number
 
 
 def foldable_rows(plan: Plan, stage: Stage, ranks: Mapping[bytes, int]) -> FoldableRows | None:
-    """Rows for a stage, if it is lowered."""
+    """Return what folds rows for a stage; None if the stage is not lowered."""
     if stage.lowering is None:
         return None
     topic = stage.lowering.topic
@@ -167,7 +168,7 @@ def foldable_rows(plan: Plan, stage: Stage, ranks: Mapping[bytes, int]) -> Folda
 
 
 def _batch_of(columns: Mapping[str, Any]) -> pa.RecordBatch:
-    """Rows of these columns; the others are null."""
+    """Return a batch of these columns; other columns are null."""
     count = len(columns["task"])
     arrays = [
         columns[each.name] if each.name in columns else pa.nulls(count, each.type)
@@ -177,7 +178,7 @@ def _batch_of(columns: Mapping[str, Any]) -> pa.RecordBatch:
 
 
 class ShuffleReader:
-    """The rows that are for one task, in order, as arrivals of its inputs."""
+    """Turns the rows of one task into arrivals of its inputs."""
 
     def __init__(self, plan: Plan, stage: Stage, batches: Iterator[pa.RecordBatch]) -> None:
         sub = stage.subtopology
@@ -186,22 +187,22 @@ class ShuffleReader:
         self._batches = iter(batches)
         self._first = next(self._batches)
         self.partition: int = self._first.column("task")[0].as_py()
-        """Of the task."""
+        """Partition of the task."""
         self._ended = dict.fromkeys(self._sources, 0)
         self._offsets = dict.fromkeys(self._sources, 0)
 
     def arrivals(self) -> Arrivals:
-        """All of them.
+        """Yield all arrivals, in order.
 
         Raises:
-            RuntimeError: Spark has put rows of two tasks together.
+            RuntimeError: Spark has put rows of two tasks into one partition.
         """
         batch: pa.RecordBatch | None = self._first
         while batch is not None:
             if set(batch.column("task").to_pylist()) - {self.partition}:
                 raise RuntimeError(
-                    "Spark has put rows of two tasks of a history into one: is a plugin, or a "
-                    "setting, changing its repartitioning?"
+                    "Spark has put rows of two tasks of a history into one partition: check for a "
+                    "plugin or setting that changes how it repartitions"
                 )
             found = self._of(batch)
             if found:

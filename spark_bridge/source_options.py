@@ -1,7 +1,7 @@
-"""The options of `spark.read`, `readStream`, `write` and `writeStream`, checked.
+"""Options of `spark.read`, `readStream`, `write` and `writeStream`: parses and checks them.
 
-An option of Spark's Kafka source means here what it means there. An unknown option is refused by
-name, and so is one of the other kind of query. Ours: `path` instead of `kafka.bootstrap.servers`,
+An option of Spark's Kafka source has the same meaning here. Unknown options, and those of the other
+kind of query, are refused by name. Additional ones: `path` instead of `kafka.bootstrap.servers`,
 `isolationLevel` (committed by default, unlike Spark), `columns`, `valueSchema`, `app`,
 `filterPushdown`, `ignoreCorruptBatches`, `batchBytes`, `verifyCrc`.
 """
@@ -27,7 +27,7 @@ LATEST = -1
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 COMMITTED: Isolation = "read_committed"
 BATCH_BYTES_MAX = 8 * 1024 * 1024
-"""Bytes of keys and values in one Arrow batch: large values must not pile up in memory."""
+"""Bytes of keys and values in one Arrow batch: bounds the memory of large values."""
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 KAFKA = "kafka."
 
@@ -66,19 +66,19 @@ REFUSED = (
     "enable.auto.commit",
     "interceptor.classes",
 )
-"""Settings of a consumer that are the source's business, as with Spark's own."""
+"""Consumer settings that the source sets itself, as Spark's Kafka source does."""
 OF_SPARK = ("checkpointlocation", "queryname")
-"""What Spark hands on although it is not the source's."""
+"""Options that Spark passes although they are not the source's."""
 
 ByPartition: TypeAlias = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceKind:
-    """A place in every partition: a word, or offsets or times by partition, or one time."""
+    """A position in every partition: a word, offsets or times by partition, or one time."""
 
     option: str
-    """Which says so; named by errors."""
+    """The option that gives it, for errors."""
     word: str | None = None
     offsets: ByPartition | None = None
     times_ms: ByPartition | None = None
@@ -87,7 +87,7 @@ class SourceKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What the user asked for, checked."""
+    """The checked options of a read."""
 
     path: str | None
     bootstrap_servers: str | None
@@ -99,9 +99,9 @@ class ReadOptions:
     starting: SourceKind
     ending: SourceKind
     is_batch: bool
-    """Whether it can be those of a batch query."""
+    """Whether a batch query can have these options."""
     is_strict_about_times: bool
-    """Whether a partition with no record from the starting time on is an error."""
+    """Whether a partition without a record at or after the starting time is an error."""
     fail_on_data_loss: bool
     ignore_corrupt_batches: bool
     include_headers: bool
@@ -111,7 +111,7 @@ class ReadOptions:
     columns: tuple[str, ...]
     value_schema: str | None
     app: str | None
-    """Where types of values are declared, `module:name`."""
+    """The app that declares the types of values, `module:name`."""
     filter_pushdown: bool
     batch_bytes: int
     verify_crc: bool
@@ -122,10 +122,14 @@ class ReadOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
-    """Check the options of a query; with None it may come to be a batch or a streaming one.
+    """Parse the options of a query.
+
+    Args:
+        options: the options as Spark passes them.
+        streaming: whether the query is a streaming one; None: not known yet.
 
     Raises:
-        ConfigError: one is unknown, missing or malformed; the text names it.
+        ConfigError: an option is unknown, missing or malformed; names it.
     """
     given = GivenOptions({key.lower(): value for key, value in options.items()})
     given.check_known(streaming=streaming)
@@ -140,7 +144,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
     if unknown := [name for name in columns if name not in COLUMNS]:
         raise ConfigError(f"option 'columns' names '{unknown[0]}'; known: {', '.join(COLUMNS)}")
     if given.text("valueSchema") is not None and given.text("app") is not None:
-        raise ConfigError("give either 'valueSchema' or 'app': both say what values are")
+        raise ConfigError(
+            "give either 'valueSchema' or 'app', not both: each sets the type of values"
+        )
     strategy = given.word("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     delay = given.text("maxTriggerDelay") or "15m"
     prefix = given.text("groupIdPrefix") or "spark-streamlog"
@@ -176,16 +182,16 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
 
 
 class GivenOptions:
-    """Options by their names in lower case, as Spark hands them over."""
+    """Options by lower-case name, as Spark passes them."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
     def check_known(self, *, streaming: bool | None) -> None:
-        """Refuse what nobody knows.
+        """Check that every option is known.
 
         Raises:
-            ConfigError: by name, with the nearest that is known.
+            ConfigError: an option is unknown; names it and the most similar known one.
         """
         kinds = {True: STREAM_ONLY, False: BATCH_ONLY, None: (*BATCH_ONLY, *STREAM_ONLY)}
         own = (*BOTH, *kinds[streaming])
@@ -193,41 +199,41 @@ class GivenOptions:
         others = {name.lower() for name in (*BATCH_ONLY, *STREAM_ONLY)} - set(known)
         for key in self._options:
             if key.removeprefix(KAFKA) in REFUSED:
-                raise ConfigError(f"option '{key}' is the source's business: leave it out")
+                raise ConfigError(f"the source sets option '{key}' itself: omit it")
             if key in others:
                 kind = "streaming" if streaming else "batch"
-                raise ConfigError(f"option '{key}' means nothing in a {kind} query: leave it out")
+                raise ConfigError(f"option '{key}' has no meaning in a {kind} query: omit it")
             if key not in known and key not in OF_SPARK and not key.startswith(KAFKA):
                 near = get_close_matches(key, known, n=1)
                 hint = f"did you mean '{known[near[0]]}'?" if near else f"known: {', '.join(own)}"
                 raise ConfigError(f"the streamlog source has no option '{key}'; {hint}")
 
     def are_batch_options(self) -> bool:
-        """Whether nothing says that the query is a streaming one."""
+        """Return whether no option requires a streaming query."""
         begins = (self.text("startingOffsets") or "").strip().lower()
         return begins != "latest" and not any(map(self.text, STREAM_ONLY))
 
     def text(self, option: str) -> str | None:
-        """The text of an option; None if it is not given."""
+        """Return the text of an option; None if it is not given."""
         return self._options.get(option.lower())
 
     def names(self, option: str) -> list[str]:
-        """A list with commas."""
+        """Return the items of a comma-separated option."""
         return [each.strip() for each in (self.text(option) or "").split(",") if each.strip()]
 
     def flag(self, option: str, *, default: bool) -> bool:
-        """True or false. Raises ConfigError for anything else."""
+        """Return an option that is true or false. Raises ConfigError for anything else."""
         return self.word(option, ("true", "false"), str(default).lower()) == "true"
 
     def word(self, option: str, words: tuple[str, str], default: str) -> str:
-        """One of two words. Raises ConfigError for anything else."""
+        """Return an option that is one of two words. Raises ConfigError for anything else."""
         word = (self.text(option) or default).strip().lower()
         if word not in words:
             raise ConfigError(f"option '{option}' is {words[0]} or {words[1]}, not '{word}'")
         return word
 
     def number(self, option: str) -> int | None:
-        """A whole number above 0. Raises ConfigError for anything else."""
+        """Return an option that is a positive whole number. Raises ConfigError for others."""
         text = self.text(option)
         if text is None:
             return None
@@ -236,7 +242,7 @@ class GivenOptions:
         return int(text)
 
     def client(self) -> dict[str, str]:
-        """Settings of the connection, without what is read here."""
+        """Return the settings of the connection: `kafka.` options that are not parsed here."""
         own = {"kafka.bootstrap.servers", "kafka.group.id", "kafka.isolation.level"}
         return {
             key.removeprefix(KAFKA): value
@@ -276,7 +282,7 @@ def _subscription(
 
 
 def _source_kind(given: GivenOptions, end: str, *, refused: str | None) -> SourceKind:
-    """The first of three options that is given, in Spark's order of precedence."""
+    """Return the position of the first of three options, in Spark's order of precedence."""
     if (text := given.text(f"{end}Timestamp")) is not None:
         if not text.strip().isdecimal():
             raise ConfigError(f"option '{end}Timestamp' is in ms since 1970, not '{text}'")
@@ -349,36 +355,36 @@ WRITTEN_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "timestamp": ("timestamp",),
     "headers": ("array<struct<key:string,value:binary>>",),
 }
-"""What rows may have, in Spark's words; the value they have to have."""
+"""Columns that rows may have, with their Spark types; `value` is required."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What the user asked for, checked."""
+    """The checked options of a write."""
 
     path: str | None
     bootstrap_servers: str | None
     client: Mapping[str, str]
     topic: str | None
-    """Where rows go that have no topic of their own."""
+    """The topic of rows without a topic of their own."""
     job_id: str | None
-    """A name for the job, by which it is known when it is repeated."""
+    """ID of the job, by which a repetition is recognized."""
     query_id: str | None
-    """A name for a streaming query: with a batch's number it is the name of a job."""
+    """ID of a streaming query; with a batch's number it is the ID of a job."""
     staging_path: str | None
-    """Where segments wait that no broker takes before they are published."""
+    """Folder of staged segments for logs that don't accept them before publication."""
     compression: Compression
     partitioner: Partitioner | None
-    """Where keys go; None: as the app declares, or as it is by default."""
+    """Places keys; None: as the app declares, else the default."""
     app: str | None
-    """Where topics are declared, `module:name`."""
+    """The app that declares topics, `module:name`."""
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the options of a write.
+    """Parse the options of a write.
 
     Raises:
-        ConfigError: one is unknown, missing or malformed; the text names it.
+        ConfigError: an option is unknown, missing or malformed; names it.
     """
     given = {key.lower(): value for key, value in options.items()}
     known = {name.lower(): name for name in OPTIONS}
@@ -396,11 +402,11 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     for name in ("kafka.partitioner.class", "kafka.partitioner"):
         if name in given:
             raise ConfigError(
-                f"option '{name}' means nothing here: give the option 'partitioner', which is"
+                f"option '{name}' has no meaning here: give the option 'partitioner', which is"
                 f" {' or '.join(PARTITIONERS)}, or 'app'"
             )
     if given.get("partitioner") is not None and given.get("app") is not None:
-        raise ConfigError("give either 'partitioner' or 'app': both say where keys go")
+        raise ConfigError("give either 'partitioner' or 'app', not both: each sets the partitioner")
     own = {"kafka.bootstrap.servers", COMPRESSION}
     checkpoint = given.get("checkpointlocation")
     derived = checkpoint and "query-" + hashlib.sha256(checkpoint.encode()).hexdigest()[:16]
@@ -432,7 +438,7 @@ def _partitioner(name: str | None) -> Partitioner | None:
 
 
 def check_columns(types: Mapping[str, str], topic: str | None) -> None:
-    """Refuse rows that can't be records.
+    """Check that rows can be written as records.
 
     Raises:
         ConfigError: a column is missing, unknown or of another type.
@@ -442,10 +448,9 @@ def check_columns(types: Mapping[str, str], topic: str | None) -> None:
             raise ConfigError(f"rows have a column '{name}'; known: {', '.join(WRITTEN_COLUMNS)}")
         if kind not in WRITTEN_COLUMNS[name]:
             raise ConfigError(
-                f"column '{name}' is of type {kind}; it has to be "
-                f"{' or '.join(WRITTEN_COLUMNS[name])}"
+                f"column '{name}' has type {kind}; it must be {' or '.join(WRITTEN_COLUMNS[name])}"
             )
     if "value" not in types:
         raise ConfigError("rows need a column 'value'")
     if topic is None and "topic" not in types:
-        raise ConfigError("give the option 'topic', or rows a column 'topic'")
+        raise ConfigError("rows have no topic: give the option 'topic', or a column 'topic'")

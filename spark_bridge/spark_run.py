@@ -1,11 +1,10 @@
-"""SparkRun: a plan of a history, run by Spark.
+"""SparkRun: runs the plan of a history in Spark.
 
-Each stage is one `mapInArrow` over as many partitions as it has tasks; what goes through
-repartition topics is repartitioned by task and sorted (`shuffles`). All is one job, unless rows of
-a stage are wanted by two others: then they are kept on disk. Rule of the file: what Spark does
-again changes nothing; what failed for good is told in one line, with the record's coordinates, and
-not as Java's traces. Not done here: the plan, which is the same for every engine
-(`streamlog.history.plan`).
+Each stage is one `mapInArrow` over as many partitions as it has tasks; rows for repartition topics
+are repartitioned by task and sorted (`shuffles`). All stages are one job, unless two stages read
+the rows of another: these are kept on disk. Rule of the file: what Spark repeats changes nothing; a
+final failure is one line with the record's coordinates, without Java's traces. Not done here: the
+plan, which is the same for every engine (`streamlog.history.plan`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ EMBEDDED = "embedded:"
 
 
 class SparkRun:
-    """A plan at work in Spark."""
+    """Runs a plan in Spark."""
 
     def __init__(
         self,
@@ -67,21 +66,21 @@ class SparkRun:
         state_memory_bytes: int,
         on_read: OnRead | None = None,
     ) -> None:
-        """A run that has not begun.
+        """Prepare a run.
 
         Args:
-            plan: with the ends of the log.
-            spark: on whose executors it runs.
-            url: of the log; the directory of an embedded one is read as files, which all
-                executors have to see.
-            security: how brokers are talked to.
-            place: of the snapshot that comes of it; all executors have to see it, too.
-            now_ms: the time on the wall.
-            state_memory_bytes: for the state of each task.
-            on_read: told what tasks have read, by a thread; None: nobody watches.
+            plan: the plan, with its offsets.
+            spark: the session on whose executors it runs.
+            url: the log. The directory of an embedded log is read as files, so all executors must
+                share it.
+            security: the settings for connections to brokers.
+            place: directory of the snapshot; all executors must share it.
+            now_ms: wall-clock time of the whole run, ms since 1970.
+            state_memory_bytes: memory for the state of each task.
+            on_read: called by a thread after tasks have read records; None: no progress is shown.
         """
         self.plan = plan
-        """What is run; without its lowered stages if these were not what they seemed to be."""
+        """The plan; without lowered stages once a stage's records did not meet their conditions."""
         self._spark = spark
         self._place = place
         self._now_ms = now_ms
@@ -89,26 +88,26 @@ class SparkRun:
         self._state_memory_bytes = state_memory_bytes
         self._on_read = on_read
         self._run = ""
-        self._told = Counter[TaskPlace]()
-        """What was read and told, also by a run whose stages had to be run again."""
+        self._reported = Counter[TaskPlace]()
+        """Records reported to `on_read`, those of a run that was repeated included."""
 
     def run(self) -> list[FinishedTask]:
-        """All stages.
+        """Run all stages; return the results of their tasks.
 
         Raises:
-            ProcessingError: a task has failed; told with the record's coordinates.
-            CorruptData: the reports of tasks can't be seen here: their place is not shared.
-            StreamlogError: Spark could not run it; says why, as far as Spark does.
+            ProcessingError: a task failed; has the record's coordinates.
+            CorruptData: the driver lacks the reports of tasks: their directory is not shared.
+            StreamlogError: Spark could not run the plan; has the reason that Spark gives.
         """
         try:
-            return self._ran()
+            return self._run_plan()
         except NotLowered as error:
-            logger.warning("%s: its stage is run again by the task itself", error)
+            logger.warning("%s: its stage runs again, record by record", error)
             self.plan = without_lowering(self.plan, str(error))
             self._place.remove()
-            return self._ran()
+            return self._run_plan()
 
-    def _ran(self) -> list[FinishedTask]:
+    def _run_plan(self) -> list[FinishedTask]:
         self._run = uuid4().hex[:12]
         frames: dict[int, DataFrame] = {}
         read_by = self._readers()
@@ -122,7 +121,7 @@ class SparkRun:
             whole = leaves[0]
             for leaf in leaves[1:]:
                 whole = whole.unionByName(leaf)
-            with self._watched():
+            with self._progress_watch():
                 whole.collect()
         except PySparkException as error:
             logger.debug("Spark says: %s", error)
@@ -133,14 +132,14 @@ class SparkRun:
                     frame.unpersist()
         return self._finished()
 
-    def _watched(self) -> AbstractContextManager[object]:
-        """While the tasks run, who watches them hears how far they are."""
+    def _progress_watch(self) -> AbstractContextManager[object]:
+        """Return a context that reports the progress of tasks in its block."""
         if self._on_read is None:
             return nullcontext()
-        return ProgressWatch(self._place, self._on_read, self._told)
+        return ProgressWatch(self._place, self._on_read, self._reported)
 
     def _readers(self) -> Counter[int]:
-        """How many stages read what each one writes."""
+        """Return the number of stages that read the rows of each stage."""
         found: Counter[int] = Counter()
         for stage in self.plan.stages:
             written = {*stage.subtopology.repartition_topics}
@@ -177,7 +176,7 @@ class SparkRun:
         return rows.mapInArrow(StageFunction(work), COLUMNS)
 
     def _seeds(self, stage: Stage) -> DataFrame:
-        """A row for each task, in a partition of its own."""
+        """Return one row per task, in a partition of its own, so that every task runs."""
         null, zero = sql.lit(None), sql.lit(0)
         return self._spark.range(0, stage.tasks, 1, stage.tasks).select(
             sql.lit(stage.number).alias("stage"),
@@ -192,7 +191,7 @@ class SparkRun:
         )
 
     def _finished(self) -> list[FinishedTask]:
-        """What the tasks have left: of each the report of one attempt, whichever."""
+        """Return the results of the tasks: for each, the report of any one attempt."""
         found: dict[tuple[int, int], FinishedTask] = {}
         for data in self._reports(TASKS):
             task = FinishedTask.decode(data)
@@ -200,20 +199,20 @@ class SparkRun:
         wanted = [(s.number, partition) for s in self.plan.stages for partition in range(s.tasks)]
         if missing := [at for at in wanted if at not in found]:
             raise CorruptData(
-                f"task {missing[0][0]}_{missing[0][1]} has left nothing in {self._place.url}: the "
-                "executors write somewhere else; give a directory= that all machines share"
+                f"{self._place.url} has no report of task {missing[0][0]}_{missing[0][1]}: the "
+                "executors write elsewhere; give a directory= that all machines share"
             )
         (self._place / TASKS).remove()
         self._sweep(list(found.values()))
         return [found[at] for at in wanted]
 
     def _reports(self, folder: str) -> Iterator[bytes]:
-        """Those that are there whole: who is killed while he writes one leaves other things."""
+        """Yield the complete reports: a task killed while it writes leaves files of other names."""
         place = self._place / folder / self._run
         return (place.read(name) for name in place.names() if name.endswith(".json"))
 
     def _sweep(self, tasks: Sequence[FinishedTask]) -> None:
-        """Remove what attempts have left that do not count."""
+        """Remove the files of attempts that don't count."""
         kept = {part.name for task in tasks for part in (*task.pending, *task.staged)}
         for task in tasks:
             progress = () if task.entry.progress is None else (task.entry.progress,)
@@ -224,7 +223,7 @@ class SparkRun:
                 (self._place / name).remove()
 
     def _explained(self, error: PySparkException) -> StreamlogError:
-        """What a task has reported, if one has; else the one line of Spark's that tells most."""
+        """Return the error that a task has reported; else one with Spark's most telling line."""
         for data in self._reports(ERRORS):
             report = msgspec.json.decode(data, type=ErrorReport)
             if not report.lowered:

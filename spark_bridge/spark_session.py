@@ -1,9 +1,8 @@
-"""A Spark session with the data source registered and the settings that it needs.
+"""Spark session: a session with the data source registered and the settings that it needs.
 
-Workers must run this interpreter (else they take `python3` from PATH, without our packages),
-times must be UTC (a row's timestamp is an instant), and string hashes must agree between
-executors. What Spark logs on the driver's terminal is one line for each event, unless there is a
-log4j2 configuration already.
+Workers must run this interpreter (the default is `python3` on PATH, without streamlog), times must
+be UTC (a row's timestamp is an instant), and string hashes must agree between executors. Spark logs
+one line per event on the driver's terminal, unless a log4j2 configuration exists.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `spark.read.format("streamlog")` known to a session that you made yourself."""
+    """Register the data source "streamlog" with a session, and return the session."""
     spark.dataSource.register(StreamlogDataSource)
     return spark
 
@@ -38,10 +37,15 @@ def session(
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session on `master` with the data source registered; `conf` overrides our settings.
+    """Return a session on `master` with the data source registered.
+
+    Args:
+        name: the name of the application.
+        master: the master's URL.
+        conf: settings of Spark, which override those of this module.
 
     Raises:
-        ConfigError: there is no Java 17 or newer, or nobody at `master`.
+        ConfigError: there is no Java 17 or newer, or no master answers.
     """
     ensure_java()
     _check_master(master)
@@ -63,7 +67,7 @@ def session(
 
 
 def _check_master(master: str) -> None:
-    """See that one of a cluster's masters is there: Spark would try for a minute, and say how."""
+    """Check that a master of the cluster answers: Spark would retry for a minute silently."""
     reasons = []
     for address in master.removeprefix(CLUSTER).split(",") if master.startswith(CLUSTER) else ():
         host, _, port = address.rpartition(":")
@@ -74,13 +78,13 @@ def _check_master(master: str) -> None:
             reasons.append(f"{address}: {error}")
     if reasons:
         raise ConfigError(
-            f"no master of Spark answers at {master} ({'; '.join(reasons)}): start it, or give the "
-            "URL that its web page shows, with the port of the master, such as spark://head:7077"
+            f"no Spark master answers at {master} ({'; '.join(reasons)}): start it, or give the "
+            "URL that its web page shows, such as spark://head:7077"
         )
 
 
 def _addresses(master: str) -> dict[str, str]:
-    """Here nobody else has to reach the driver; on a cluster its executors do."""
+    """Return the driver's address: loopback, unless executors of a cluster have to reach it."""
     if not master.startswith("local"):
         return {}
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
@@ -88,7 +92,7 @@ def _addresses(master: str) -> dict[str, str]:
 
 
 def _java_options(given: str) -> str:
-    """Those of the driver, with our configuration of what it logs if there is no other."""
+    """Return the driver's Java options, with our log4j2 configuration if there is no other."""
     if "log4j2.configurationFile" in given or os.environ.get("SPARK_CONF_DIR"):
         return given
     return f"-Dlog4j2.configurationFile={LOG4J.as_uri()} {given}".strip()

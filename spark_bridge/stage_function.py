@@ -1,13 +1,13 @@
-"""A stage of a history inside the tasks of Spark.
+"""StageFunction: runs the tasks of a history's stage inside Spark's tasks.
 
-A Python worker reads its task's input (the log itself, the rows of earlier stages), runs the task,
-and returns rows for later stages: no row of the log crosses to the JVM. The rest lies in the
-snapshot's directory, which all machines see: state, output rows, progress for the driver's bars (at
-most once a second), and finally the report `tasks/<task>-<attempt>.json`, also of an error. A task
-is a function of the plan and the log, so any attempt with a report is valid.
+A Python worker reads its task's input (the log, and the rows of earlier stages), runs the task, and
+returns rows for later stages: records of the log never reach the JVM. Everything else goes to the
+snapshot's directory, which all machines share: state, output rows, progress for the driver's bars
+(at most once a second), and finally a report, `tasks/<run>/<task>-<attempt>.json`, or one of an
+error. A task is a function of the plan and the log, so any attempt with a report is valid.
 
-Plans and functions are pickled by value where no module holds them; msgspec's coders are rebuilt.
-Rule: only Spark's own workers unpickle, and never bytes from the log.
+Plans and functions are pickled by value if no module has them; msgspec's coders are rebuilt. Rule:
+only Spark's own workers unpickle, and never bytes from the log.
 """
 
 from __future__ import annotations
@@ -50,31 +50,32 @@ from streamlog.snapshots import SnapshotStore
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 from streamlog.transport.security import Security
 
-Made = tuple[Callable[[], Any], tuple[()]]
+Reduced = tuple[Callable[[], Any], tuple[()]]
+"""What a reducer of `copyreg` returns: a function that rebuilds the object, and its arguments."""
 
 
 def dump_pickle(item: object) -> bytes:
-    """As bytes.
+    """Pickle an object, by value if no module has its definition.
 
     Raises:
-        TypeError: something in it can't be sent to another process, such as an open file.
+        TypeError: a part of it can't be sent to another process, such as an open file.
     """
     data: bytes = cloudpickle.dumps(item)  # type: ignore[no-untyped-call]
     return data
 
 
 def load_pickle(data: bytes) -> Any:  # noqa: ANN401 - whatever was dumped
-    """What `dumped` gave."""
+    """Unpickle what `dump_pickle` returned."""
     return cloudpickle.loads(data)
 
 
-def _encoder(encoder: Any) -> Made:  # noqa: ANN401 - of one of two kinds
+def _encoder(encoder: Any) -> Reduced:  # noqa: ANN401 - of one of two kinds
     names = ("enc_hook", "decimal_format", "uuid_format", "order")
     make: Callable[..., Any] = type(encoder)
     return partial(make, **{name: getattr(encoder, name) for name in names}), ()
 
 
-def _decoder(decoder: Any) -> Made:  # noqa: ANN401 - of one of two kinds
+def _decoder(decoder: Any) -> Reduced:  # noqa: ANN401 - of one of two kinds
     make: Callable[..., Any] = type(decoder)
     return partial(make, decoder.type, strict=decoder.strict, dec_hook=decoder.dec_hook), ()
 
@@ -86,7 +87,7 @@ copyreg.pickle(msgspec.msgpack.Decoder, _decoder)
 
 
 PROGRESS = "progress"
-"""Where tasks tell, in the snapshot's directory."""
+"""Folder of the progress files, in the snapshot's directory."""
 EVERY_MS = 1_000
 
 TaskPlace: TypeAlias = tuple[str, PartitionKey]
@@ -96,7 +97,7 @@ _log = logging.getLogger(__name__)
 
 
 class PartitionProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How much of a partition one attempt has read."""
+    """Number of records that one attempt has read of a partition."""
 
     topic: str
     partition: int
@@ -109,20 +110,26 @@ _decode = msgspec.json.Decoder(list[PartitionProgress]).decode
 
 
 class ProgressWriter:
-    """Tells what one attempt at a task reads; an `OnRead`."""
+    """Writes the progress of one attempt at a task; an `OnRead`."""
 
     def __init__(
         self, place: SnapshotStore | None, attempt: str, *, clock: Clock | None = None
     ) -> None:
-        """`attempt` is its name among all attempts at all tasks; without a place nobody listens."""
+        """Prepare a writer.
+
+        Args:
+            place: directory of the snapshot; None writes nothing.
+            attempt: a name that is unique among all attempts at all tasks.
+            clock: limits how often the file is written.
+        """
         self._place = place
         self._name = f"{PROGRESS}/{attempt}.json"
         self._clock = clock or SystemClock()
         self._found: dict[PartitionKey, PartitionProgress] = {}
-        self._told_ms = self._clock.now_ms()
+        self._written_ms = self._clock.now_ms()
 
     def __call__(self, read: Read) -> None:
-        """Some records more."""
+        """Add records that were read."""
         if self._place is None:
             return
         before = self._found.get(read.place)
@@ -130,27 +137,33 @@ class ProgressWriter:
         self._found[read.place] = PartitionProgress(
             *read.place, records, read.total, read.is_staged
         )
-        if self._clock.now_ms() - self._told_ms >= EVERY_MS:
-            self.tell()
+        if self._clock.now_ms() - self._written_ms >= EVERY_MS:
+            self.write()
 
-    def tell(self) -> None:
-        """All that has been read."""
-        self._told_ms = self._clock.now_ms()
+    def write(self) -> None:
+        """Write all that was read so far."""
+        self._written_ms = self._clock.now_ms()
         if self._place is not None:
             self._place.add(self._name, msgspec.json.encode([*self._found.values()]))
 
 
 class ProgressWatch:
-    """Looks for what tasks tell while a history runs; a context manager, with a thread."""
+    """Reports the progress of tasks while a history runs; a context manager with a thread."""
 
     def __init__(
-        self, place: SnapshotStore, on_read: OnRead, told: Counter[TaskPlace] | None = None
+        self, place: SnapshotStore, on_read: OnRead, reported: Counter[TaskPlace] | None = None
     ) -> None:
-        """`on_read` hears of records that no attempt had read before, nor is `told` already."""
+        """Prepare a watch.
+
+        Args:
+            place: directory of the snapshot.
+            on_read: called with records that no attempt at the task had read before.
+            reported: counts of records that were reported already.
+        """
         self._place = place / PROGRESS
         self._on_read = on_read
-        self._told = Counter[TaskPlace]() if told is None else told
-        self._over = Event()
+        self._reported = Counter[TaskPlace]() if reported is None else reported
+        self._done = Event()
         self._thread = Thread(target=self._watch, name="streamlog-progress", daemon=True)
 
     def __enter__(self) -> Self:
@@ -163,14 +176,14 @@ class ProgressWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over.set()
+        self._done.set()
         self._thread.join()
 
     def look(self) -> None:
-        """Tell what is new.
+        """Read all progress files and report what is new.
 
         Raises:
-            CorruptData: a file is gone that was there.
+            CorruptData: a file was removed in the middle.
         """
         for name in self._place.names():
             if not name.endswith(".json"):
@@ -178,29 +191,29 @@ class ProgressWatch:
             task = name.partition("-")[0]
             for found in _decode(self._place.read(name)):
                 place = (found.topic, found.partition)
-                more = found.records - self._told[task, place]
+                more = found.records - self._reported[task, place]
                 if more > 0:
-                    self._told[task, place] += more
+                    self._reported[task, place] += more
                     self._on_read(Read(place, more, found.total, found.is_staged))
 
     def _watch(self) -> None:
         while True:
-            is_over = self._over.wait(EVERY_MS / 1000)
+            is_done = self._done.wait(EVERY_MS / 1000)
             try:
                 self.look()
             except (StreamlogError, OSError) as error:
-                _log.warning("the progress of tasks can't be seen any more: %s", error)
+                _log.warning("the progress of tasks can no longer be read: %s", error)
                 return
-            if is_over:
+            if is_done:
                 return
 
 
 TASKS, ERRORS = "tasks", "errors"
-"""Where reports lie, in the snapshot's directory, in a folder of each run."""
+"""Folders of reports in the snapshot's directory; each has a folder per run."""
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an attempt has failed."""
+    """The error of an attempt, with the coordinates of its record."""
 
     message: str
     topic: str = ""
@@ -208,38 +221,38 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     offset: int = -1
     node: str = ""
     lowered: bool = True
-    """False: its records are not what the stage was lowered for, which its tasks can take."""
+    """False: the records don't meet the conditions of the lowering, so tasks must run the stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWork:
-    """What a task of Spark has to know; sent to it as bytes."""
+    """What a Spark task needs to run a task of a stage; sent to it as bytes."""
 
     plan: Plan
     stage: Stage
     place: SnapshotStore
     directory: str | None
-    """Of the log's files; None: it is read through its brokers."""
+    """Directory of the log's files; None: the log is read through its brokers."""
     url: str
     security: Security | None
     now_ms: int
     state_memory_bytes: int
     run: str
-    """Of this history: what is left of another one may still write, and does not count."""
+    """ID of this run: tasks of an earlier run may still write, and don't count."""
     is_watched: bool = False
-    """Whether somebody looks how far tasks have come."""
+    """Whether tasks write their progress."""
 
 
 class StageFunction:
-    """A stage, for `DataFrame.mapInArrow`."""
+    """The function of a stage for `DataFrame.mapInArrow`."""
 
     def __init__(self, work: StageWork) -> None:
-        # What users define may lie where only the driver looks for modules.
+        # Users' modules may be on a path that only the driver searches.
         self._path = [each for each in sys.path if each]
         self._work = dump_pickle(work)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run one task over the rows that are for it."""
+        """Run one task over its rows; yield rows for later stages."""
         sys.path += [each for each in self._path if each not in sys.path]
         work: StageWork = load_pickle(self._work)
         context: Any = TaskContext.get()
@@ -253,7 +266,7 @@ class StageFunction:
         try:
             with without_traceback():
                 yield from _run(work, shuffled, attempt)
-            # What is read to its end leaves a process that Spark gives another task to.
+            # Spark reuses a worker process only if it has read its input to the end.
             deque(batches, maxlen=0)
         except StreamlogError as error:
             _report(work, shuffled.partition, attempt, error)
@@ -267,7 +280,7 @@ def _run(
     rows = ShuffleRows(work.plan, work.stage, partition)
     budget = RocksBudget(work.state_memory_bytes)
     task_id = f"{work.stage.number}_{partition}"
-    teller = ProgressWriter(work.place if work.is_watched else None, f"{task_id}-{attempt}")
+    progress = ProgressWriter(work.place if work.is_watched else None, f"{task_id}-{attempt}")
     with _open_log(work) as reader, TemporaryDirectory(prefix="streamlog-history-") as directory:
         tables = GlobalTables(work.plan.topology.global_tables)
         load_global_tables(tables, work.plan, reader)
@@ -281,12 +294,12 @@ def _run(
             now_ms=work.now_ms,
             open_store=lambda path: RocksStore.open(path, budget=budget),
             global_tables=tables,
-            on_read=teller,
+            on_read=progress,
         )
         for finished in _task(going, work, shuffled, reader, rows).steps():
             if finished is not None:
                 rows.finish()
-                teller.tell()
+                progress.write()
                 report = f"{TASKS}/{work.run}/{going.task_id}-{attempt}.json"
                 work.place.add(report, finished.encode())
             yield from rows.drain(is_last=finished is not None)
@@ -302,10 +315,10 @@ def _task(
     if isinstance(shuffled, FoldedReader):
         ends = shuffled.read_ends()
         return FoldedStageTask(going, ends, shuffled.windows(), rows)
-    return StageTask(going, list(_feeds(work, shuffled, reader)), rows)
+    return StageTask(going, list(_input_readers(work, shuffled, reader)), rows)
 
 
-def _feeds(
+def _input_readers(
     work: StageWork, shuffled: ShuffleReader, reader: PartitionReader
 ) -> Iterator[InputReader]:
     sub, partition = work.stage.subtopology, shuffled.partition
@@ -327,7 +340,7 @@ def _feeds(
 
 @contextmanager
 def _open_log(work: StageWork) -> Iterator[PartitionReader]:
-    """The log as a task reads it: its files, or through its brokers."""
+    """Open the log for a task: its files, or its brokers."""
     if work.directory is None:
         with LogReader(work.url, work.security) as reader:
             yield reader

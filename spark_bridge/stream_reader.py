@@ -56,14 +56,14 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """One Spark task's share."""
+    """The input of one Spark task: a range of offsets."""
 
     def __init__(self, offsets: OffsetRange) -> None:
         self.offsets = offsets
 
 
 def input_partitions(options: ReadOptions, ranges: Sequence[OffsetRange]) -> list[RangePartition]:
-    """The shares of Spark's tasks: one per range, or per part of one."""
+    """Return the inputs of Spark's tasks: one per range, or per part of a range."""
     found = split(
         ranges, min_partitions=options.min_partitions, records_max=options.records_per_partition_max
     )
@@ -71,14 +71,14 @@ def input_partitions(options: ReadOptions, ranges: Sequence[OffsetRange]) -> lis
 
 
 Ids: TypeAlias = Mapping[str, str]
-"""Topic ids as text, as Kafka's tools print them, by name; empty where the log tells none."""
+"""Topic IDs by name, as Kafka's tools print them; empty if the log has none."""
 HEX_ID_CHARACTERS: Final = 32
-"""As base64 an id has 22."""
+"""Length of a topic ID as hexadecimal text; base64 has 22."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A place in all partitions that a query reads."""
+    """The positions of a query in all partitions, as its checkpoint holds them."""
 
     offsets: ByPartition
     ids: Ids = field(default_factory=dict)
@@ -87,7 +87,7 @@ class StreamOffset:
     """By topic and partition, the last leader epochs before the offset."""
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the offset as plain data for Spark's checkpoint."""
         return {
             topic: {
                 "id": self.ids.get(topic, ""),
@@ -104,7 +104,7 @@ class StreamOffset:
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_data` gave."""
+        """Decode what `to_data` returned."""
         return cls(
             {topic: each["offsets"] for topic, each in data.items()},
             {topic: _id_text(each["id"]) for topic, each in data.items()},
@@ -120,7 +120,7 @@ class StreamOffset:
         )
 
     def same_topics(self, ids: Ids) -> dict[TopicPartition, tuple[int, EpochChain]]:
-        """Offsets, and the epochs before them, in topics that still are the same."""
+        """Return the offsets and epochs of the topics that were not created again."""
         return {
             (at := TopicPartition(topic, int(number))): (offset, self.chain(at))
             for topic, numbers in self.offsets.items()
@@ -129,18 +129,18 @@ class StreamOffset:
         }
 
     def chain(self, at: TopicPartition) -> EpochChain:
-        """The leader epochs before the offset of a partition."""
+        """Return the leader epochs before the offset of a partition."""
         return self.epochs.get(at.topic, {}).get(str(at.partition), ())
 
     def restarted(self, restarts: ByPartition) -> ByPartition:
-        """The offsets, with others where partitions are begun with again."""
+        """Return the offsets, replaced where partitions restart."""
         return {
             topic: {**numbers, **restarts.get(topic, {})} for topic, numbers in self.offsets.items()
         }
 
 
 def _id_text(text: str) -> str:
-    """A topic id as it is compared: earlier builds kept it as hexadecimal text."""
+    """Return a topic ID in the compared form: earlier builds stored hexadecimal text."""
     return id_text(bytes.fromhex(text)) if len(text) == HEX_ID_CHARACTERS else text
 
 
@@ -150,13 +150,13 @@ def lost_logs(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     divergences: Mapping[TopicPartition, int],
 ) -> list[tuple[LostLog, int]]:
-    """Partitions whose log is not the one that was read, each with the offset that was next.
+    """Return the partitions whose log has changed, each with the query's next offset.
 
     Args:
-        start: where the query stands.
-        ids: of the topics that there are.
-        bounds: first offset and end of each partition, as far as they are known.
-        divergences: where logs differ from those that were read; -1: nobody knows.
+        start: the positions of the query.
+        ids: current topic IDs.
+        bounds: first offset and end of partitions, as far as they are known.
+        divergences: offsets from which logs differ from those that were read; -1: unknown offset.
     """
     found: list[tuple[LostLog, int]] = []
     for topic, numbers in start.offsets.items():
@@ -179,7 +179,7 @@ def lost_logs(
 
 
 Data: TypeAlias = dict[str, Any]
-"""A `StreamOffset` as Spark keeps it."""
+"""A `StreamOffset` as plain data."""
 
 _log = logging.getLogger(__name__)
 
@@ -193,40 +193,40 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Mapping[TopicPartition, tuple[int, int]] | None = None
         self._is_bounded = False
         self._waiting_since_ms: int | None = None
-        self._told: Data | None = None
+        self._committed: Data | None = None
         self._warned: set[str] = set()
 
     @without_traceback()
     def initialOffset(self) -> Data:  # noqa: N802 - Spark's name
-        """Where a new query starts."""
-        place = log_source(self._options)
-        # The ids first: a topic that is created again after this is noticed.
-        ids = place.ids()
-        offsets = place.starts()
+        """Return the start of a new query."""
+        source = log_source(self._options)
+        # IDs first: a topic that is created again after this line is noticed.
+        ids = source.ids()
+        offsets = source.starts()
         return StreamOffset(offsets, ids, epochs=self._epochs(offsets)).to_data()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """`maxOffsetsPerTrigger`."""
+        """Return the limit of the option `maxOffsetsPerTrigger`."""
         most = self._options.offsets_per_trigger_max
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """From now on the end stays where it is when it is looked up first."""
+        """Fix the end of the query at its first look-up."""
         self._is_bounded = True
 
     @without_traceback()
     def latestOffset(self, start: Data, limit: ReadLimit) -> Data:  # noqa: N802 - Spark's name
-        """Where the next batch ends. That it is asked for says that those before are finished.
+        """Return the end of the next batch; the call implies that earlier batches are finished.
 
         Raises:
-            SourceLost: a log is not the one that was read, and `failOnDataLoss` is set.
+            SourceLost: a log has changed, and `failOnDataLoss` is set.
         """
         self.commit(start)
-        before, place = StreamOffset.of_data(start), log_source(self._options)
-        ids = place.ids()
-        stood = before.same_topics(ids)
-        cuts = place.divergences(stood)
-        bounds = self._bounds({at: min(o, max(cuts.get(at, o), 0)) for at, (o, _) in stood.items()})
+        before, source = StreamOffset.of_data(start), log_source(self._options)
+        ids = source.ids()
+        same = before.same_topics(ids)
+        cuts = source.divergences(same)
+        bounds = self._bounds({at: min(o, max(cuts.get(at, o), 0)) for at, (o, _) in same.items()})
         restarts = self._restarts(lost_logs(before, ids, bounds, cuts), bounds)
         ends: Offsets = {}
         for (topic, number), (_, end) in bounds.items():
@@ -244,7 +244,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found: list[tuple[LostLog, int]],
         bounds: Mapping[TopicPartition, tuple[int, int]],
     ) -> Offsets:
-        """Where partitions are begun with again whose log is not the one that was read."""
+        """Return the offsets at which partitions restart whose log has changed."""
         restarts: Offsets = {}
         for lost, position in found:
             first, end = bounds.get(lost.place, (0, position))
@@ -252,15 +252,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._fails:
                 raise lost.error(
                     position,
-                    f"With failOnDataLoss=false the query reads on at offset {again}, the first"
-                    " that it has not read; or give the query a new checkpoint",
+                    f"With failOnDataLoss=false the query continues at offset {again}, the first"
+                    " one that it has not read; or start the query with a new checkpoint",
                 )
-            self._warn(f"{lost.text}: reading on at offset {again}")
+            self._warn(f"{lost.text}: continuing at offset {again}")
             restarts.setdefault(lost.place.topic, {})[str(lost.place.partition)] = again
         return restarts
 
     def _warn(self, text: str) -> None:
-        """Once, for Spark asks again and again."""
+        """Log a warning once, though Spark asks for each batch."""
         if text not in self._warned:
             self._warned.add(text)
             _log.warning("%s", text)
@@ -268,7 +268,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _epochs(
         self, offsets: Offsets, before: StreamOffset | None = None, restarts: Offsets | None = None
     ) -> dict[str, dict[str, EpochChain]]:
-        """The leader epochs before the offsets; of those that have not moved, as they were."""
+        """Return the leader epochs before the offsets; looks up only those of moved offsets."""
         before, moved = before or StreamOffset({}), restarts or {}
         known: dict[TopicPartition, EpochChain] = {}
         found: dict[TopicPartition, EpochChain] = {}
@@ -299,7 +299,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bounds
 
     def _waits(self, start: Offsets, ends: Offsets) -> bool:
-        """Whether there is less than `minOffsetsPerTrigger`, and not for `maxTriggerDelay` yet."""
+        """Return whether the batch is smaller than `minOffsetsPerTrigger` and may still wait."""
         least = self._options.offsets_per_trigger_min
         there = sum(
             max(end - start[topic][number], 0)
@@ -316,12 +316,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback()
     def partitions(self, start: Data, end: Data) -> Sequence[InputPartition]:
-        """The ranges between two places, those deleted meanwhile told of or left out."""
-        place, until = log_source(self._options), StreamOffset.of_data(end)
-        first, ids = place.firsts(), place.ids()
-        # A batch that was planned, or is repeated, in a log that is gone.
+        """Return the inputs of a batch; deleted offsets fail the query or are skipped."""
+        source, until = log_source(self._options), StreamOffset.of_data(end)
+        first, ids = source.firsts(), source.ids()
+        # The log may have changed since the batch was planned, or before it is repeated.
         planned = StreamOffset(until.offsets, until.ids, epochs=until.epochs)
-        gone = lost_logs(planned, ids, {}, place.divergences(planned.same_topics(ids)))
+        gone = lost_logs(planned, ids, {}, source.divergences(planned.same_topics(ids)))
         if gone:
             self._restarts(gone, {})
         same_until = {lost.place: lost.same_until for lost, _ in gone}
@@ -343,10 +343,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     chain = tuple(entry for entry in until.chain(at) if entry[1] < stop)
                     mark = LogMark(until.ids.get(topic, ""), stop, chain)
                     ranges.append(OffsetRange(topic, int(number), begin, stop, log=mark))
-        return input_partitions(self._options, place.visible(ranges))
+        return input_partitions(self._options, source.visible(ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, in offset order."""
+        """Yield the rows of one range, in offset order."""
         if isinstance(partition, RangePartition):
             with without_traceback():
                 yield from log_source(self._options).read(partition.offsets, self._value_type)
@@ -356,16 +356,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._options.fail_on_data_loss
 
     def commit(self, end: Data) -> None:
-        """Tell the group how far the query is; that nobody is there to be told ends nothing."""
-        if end == self._told:
+        """Commit the query's offsets to its group; a failure is only logged."""
+        if end == self._committed:
             return
         try:
-            asyncio.run(self._tell(StreamOffset.of_data(end).offsets))
-            self._told = end
+            asyncio.run(self._commit(StreamOffset.of_data(end).offsets))
+            self._committed = end
         except StreamlogError as error:
-            _log.warning("group %s is not told of %s: %s", self._options.group_id, end, error)
+            _log.warning(
+                "the offsets of group %s can't be committed: %s", self._options.group_id, error
+            )
 
-    async def _tell(self, end: Offsets) -> None:
+    async def _commit(self, end: Offsets) -> None:
         async with connect_log(self._options) as log:
             await log.admin().alter_group_offsets(
                 self._options.group_id,
@@ -377,11 +379,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def stop(self) -> None:
-        """Nothing is held open between batches."""
+        """Do nothing: no connection is open between batches."""
 
 
 def _add_new_partitions(start: Mapping[str, Mapping[str, int]], end: Offsets) -> Offsets:
-    """The start, with partitions that are new to it at their beginning."""
+    """Return the start with new partitions at their first offset."""
     return {
         topic: {number: start.get(topic, {}).get(number, 0) for number in numbers}
         for topic, numbers in end.items()

@@ -1,10 +1,10 @@
-"""Values of records as typed columns: JSON by the query's schema, or as an app declares them.
+"""Typed values: decodes record values to columns, JSON by the query's schema or as an app declares.
 
-The app is found by name, `module:name`, in every Python process of Spark. Fields of a type are
-columns of a struct, lists are arrays, dicts with text keys are maps, and a type that Spark lacks
-(decimals, UUIDs, durations) is text, as in JSON. A union of two classes has no one shape and is
-refused by name. Fields that the schema does not name are omitted, missing ones are NULL, and a null
-value is a NULL struct. A value that does not fit ends the read with an error that names it.
+Every Python process of Spark imports the app by name, `module:name`. A class is a struct, a list is
+an array, a dict with text keys is a map, and a type that Spark lacks (decimal, UUID, duration) is
+text, as in JSON. A union of two classes has no single type and is refused. Fields that the schema
+does not name are dropped, missing ones are NULL, and a null value is a NULL struct. A value that
+does not fit fails the read with an error that names it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _AS_THEY_ARE = (bytes, datetime, date)
 
 
 def declared_serde(app: str, topic: str) -> Serde[Any]:
-    """That of a topic's values.
+    """Return the serde of a topic's values.
 
     Raises:
         ConfigError: as `declared_topic`.
@@ -65,7 +65,7 @@ def declared_serde(app: str, topic: str) -> Serde[Any]:
 
 @lru_cache(maxsize=256)
 def declared_topic(app: str, topic: str) -> Any:  # noqa: ANN401 - the bridge knows no app
-    """A topic as an app declares it.
+    """Return a topic as an app declares it.
 
     Raises:
         ConfigError: there is no such app, or it does not declare the topic.
@@ -75,29 +75,31 @@ def declared_topic(app: str, topic: str) -> Any:  # noqa: ANN401 - the bridge kn
         found = getattr(import_module(module_name), name or "app")
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"option 'app' is the MODULE or MODULE:NAME of an app, and {app!r} can't be had: "
-            f"{error}; Spark's processes have to be able to import it"
+            f"option 'app' names an app as MODULE or MODULE:NAME, and {app!r} can't be imported: "
+            f"{error}; Spark's processes must be able to import it"
         ) from error
     if topic not in found.topics:
-        raise ConfigError(f"app {app!r} has no topic {topic!r}: it has {', '.join(found.topics)}")
+        raise ConfigError(
+            f"app {app!r} has no topic {topic!r}; its topics: {', '.join(found.topics)}"
+        )
     return found.topics[topic]
 
 
 def declared_columns(app: str, topics: Iterable[str]) -> str:
-    """The type of their values, in Spark's words.
+    """Return the Spark type of the topics' values.
 
     Raises:
-        ConfigError: the topics differ in it, or it is none that Spark could have.
+        ConfigError: the topics have different types, or Spark has no such type.
     """
     found = {topic: _of_serde(declared_serde(app, topic), topic) for topic in sorted(topics)}
     if len({*found.values()}) > 1:
-        told = "; ".join(f"{topic}: {columns}" for topic, columns in found.items())
-        raise ConfigError(f"values of the topics have different types, read them apart: {told}")
+        types = "; ".join(f"{topic}: {columns}" for topic, columns in found.items())
+        raise ConfigError(f"the topics have values of different types, read them apart: {types}")
     return next(iter(found.values()), "binary")
 
 
 def declared_decoder(app: str, topic: str) -> Callable[[bytes], Any]:
-    """From bytes to what Arrow takes for `declared_columns`; raises SerdeError.
+    """Return a function from bytes to a value for `declared_columns`; it raises SerdeError.
 
     Raises:
         ConfigError: as `declared_serde`.
@@ -116,8 +118,8 @@ def _of_serde(serde: Serde[Any], topic: str) -> str:
     if isinstance(serde, JsonSerde):
         return _columns(inspect.type_info(serde.declared), topic)
     raise ConfigError(
-        f"values of {topic!r} are read by {type(serde).__name__}, which does not say what their "
-        "columns are: give the option 'valueSchema'"
+        f"values of {topic!r} have the serde {type(serde).__name__}, which does not declare "
+        "columns: give the option 'valueSchema'"
     )
 
 
@@ -154,7 +156,7 @@ def _of_values(info: inspect.EnumType | inspect.LiteralType, where: str) -> str:
 
 def _shape_error(where: str, kind: str) -> ConfigError:
     return ConfigError(
-        f"{where} has no type that Spark could have ({kind}): read bytes, or give the option "
+        f"{where} has a type that Spark lacks ({kind}): read bytes, or give the option "
         "'valueSchema' with the fields that you want"
     )
 
@@ -163,26 +165,31 @@ _UNFIT = (msgspec.MsgspecError, pa.ArrowException, TypeError, ValueError, SerdeE
 
 
 class TypedValues:
-    """The values of one topic, decoded."""
+    """Decodes the values of one topic."""
 
     def __init__(self, options: ReadOptions, topic: str, value_type: Any) -> None:  # noqa: ANN401 - Arrow's, untyped
-        """As the options say; `value_type` is Arrow's.
+        """Prepare a decoder.
+
+        Args:
+            options: the options of the read.
+            topic: the topic.
+            value_type: the Arrow type of values.
 
         Raises:
-            ConfigError: the app is not there, or does not declare the topic.
+            ConfigError: the app can't be imported, or does not declare the topic.
         """
         self._type = value_type
         self._what = "the option valueSchema"
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
         if options.app is not None:
-            self._what = f"what {options.app} declares"
+            self._what = f"the type that {options.app} declares"
             self._decode = declared_decoder(options.app, topic)
 
     def typed(self, values: Any, offsets: OffsetRange, numbers: Any) -> Any:  # noqa: ANN401 - as above
-        """The values as an Arrow array; `numbers` are their offsets.
+        """Return the values as an Arrow array; `numbers` are their offsets.
 
         Raises:
-            SerdeError: a value does not fit; says which one.
+            SerdeError: a value does not fit; names its offset.
         """
         texts = values.to_pylist()
         try:
@@ -198,7 +205,7 @@ class TypedValues:
                     f" fit {self._what}: {error}"
                 ) from error
         raise SerdeError(
-            f"values of {offsets.topic}-{offsets.partition} fit one by one, but not at once"
+            f"values of {offsets.topic}-{offsets.partition} fit one by one, but not together"
         )
 
     def _array(self, texts: list[bytes | None]) -> Any:  # noqa: ANN401 - as above

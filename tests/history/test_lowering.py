@@ -59,7 +59,7 @@ def test_windows_of_counts_and_whole_numbers_are_lowered() -> None:
     assert (second.lowering.node, second.equality) == ("totals", "S")
     text = plan_of(app).explain()
     assert "not lowered: it reads the log" in text
-    assert "run by columns: windows of whole numbers are folded before the shuffle" in text
+    assert "run by columns: Spark aggregates windows of whole numbers before and after" in text
     assert "not lowered: lower='off'" in plan_of(app, "off").explain()
     again = without_lowering(plan_of(app), "a sum is too large")
     assert all(stage.lowering is None for stage in again.stages)

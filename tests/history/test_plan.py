@@ -30,7 +30,7 @@ def test_stages_are_cut_at_repartition_topics_and_told() -> None:
     assert plan.equality == "S"
     text = plan.explain()
     assert "until" not in text
-    assert "has come to 2023-11-14T22:13:20+00:00" in text
+    assert "at or after 2023-11-14T22:13:20+00:00" in text
     assert "stages, by (stream time, source, position) till-by-value-repartition" in text
     assert "state: per-minute" in text
 

@@ -83,7 +83,9 @@ def test_what_is_readable_is_read(
     readable, passed = readable_of(batches(log[0]))
     rows = read(address, ignoreCorruptBatches="true", includeHeaders=headers, **UNTIMED)
     assert [value for _, value in rows] == [record.value for record in readable]
-    assert caplog.text.count("it is left out, as ignoreCorruptBatches is true") == len(passed)
+    assert caplog.text.count("the read skips it because ignoreCorruptBatches is true") == len(
+        passed
+    )
 
 
 def test_the_first_that_is_not_readable_ends_the_read(
@@ -133,7 +135,7 @@ def test_bytes_that_the_disk_has_changed_are_left_out(
     segment.write_bytes(data)
     options = UNTIMED
     if at == 22:
-        with pytest.raises(CorruptData, match="lines-0: a batch that decides transactions can't"):
+        with pytest.raises(CorruptData, match="lines-0: a batch that may be a transaction marker"):
             read(address, ignoreCorruptBatches="true", **UNTIMED)
         options = {**UNTIMED, "isolationLevel": "read_uncommitted"}
     with pytest.raises(DamagedBatch, match="lines-0: the batch with offsets 0 to"):

@@ -156,7 +156,7 @@ def test_sums_beyond_64_bits_are_left_to_the_tasks(
     asyncio.run(fill(url, program, fed))
     tasks, run = run_lowered(spark, url, plan_of(program, TimeSpan()), tmp_path)
     assert "a sum does not fit into 64 bits" in run.plan.explain()
-    assert "is run again by the task itself" in caplog.text
+    assert "its stage runs again, record by record" in caplog.text
     found = rows_of(tasks, program, tmp_path)
     assert found == rows_of(
         run_history(url, program, tmp_path / "local"), program, tmp_path / "local"

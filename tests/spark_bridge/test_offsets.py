@@ -55,8 +55,8 @@ def test_an_empty_range_is_left_out() -> None:
     [
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({"failOnDataLoss": "no"}, "true or false"),
-        ({"maxOffsetsPerTrigger": "5"}, "means nothing in a batch query"),
-        ({"kafka.enable.auto.commit": "true"}, "the source's business"),
+        ({"maxOffsetsPerTrigger": "5"}, "has no meaning in a batch query"),
+        ({"kafka.enable.auto.commit": "true"}, "sets option 'kafka.enable.auto.commit' itself"),
         ({"subscribePattern": "s.*"}, "subscribe and subscribePattern"),
         ({"minPartitions": "0"}, "whole number from 1"),
         ({"columns": "value,size"}, "names 'size'"),
@@ -78,11 +78,11 @@ def test_an_empty_range_is_left_out() -> None:
                 "startingOffsets": '{"sales": {"0": 3, "1": 7}}',
                 "endingOffsets": '{"sales": {"0": 4, "1": 5}}',
             },
-            r"sales-1: the start .startingOffsets. is offset 7, beyond the end .*offset 5",
+            r"sales-1: the start .startingOffsets. is offset 7, after the end .*offset 5",
         ),
         (
             {"startingTimestamp": "80", "endingTimestamp": "40"},
-            r"sales-0: the start .startingTimestamp. is offset 8, beyond the end .*offset 4",
+            r"sales-0: the start .startingTimestamp. is offset 8, after the end .*offset 4",
         ),
         ({"includeHeaders": "yes"}, "true or false"),
     ],
@@ -135,7 +135,7 @@ def test_streams_begin_at_the_end_and_may_be_bounded() -> None:
     assert options.starting.word == "latest"
     assert options.offsets_per_trigger_max == 7
     assert options.group_id == "spark-streamlog-sales"
-    with pytest.raises(ConfigError, match="means nothing in a streaming query"):
+    with pytest.raises(ConfigError, match="has no meaning in a streaming query"):
         parse_options({**GOOD, "endingOffsets": "latest"}, streaming=True)
 
 

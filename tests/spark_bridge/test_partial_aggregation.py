@@ -72,7 +72,7 @@ def test_a_mark_between_records_moves_the_time_of_those_behind_it() -> None:
         (sent([serde_for(float).dumps(1.5)]), "no whole number"),
         (sent([b"no number"]), "can't be read"),
         (sent([b"1"], time_ms=-1, turn_ms=-1), "before 1970"),
-        (sent([b"1"], turn_ms=6), "another order"),
+        (sent([b"1"], turn_ms=6), "not in the order"),
     ],
 )
 def test_what_is_not_as_planned_is_left_to_the_task(batch: SinkBatch, why: str) -> None:

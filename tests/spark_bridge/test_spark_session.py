@@ -15,5 +15,5 @@ def test_a_master_that_is_not_there_is_one_message() -> None:
         # Bound and not listening: nobody else gets the port, and nobody answers.
         held.bind(("127.0.0.1", 0))
         host, port = held.getsockname()
-        with pytest.raises(ConfigError, match=f"no master of Spark answers at spark://{host}"):
+        with pytest.raises(ConfigError, match=f"no Spark master answers at spark://{host}"):
             session("nobody", f"spark://{host}:{port},{host}:none")

@@ -99,7 +99,7 @@ def test_rows_go_to_the_topics_that_they_name(tmp_path: Path) -> None:
 
 
 def test_a_partition_that_the_topic_has_not_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="out-3, and the topic has partitions 0 to 2"):
+    with pytest.raises(ConfigError, match="out-3, but the topic has partitions 0 to 2"):
         staged(tmp_path, rows(value=["a", "b"], partition=[0, 3]))
 
 

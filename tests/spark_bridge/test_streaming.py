@@ -138,5 +138,5 @@ def test_a_backup_that_was_put_back_and_has_grown_is_told_or_read_from_where_it_
 
 def test_an_option_of_batch_queries_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     asyncio.run(append(f"embedded:{tmp_path / 'log'}", 0, 1))
-    with pytest.raises(Exception, match="means nothing in a streaming query"):
+    with pytest.raises(Exception, match="has no meaning in a streaming query"):
         run(spark, tmp_path / "log", tmp_path / "checkpoint", endingOffsets="latest")

@@ -111,11 +111,11 @@ def test_of_a_job_that_fails_nothing_counts(spark: SparkSession, directory: Path
     ("columns", "options", "words"),
     [
         ("cast(id as string) vlaue", {}, "column 'vlaue'"),
-        ("id value", {}, "'value' is of type bigint"),
+        ("id value", {}, "'value' has type bigint"),
         ("cast(id as string) value", {"topic": "nowhere"}, "no topic 'nowhere'"),
         ("cast(id as string) value, 7 partition", {}, "a row is for out-7"),
         ("cast(id as string) value", {"jobid_": "x"}, "no option 'jobid_'"),
-        ("cast(id as string) value, 'nowhere' topic", {}, "rows are for topic 'nowhere'"),
+        ("cast(id as string) value, 'nowhere' topic", {}, "rows name the topic 'nowhere'"),
     ],
 )
 def test_what_is_wrong_is_named(
