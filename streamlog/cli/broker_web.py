@@ -176,7 +176,7 @@ def _of_throttles(sent: float, fetched: float) -> Iterator[Metric]:
     )
 
 
-def _of_the_controller(standing: BrokerStanding) -> Iterator[Metric]:
+def _of_the_controller(standing: BrokerStatus) -> Iterator[Metric]:
     """Yield the controller's metrics; 0 on other nodes, so that sums over brokers are right."""
     cluster = standing.cluster
     for name, text, value in (

@@ -44,6 +44,22 @@ InputsOption = Annotated[
 ]
 
 
+ComparedVersion = Annotated[
+    str | None,
+    typer.Option("--version", metavar="NAME", help="Compare a version that runs beside the app."),
+]
+ComparedSince = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="With --version: compare rows from this time on."),
+]
+ComparedPatience = Annotated[
+    str,
+    typer.Option(
+        "--patience", metavar="TIME", help="With --version: how long to wait for a side that lags."
+    ),
+]
+
+
 class Engine(StrEnum):
     """The engines that run a history."""
 
@@ -148,26 +164,9 @@ def compare(
         ),
     ],
     *,
-    version: Annotated[
-        str | None,
-        typer.Option(
-            "--version", metavar="NAME", help="Compare a version that runs beside the app."
-        ),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since", metavar="TIME", help="With --version: compare rows from this time on."
-        ),
-    ] = None,
-    patience: Annotated[
-        str,
-        typer.Option(
-            "--patience",
-            metavar="TIME",
-            help="With --version: how long to wait for a side that lags.",
-        ),
-    ] = "30s",
+    version: ComparedVersion = None,
+    since: ComparedSince = None,
+    patience: ComparedPatience = "30s",
     directory: PlaceOption = None,
     inputs: InputsOption = True,
     log: LogOption = None,

@@ -139,6 +139,22 @@ PENDING_MAX = 1_000
 """Records in flight at a time."""
 
 
+LinesFile = Annotated[
+    str | None,
+    typer.Option(
+        "--file", metavar="FILE|-", help="A file with one value per line; - is standard input."
+    ),
+]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--key-separator",
+        metavar="S",
+        help="With --file: the text between key and value of a line.",
+    ),
+]
+
+
 def send(
     context: typer.Context,
     topic: Annotated[str, typer.Argument(help="A topic of the app.")],
@@ -150,20 +166,8 @@ def send(
     key: Annotated[
         str | None, typer.Option("--key", metavar="K", help="The key, written like VALUE.")
     ] = None,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            "--file", metavar="FILE|-", help="A file with one value per line; - is standard input."
-        ),
-    ] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            "--key-separator",
-            metavar="S",
-            help="With --file: the text between key and value of a line.",
-        ),
-    ] = None,
+    file: LinesFile = None,
+    key_separator: KeySeparator = None,
     log: LogOption = None,
 ) -> None:
     """Send one record, or each line of a file; checks them against the topic's types."""

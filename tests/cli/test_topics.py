@@ -46,7 +46,9 @@ def test_a_description_tells_how_far_records_may_lie_ahead(tmp_path: Path) -> No
         "describe", "t"
     )
     told("create", "plans", "--config", "message.timestamp.after.max.ms=86400000")
-    assert "message.timestamp.after.max.ms=86400000: timestamps further ahead" in told("describe", "plans")
+    assert "message.timestamp.after.max.ms=86400000: timestamps further ahead" in told(
+        "describe", "plans"
+    )
 
 
 def written(log: Path, partitioner: Partitioner) -> None:
