@@ -201,7 +201,7 @@ def _of_the_controller(standing: BrokerStatus) -> Iterator[Metric]:
         (
             "preferredreplicaimbalancecount",
             "Partitions whose leader is not the preferred replica.",
-            cluster.not_preferred if cluster else 0,
+            cluster.preferred_replica_imbalance if cluster else 0,
         ),
     ):
         yield _gauge(_CONTROLLER + name, text, value)
