@@ -34,7 +34,7 @@ def length_of(click: Click) -> int:
 
 
 # E: has incompatible type "Table[int, User]"
-# R: written by StrSerde, those of .*'numbered' by IntSerde
+# R: written by StrSerde, and the keys of .*'numbered' by IntSerde
 clicks.join(numbered, lambda click, user: (click.url, user.name))
 
 # E: No overload variant of "join"
