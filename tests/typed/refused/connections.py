@@ -42,7 +42,7 @@ clicks.join(numbered, lambda click, user: (click.url, user.name))
 clicks.join(clicks, lambda one, other: (one.url, other.url), name="pairs")
 
 # E: has incompatible type "Table[int, User]"
-# R: by StrSerde, those of .* by IntSerde
+# R: by StrSerde, and the keys of .* by IntSerde
 users.join(numbered, lambda user, other: (user.name, other.name), name="numbers")
 
 # E: "User" has no attribute "tier"
