@@ -76,9 +76,9 @@ def test_there_are_two_types_of_elections(node: Node) -> None:
     ("index", "replicas", "code", "message"),
     [
         (0, [1], ErrorCode.NONE, None),
-        (0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "t-0 is not being moved"),
+        (0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "t-0 is not being reassigned"),
         (0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "brokers []"),
-        (0, [2], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "there are brokers [1]"),
+        (0, [2], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the brokers are [1]"),
         (0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "brokers [1, 1]"),
         (1, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no partition 1"),
     ],

@@ -1,16 +1,21 @@
-"""BrokerControl: which brokers are there, alive, and allowed to lead (KIP-631, KIP-841, KIP-966).
+"""BrokerControl: the registered brokers, live or fenced (KIP-631, KIP-841, KIP-966).
 
-A broker registers when its process starts, and is fenced: it leads nothing and is in no in-sync set
-with others. It lives as long as its heartbeats come, is unfenced once it has applied the metadata
-log up to its own registration, and is fenced when they stay out. With flush=os a process that
-starts after one that was not shut down in order may lack its newest records. A process with another
-log directory lacks all of them, and one whose directory was put back from an older copy lacks some:
-its replicas are neither in sync nor eligible, not even where they were the last, until they have
-caught up. What follows for its partitions is in the same decision as the registration, so that no
-node sees the one without the other.
+A broker registers when its process starts, and is fenced: it leads nothing, and is in no in-sync
+set with other brokers. It is unfenced once it has applied the metadata log up to its registration,
+and fenced again when its heartbeats stop.
 
-When a broker was last heard of is in memory alone, and begins anew with each active controller:
-otherwise the first one to take over would fence everybody.
+Rules of this module:
+
+- A registration and the changes of the broker's partitions are one decision, so that no node sees
+  one without the other.
+- With flush=os, a process that follows one that was killed may lack its newest records: its
+  replicas are not eligible until they have caught up. A process with another log directory
+  (KIP-858) lacks all records, and one whose directory was restored from an older copy lacks some:
+  its replicas are neither in sync nor eligible, even if they were the last.
+- The times of heartbeats are in memory only, and start again with each active controller. Otherwise
+  a new controller would fence all brokers at once.
+
+Not done here: the broker's side (`broker_lifecycle`), the choice of leaders (`leader_elections`).
 """
 
 from __future__ import annotations
@@ -47,8 +52,8 @@ from streamlog.protocol.messages.metadata_log import (
 )
 from streamlog.protocol.schema import ZERO_UUID
 
-Place = tuple[bytes, int]
-"""Topic id and number of a partition."""
+PartitionKey = tuple[bytes, int]
+"""The topic id and the number of a partition."""
 
 _YES, _NO = 1, -1
 
@@ -59,14 +64,14 @@ class BrokerControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._heard_ms: dict[int, int] = {}
-        """When each registered broker was last heard of."""
+        """When each registered broker last sent a registration or a heartbeat."""
         self._applied: dict[int, int] = {}
-        """Up to where each has applied the metadata log."""
+        """The metadata offset that each broker has applied."""
         self._leaving: dict[int, int] = {}
-        """For each that shuts down, the offset that the others have to know before it goes."""
+        """Per broker that shuts down: the metadata offset that the others have to apply first."""
 
     def handlers(self) -> Mapping[Any, Callable[..., Decision]]:
-        """Who decides what."""
+        """Return the handler of each kind of request."""
         return {
             BrokerRegistrationRequest: self.register,
             BrokerHeartbeatRequest: self.heartbeat,
@@ -74,7 +79,7 @@ class BrokerControl:
         }
 
     def on_active(self, now_ms: int) -> None:
-        """This controller decides from now on: everybody has just been heard of."""
+        """Start as the active controller: every broker counts as heard at `now_ms`."""
         self._heard_ms = dict.fromkeys(self._context.metadata.brokers, now_ms)
         self._applied.clear()
         self._leaving.clear()
@@ -82,14 +87,14 @@ class BrokerControl:
     # ---- registering ----
 
     def register(self, request: BrokerRegistrationRequest, _: int, now_ms: int) -> Decision:
-        """A process of a broker has started."""
+        """Register a process of a broker, and change its partitions accordingly."""
         context, broker_id = self._context, request.broker_id
         known = context.metadata.brokers.get(broker_id)
         try:
             self._check(request, known, now_ms)
         except LogError as error:
             return respond(BrokerRegistrationResponse(error_code=error.code))
-        damaged = _places(request.damaged)
+        damaged = _damage_epochs(request.damaged)
         if known is not None and known.incarnation_id == request.incarnation_id:
             return self._register_again(known, damaged)
         self._heard_ms[broker_id] = now_ms
@@ -98,31 +103,35 @@ class BrokerControl:
         is_clean = known is not None and known.epoch == request.previous_broker_epoch
         is_older = self._is_older(request, known)
 
-        def wish(place: Place, partition: PartitionRegistration) -> PartitionWish:
+        def wish(key: PartitionKey, partition: PartitionRegistration) -> PartitionWish:
             is_moved = self._is_moved(request, known, partition)
-            is_lost = place in damaged or is_moved or is_older
-            return self._restarted(broker_id, partition, is_lost=is_lost, is_clean=is_clean)
+            is_lost = key in damaged or is_moved or is_older
+            return self._restart_wish(broker_id, partition, is_lost=is_lost, is_clean=is_clean)
 
+        # The broker is fenced by this record, so it can't lead: leaders it had get a new epoch.
         able = context.active() - {broker_id}
         if not context.rules.raises_leader_epoch:
             able = context.active()
         records = (_registration(request), *self._changes(broker_id, wish, able))
-        return Decision(records, lambda: self._registered(broker_id))
+        return Decision(records, lambda: self._registration_response(broker_id))
 
-    def _register_again(self, known: BrokerRegistration, damaged: Collection[Place]) -> Decision:
-        """A process that has not heard that it is registered; it may have found damage meanwhile.
+    def _register_again(
+        self, known: BrokerRegistration, damaged: Collection[PartitionKey]
+    ) -> Decision:
+        """Answer a repeated registration of a process, which may report damage in addition.
 
-        One that is unfenced has heard it, and this is a late copy.
+        From an unfenced broker it is a late copy, and its damage report is old: the broker has had
+        its answer, and sends damage with heartbeats.
         """
         records: Iterable[MetadataRecord] = ()
         if known.is_fenced and self._context.rules.hears_damage_again:
             lost = PartitionWish(lost=frozenset({known.broker_id}))
             records = self._changes(
                 known.broker_id,
-                lambda place, _: lost if place in damaged else NOTHING,
+                lambda key, _: lost if key in damaged else NOTHING,
                 self._context.active(),
             )
-        return Decision(tuple(records), lambda: self._registered(known.broker_id))
+        return Decision(tuple(records), lambda: self._registration_response(known.broker_id))
 
     def _check(
         self, request: BrokerRegistrationRequest, known: BrokerRegistration | None, now_ms: int
@@ -131,20 +140,21 @@ class BrokerControl:
         if request.cluster_id != context.cluster_id:
             raise error_for(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"broker {broker_id} is of cluster {request.cluster_id}, this is"
+                f"broker {broker_id} belongs to cluster {request.cluster_id}, and this is cluster"
                 f" {context.cluster_id}",
             )
         if known is None or known.incarnation_id == request.incarnation_id:
             return
-        # A log directory is locked by the process that has it: with the same one, or beside this
-        # controller, the process before is dead. With another one it may be somebody else's id.
+        # A process locks its log directory. So the earlier process is dead if this one has the same
+        # directory, or runs in this controller's process. Otherwise two brokers may have one id.
         is_same = broker_id == context.node_id or (
             bool(known.directories) and set(known.directories) <= set(request.log_dirs)
         )
         if not is_same and known.is_active and not self._is_silent(broker_id, now_ms):
             raise error_for(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"broker {broker_id} is alive with another log directory",
+                f"broker {broker_id} is alive with another log directory: give each broker its own"
+                " node.id",
             )
 
     def _is_moved(
@@ -153,9 +163,9 @@ class BrokerControl:
         known: BrokerRegistration | None,
         partition: PartitionRegistration,
     ) -> bool:
-        """Whether the replica was last in sync in another log directory.
+        """Return whether the replica was last in sync in another log directory (KIP-858).
 
-        Where the partition does not say in which one, it is the one of the registration before.
+        If the partition names no directory, it is the one of the broker's earlier registration.
         """
         directory = partition.directory(request.broker_id)
         before = () if known is None else known.directories
@@ -166,49 +176,51 @@ class BrokerControl:
     def _is_older(
         self, request: BrokerRegistrationRequest, known: BrokerRegistration | None
     ) -> bool:
-        """Whether the log directory is a copy from before its last registration.
+        """Return whether the log directory is a copy from before its last registration.
 
-        A directory gets an id at each start, and keeps the ids of those that may have been the last
-        to register.
+        Each start writes a new id into the directory, beside the ids of starts that may have been
+        the last to register:
+          1. Start A registers; the directory is copied. 2. Start B registers, and confirms records.
+          3. The copy is restored, and start C registers with the ids A and C, without B.
         """
         if known is None or not any(known.life) or not request.directory_lives:
             return False
         is_known = known.life in request.directory_lives
         return not is_known and self._context.rules.compares_lives
 
-    def _restarted(
+    def _restart_wish(
         self, broker_id: int, partition: PartitionRegistration, *, is_lost: bool, is_clean: bool
     ) -> PartitionWish:
-        """What a new process of a broker means for a partition."""
+        """Return the change of a partition after the start of a new process of a broker."""
         own, rules = frozenset({broker_id}), self._context.rules
         if is_lost:
-            # The leader begins a new epoch: what the old disk had fetched counts no longer.
+            # A new leader epoch: fetches from the lost disk that arrive late do not count.
             was_counted = broker_id in (*partition.isr, *partition.elr)
             return PartitionWish(lost=own, renews=was_counted)
-        # What counts is on disk, if it is brought there before it counts: then a process that was
-        # killed has lost nothing that others rely on.
+        # With flush=always, records are synced before they count, so that a process that was
+        # killed has lost nothing that it confirmed. With flush=os they count earlier.
         is_early = self._context.config.flush == FLUSH_OS
         may_lack = not is_clean and is_early and rules.doubts_killed
         return PartitionWish(gone=own, doubtful=own if may_lack else frozenset())
 
-    def _registered(self, broker_id: int) -> BrokerRegistrationResponse:
+    def _registration_response(self, broker_id: int) -> BrokerRegistrationResponse:
         registered = self._context.metadata.brokers[broker_id]
         return BrokerRegistrationResponse(broker_epoch=registered.epoch)
 
-    # ---- living ----
+    # ---- heartbeats ----
 
     def heartbeat(self, request: BrokerHeartbeatRequest, _: int, now_ms: int) -> Decision:
-        """A broker lives; whether it is to lead follows from what it says."""
+        """Note that a broker is alive; fence it, unfence it or let it go as it asks."""
         broker_id = request.broker_id
         broker = self._context.metadata.brokers.get(broker_id)
         if broker is None:
-            return _unheard(ErrorCode.BROKER_ID_NOT_REGISTERED)
+            return _refuse_heartbeat(ErrorCode.BROKER_ID_NOT_REGISTERED)
         if broker.epoch != request.broker_epoch:
-            return _unheard(ErrorCode.STALE_BROKER_EPOCH)
+            return _refuse_heartbeat(ErrorCode.STALE_BROKER_EPOCH)
         self._heard_ms[broker_id] = now_ms
         self._applied[broker_id] = request.current_metadata_offset
         is_caught_up = request.current_metadata_offset >= broker.epoch
-        damaged = _places(request.damaged)
+        damaged = _damage_epochs(request.damaged)
         records: Iterable[MetadataRecord] = ()
         if request.want_shut_down and not (broker.is_fenced or broker.is_shutting_down):
             records = self._with_changes(broker, damaged, is_shutting_down=True)
@@ -219,19 +231,21 @@ class BrokerControl:
         ):
             records = self._with_changes(broker, damaged, is_fenced=False)
         elif damaged:
-            damage = self._damage(broker_id, damaged)
+            damage = self._damage_wish(broker_id, damaged)
             records = self._changes(broker_id, damage, self._context.active())
-        return Decision(tuple(records), lambda: self._heard(request, is_caught_up=is_caught_up))
+        return Decision(
+            tuple(records), lambda: self._heartbeat_response(request, is_caught_up=is_caught_up)
+        )
 
     def _with_changes(
         self,
         broker: BrokerRegistration,
-        damaged: Mapping[Place, int],
+        damaged: Mapping[PartitionKey, int],
         *,
         is_fenced: bool | None = None,
         is_shutting_down: bool = False,
     ) -> Iterator[MetadataRecord]:
-        """The change of a broker and of its partitions."""
+        """Iterate over the records that change a broker and its partitions."""
         broker_id = broker.broker_id
         yield BrokerRegistrationChangeRecord(
             broker_id=broker_id,
@@ -239,20 +253,20 @@ class BrokerControl:
             fenced=0 if is_fenced is None else (_YES if is_fenced else _NO),
             in_controlled_shutdown=int(is_shutting_down),
         )
-        damage = self._damage(broker_id, damaged)
+        damage = self._damage_wish(broker_id, damaged)
         if is_fenced is False:
-            # Those without a leader may have one now; the others stay as they are.
+            # Partitions without a leader may elect this broker; the others do not change.
             yield from self._changes(broker_id, damage, self._context.active() | {broker_id})
             return
         own = frozenset({broker_id})
 
-        def wish(place: Place, partition: PartitionRegistration) -> PartitionWish:
-            found = damage(place, partition)
+        def wish(key: PartitionKey, partition: PartitionRegistration) -> PartitionWish:
+            found = damage(key, partition)
             return found if found.lost else PartitionWish(gone=own)
 
         yield from self._changes(broker_id, wish, self._context.active() - own)
 
-    def _heard(
+    def _heartbeat_response(
         self, request: BrokerHeartbeatRequest, *, is_caught_up: bool
     ) -> BrokerHeartbeatResponse:
         metadata = self._context.metadata
@@ -264,7 +278,11 @@ class BrokerControl:
         )
 
     def _may_go(self, broker: BrokerRegistration) -> bool:
-        """Whether a broker that shuts down leads nothing, and the others know."""
+        """Return whether a broker that shuts down leads nothing, and the others know that.
+
+        If it ended before the others have applied the new leaders, their clients would still be
+        sent to it.
+        """
         if broker.is_fenced:
             return True
         broker_id, metadata = broker.broker_id, self._context.metadata
@@ -276,7 +294,7 @@ class BrokerControl:
         return all(self._applied.get(other, -1) >= known for other in others)
 
     def on_tick(self, now_ms: int) -> Decision | None:
-        """Fence the broker that was silent for longest, if it was for too long."""
+        """Fence the broker without heartbeats for the longest time, if it exceeds the session."""
         silent = [
             (heard_ms, broker_id)
             for broker_id, heard_ms in self._heard_ms.items()
@@ -288,7 +306,7 @@ class BrokerControl:
         return Decision(tuple(self._with_changes(broker, {}, is_fenced=True)))
 
     def next_deadline_ms(self) -> int | None:
-        """When the next broker has been silent for too long; None if there is none."""
+        """Return when the next broker's session ends; None if no broker is unfenced."""
         heard = [
             heard_ms
             for broker_id, heard_ms in self._heard_ms.items()
@@ -304,10 +322,10 @@ class BrokerControl:
         broker = self._context.metadata.brokers.get(broker_id)
         return broker is not None and not broker.is_fenced
 
-    # ---- leaving ----
+    # ---- unregistering ----
 
     def unregister(self, request: UnregisterBrokerRequest, _: int, __: int) -> Decision:
-        """A broker is gone for good; its replicas stay assigned to it until they are moved."""
+        """Remove a broker for good; its replicas stay assigned to it until they are reassigned."""
         broker = self._context.metadata.brokers.get(request.broker_id)
         if broker is None:
             return respond(
@@ -330,23 +348,24 @@ class BrokerControl:
 
     # ---- its partitions ----
 
-    def _damage(
-        self, broker_id: int, damaged: Mapping[Place, int]
-    ) -> Callable[[Place, PartitionRegistration], PartitionWish]:
-        """That a broker has lost records of some partitions, in the middle of its life.
+    def _damage_wish(
+        self, broker_id: int, damaged: Mapping[PartitionKey, int]
+    ) -> Callable[[PartitionKey, PartitionRegistration], PartitionWish]:
+        """Return the change of a partition after a running broker's report of lost records.
 
-        The leaders go on in another epoch: what the same process has asked for before, or asks
-        before it hears of this, would tell them that it has everything. In a later epoch than it
-        was said for, it has been heard, and the replica may be whole again by now; or the broker
-        says it again when it knows of that epoch.
+        The leader begins a new epoch: an earlier fetch of the same process would confirm the lost
+        records. A report for an older leader epoch is ignored:
+          1. Broker 2 reports damage in epoch 4; the answer is lost. 2. It leaves the in-sync set,
+             epoch 5 begins, it fetches the records again and joins. 3. It repeats the report for
+             epoch 4: by now its replica is complete. If it finds damage again, it names epoch 5.
         """
         rules = self._context.rules
         lost = PartitionWish(lost=frozenset({broker_id}), renews=rules.forgets_damaged)
 
-        def wish(place: Place, partition: PartitionRegistration) -> PartitionWish:
-            if place not in damaged:
+        def wish(key: PartitionKey, partition: PartitionRegistration) -> PartitionWish:
+            if key not in damaged:
                 return NOTHING
-            is_old = damaged[place] != partition.leader_epoch
+            is_old = damaged[key] != partition.leader_epoch
             return NOTHING if is_old and rules.compares_damage_epoch else lost
 
         return wish
@@ -354,21 +373,21 @@ class BrokerControl:
     def _changes(
         self,
         broker_id: int,
-        wish: Callable[[Place, PartitionRegistration], PartitionWish],
+        wish: Callable[[PartitionKey, PartitionRegistration], PartitionWish],
         able: frozenset[int],
     ) -> Iterator[MetadataRecord]:
-        """The records of a broker's partitions, when those who are `able` can lead."""
+        """Iterate over the changes of a broker's partitions, if the brokers `able` can lead."""
         context = self._context
         for topic, number, partition in context.metadata.partitions():
             if broker_id not in partition.replicas:
                 continue
-            place = topic.topic_id, number
+            key = topic.topic_id, number
             terms = context.terms(topic.name, partition, able)
-            yield from record_of(*place, partition, wish(place, partition), terms)
+            yield from record_of(*key, partition, wish(key, partition), terms)
 
 
-def _places(damaged: Iterable[DamagedTopic]) -> Mapping[Place, int]:
-    """What is damaged in which leader epoch."""
+def _damage_epochs(damaged: Iterable[DamagedTopic]) -> Mapping[PartitionKey, int]:
+    """Return the reported leader epoch of each damaged partition."""
     return {
         (topic.topic_id, each.partition_index): each.leader_epoch
         for topic in damaged
@@ -376,7 +395,7 @@ def _places(damaged: Iterable[DamagedTopic]) -> Mapping[Place, int]:
     }
 
 
-def _unheard(code: int) -> Decision:
+def _refuse_heartbeat(code: int) -> Decision:
     return respond(BrokerHeartbeatResponse(error_code=code))
 
 

@@ -87,7 +87,7 @@ class Controller:
             return fenced
         if now_ms < self._rebalance_at_ms or not self._context.cluster.leader_rebalance:
             return None
-        rebalanced = self._partitions.rebalanced()
+        rebalanced = self._partitions.rebalance()
         if rebalanced is None:
             self._rebalance_at_ms = now_ms + self._rebalance_interval_ms()
         return rebalanced

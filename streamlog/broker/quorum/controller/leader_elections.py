@@ -1,21 +1,24 @@
-"""Elections: who is in sync and who leads, after something has happened to a partition.
+"""Elections: the in-sync replicas and the leader of a partition after a change.
 
-One function, `change_of`, decides on all changes, so that what holds for them is said once:
+One function, `change_of`, decides on all changes. Rules of this module:
 
-- The last replica in sync stays it, dead or alive: it may have what nobody else has. Only one that
-  has lost its records goes, and then the partition has no leader rather than a wrong one.
-- A leader is in sync and lives; it stays if it can, else the first in the order of the replicas
-  follows, which makes the first one of all the preferred leader.
-- Where fewer than `min.insync.replicas` are in sync nothing is committed (the leader's rule R9), so
-  who was in sync before that has everything that ever was: these are the *eligible leader
-  replicas* (ELR, KIP-966). If nobody in sync can lead, one of them does, and nothing is lost.
-- Where a replica leaves, the leader begins a new epoch: else what it has fetched would count for
-  the empty one that follows it on the same broker, if a fetch of before is read late.
-- Whoever else leads may lack acknowledged records. That is an unclean election, it happens only
-  where the topic allows it or somebody orders it, and its epoch is remembered.
-- The metadata names, for each replica, the log directory in which it was last in sync. A replica
-  on another directory holds nothing of that; it leads only if no replica that may hold more is
-  left, or if somebody orders an election while that one is away.
+- The last replica in sync stays in sync, dead or alive: it may have records that no other has. It
+  leaves only if it has lost its records; the partition then has no leader rather than a wrong one.
+- A leader is in sync and alive. It stays if it can; otherwise the first such replica in the order
+  of the assignment leads. So the first replica of all is the preferred leader.
+- While fewer than `min.insync.replicas` are in sync, nothing is committed (rule R9 of the leader).
+  A replica that was in sync before that has every committed record: these are the *eligible leader
+  replicas* (ELR, KIP-966). If no replica in sync can lead, one of them does, and nothing is lost:
+    1. {1, 2, 3} are in sync, min.insync.replicas is 2. 2. Brokers 3 and 2 die: {1} is in sync, and
+       {2, 3} are eligible. 3. Broker 1 appends 10, which is not committed. 4. It dies; 2 returns.
+    5. Broker 2 leads: it lacks 10, but everything that was ever committed is on it.
+- When a replica leaves the assignment, the leader begins a new epoch. Otherwise a late fetch of
+  that replica could count for an empty one that is later placed on the same broker.
+- Any other leader may lack acknowledged records. Such an unclean election happens only if the topic
+  allows it or an administrator orders it, and its epoch is recorded.
+- The metadata names, per replica, the log directory in which it was last in sync (KIP-858). A
+  replica on another directory is empty. It leads only if no replica that may hold records is left,
+  or if an administrator orders an election while that one is away.
 """
 
 from __future__ import annotations
@@ -30,57 +33,60 @@ from streamlog.broker.quorum.metadata.registrations import (
 )
 from streamlog.protocol.messages.metadata_log import NO_CHANGE, PartitionChangeRecord
 
-_NOBODY: frozenset[int] = frozenset()
+_NO_BROKERS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionRules:
-    """Which rules hold; all of them, but in tests of whether a simulation finds one missing."""
+    """The safety rules in force: all of them, except in a simulation that plants a fault."""
 
     keeps_last_in_sync: bool = True
+    """The last replica in sync stays in sync when its broker dies."""
     elects_in_sync: bool = True
-    """And not just anybody who lives."""
+    """A leader is elected from the replicas in sync, not from all live ones."""
     clears_elr: bool = True
-    """When enough are in sync again, and records are committed that the eligible may lack."""
+    """The ELR is emptied once enough replicas are in sync: it may lack what they commit now."""
     loses_with_directory: bool = True
-    """A replica whose log directory is another one is not in sync, even if it is the last."""
+    """A replica on another log directory leaves the in-sync set, even if it is the last."""
     raises_leader_epoch: bool = True
-    """When a broker comes back with another process, its partitions have other leader epochs."""
+    """A new process of a broker raises the leader epochs of the partitions it led."""
     compares_partition_epoch: bool = True
-    """AlterPartition holds only if nothing has changed since who sent it has looked (CAS)."""
+    """AlterPartition is refused if the partition has changed since (compare and set)."""
     compares_broker_epoch: bool = True
-    """A replica is in sync only as the process that the leader has seen (KIP-903)."""
+    """A replica joins only with the broker epoch that the leader has seen (KIP-903)."""
     doubts_killed: bool = True
-    """A process that was killed may lack what it has said, where syncs are not waited for."""
+    """With flush=os, a process that was killed may lack records that it confirmed."""
     voids_refused: bool = True
-    """A proposal that is refused for its replicas is not taken up later, by a late copy."""
+    """A proposal that was refused for its replicas is not granted later by a late copy."""
     forgets_leavers: bool = True
-    """What a replica has fetched does not count for one on the same broker that follows it."""
+    """The progress of a replica does not count for a later replica on the same broker."""
     forgets_damaged: bool = True
-    """What a replica has fetched does not count for it any more once it has lost records."""
+    """The progress of a replica does not count any more once it has lost records."""
     compares_damage_epoch: bool = True
-    """What is said of damage holds in the leader epoch that it is said for."""
+    """A report of damage counts only in the leader epoch that it names."""
     hears_damage_again: bool = True
-    """What a process says of damage counts, though it says with it what is known already."""
+    """A repeated registration counts if it reports damage."""
     compares_lives: bool = True
-    """A log directory that was put back from before its last registration has lost records."""
+    """A log directory restored from before its last registration has lost records."""
     spares_empty: bool = True
     """An unclean election passes over a replaced disk while another replica has its own disk."""
 
 
 CORRECT = ElectionRules()
+"""All rules, as in production."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """By what is decided."""
+    """The conditions of a decision on one partition."""
 
     active: Collection[int]
-    """Brokers that can lead."""
+    """Brokers that can lead: registered, unfenced, not shutting down."""
     min_insync: int
+    """The effective `min.insync.replicas`."""
     allows_unclean: bool = False
     is_ordered: bool = False
-    """Whether somebody orders an unclean election, and so knows who is away."""
+    """Whether an administrator orders an unclean election, aware of the brokers that are away."""
     directories: Mapping[int, bytes] = field(default_factory=dict)
     """The log directory that each registered broker has."""
     rules: ElectionRules = CORRECT
@@ -88,18 +94,18 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionWish:
-    """What shall be other than it is."""
+    """A requested change of one partition."""
 
     isr: tuple[int, ...] | None = None
-    """In sync, as its leader says."""
-    gone: Collection[int] = _NOBODY
-    """Out of sync, if anybody else is in."""
-    doubtful: Collection[int] = _NOBODY
-    """Gone, and perhaps without its newest records: not eligible either."""
-    lost: Collection[int] = _NOBODY
-    """Without records that they had: neither in sync nor eligible, whoever is left."""
+    """The in-sync set that the leader proposes; None for no change."""
+    gone: Collection[int] = _NO_BROKERS
+    """Brokers that leave the in-sync set, unless they are the last in it."""
+    doubtful: Collection[int] = _NO_BROKERS
+    """Brokers that leave likewise and may lack their newest records: not eligible either."""
+    lost: Collection[int] = _NO_BROKERS
+    """Brokers that have lost records: neither in sync nor eligible, even if no other is left."""
     placement: PartitionRegistration | None = None
-    """Replicas, their directories, and which are being added and removed, as in here."""
+    """The replicas, their directories, and those being added and removed; None for no change."""
     prefers: bool = False
     """Whether the preferred leader takes over from one that could stay."""
     renews: bool = False
@@ -111,7 +117,7 @@ NOTHING = PartitionWish()
 
 @dataclass(slots=True)
 class _Outcome:
-    """How it shall be."""
+    """The in-sync set, the ELR and the leader after a change."""
 
     isr: list[int]
     elr: list[int]
@@ -122,16 +128,17 @@ class _Outcome:
 def change_of(
     before: PartitionRegistration, wish: PartitionWish, terms: Terms
 ) -> tuple[PartitionRegistration, PartitionChangeRecord | None]:
-    """The placement that is meant, and what changes; None if nothing does.
+    """Return the partition's placement and the record of the change; None if nothing changes.
 
-    The record is without topic and partition: see `record_of`.
+    The record lacks the topic and the partition, see `record_of`.
     """
     placed = before if wish.placement is None else wish.placement
     isr = _in_sync(before, wish, placed, terms.rules)
     elr = _eligible(before, wish, placed, isr, terms)
-    after = _led(before, wish, placed, terms, _Outcome(isr, elr, before.leader))
+    after = _with_leader(before, wish, placed, terms, _Outcome(isr, elr, before.leader))
     placed = _with_directories(placed, {*after.isr} - {*before.isr}, terms)
     leaves = terms.rules.forgets_leavers and not {*before.replicas} <= {*placed.replicas}
+    # A record that names a leader begins a leader epoch, even if the leader stays.
     has_leader = after.leader != before.leader or after.is_unclean or wish.renews or leaves
     record = PartitionChangeRecord(
         isr=_new(after.isr, before.isr),
@@ -155,7 +162,7 @@ def record_of(
     wish: PartitionWish,
     terms: Terms,
 ) -> Iterable[PartitionChangeRecord]:
-    """The record of a change, if there is one."""
+    """Iterate over the record of a change: one, or none if nothing changes."""
     _, record = change_of(before, wish, terms)
     if record is not None:
         record.topic_id, record.partition_id = topic_id, partition
@@ -165,7 +172,7 @@ def record_of(
 def _with_directories(
     placed: PartitionRegistration, joined: Collection[int], terms: Terms
 ) -> PartitionRegistration:
-    """The placement, with the directories of replicas that have just come into sync."""
+    """Return the placement with the present directories of replicas that have just joined."""
     new = {each: terms.directories[each] for each in joined if each in terms.directories}
     if not new:
         return placed
@@ -183,6 +190,7 @@ def _in_sync(
 ) -> list[int]:
     isr = [each for each in (before.isr if wish.isr is None else wish.isr) if each not in wish.lost]
     isr = [each for each in isr if each in placed.replicas]
+    # `lost` is removed first: the last replica in sync stays only if it still has its records.
     left = [each for each in isr if each not in wish.gone and each not in wish.doubtful]
     return left if left or not rules.keeps_last_in_sync else isr
 
@@ -201,14 +209,14 @@ def _eligible(
     return [each for each in placed.replicas if each in had]
 
 
-def _led(
+def _with_leader(
     before: PartitionRegistration,
     wish: PartitionWish,
     placed: PartitionRegistration,
     terms: Terms,
     after: _Outcome,
 ) -> _Outcome:
-    """Who leads then; who is elected from outside of those in sync is in sync alone."""
+    """Return the outcome with its leader; one from outside the in-sync set is in sync alone."""
     active = terms.active
     order = [each for each in placed.replicas if each in active]
     in_sync = [each for each in order if each in after.isr]
@@ -224,6 +232,7 @@ def _led(
     if eligible:
         leader = eligible[0]
         rest = [e for e in placed.replicas if e != leader and (e in after.elr or e in after.isr)]
+        # The leader alone commits if that is enough, and the others may then lack its records.
         is_enough = terms.min_insync <= 1
         return _Outcome([leader], [] if is_enough else _not_doubtful(rest, wish), leader)
     unclean = _unclean_leader(order, wish, placed, terms) if terms.allows_unclean else None
@@ -236,9 +245,9 @@ def _led(
 def _unclean_leader(
     order: list[int], wish: PartitionWish, placed: PartitionRegistration, terms: Terms
 ) -> int | None:
-    """Of those who live, one that may hold records; None if it is worth waiting for another.
+    """Return a live replica that may hold records; None to wait for one that is away.
 
-    An empty disk that leads has all other replicas cut off what they hold.
+    A leader with an empty disk makes all other replicas cut off what they hold.
     """
     full = [each for each in placed.replicas if _may_hold(each, wish, placed, terms)]
     alive = [each for each in full if each in order]
@@ -252,7 +261,7 @@ def _unclean_leader(
 def _may_hold(
     broker: int, wish: PartitionWish, placed: PartitionRegistration, terms: Terms
 ) -> bool:
-    """Whether a replica has been in sync on the disk that its broker has now."""
+    """Return whether a replica was in sync on the disk that its broker has now."""
     directory = placed.directory(broker)
     is_own = directory is None or directory == terms.directories.get(broker)
     return is_own and broker not in wish.lost

@@ -1,8 +1,11 @@
-"""PartitionControl and Reassignments: decisions on in-sync replicas, leaders and moves.
+"""PartitionControl and Reassignments: decisions on in-sync replicas, leaders and reassignments.
 
-A leader proposes who is in sync (AlterPartition), an administrator asks for elections
-(ElectLeaders) and moves (KIP-455), and the controller balances preferred leaders. A move adds the
-new replicas, waits until they are in sync, and removes the old ones then.
+A leader proposes an in-sync set (AlterPartition, KIP-497), an administrator orders elections
+(ElectLeaders, KIP-460) and reassignments (KIP-455), and the controller moves leadership back to
+preferred leaders. A reassignment adds the new replicas, waits until they are in sync, and then
+removes the old ones.
+
+Not done here: the choice of a leader and the ELR (`leader_elections`).
 """
 
 from __future__ import annotations
@@ -52,32 +55,34 @@ from streamlog.protocol.messages.partitions_and_replicas import (
 
 
 class Reassignments:
-    """Moves of partitions, for the active controller."""
+    """Reassignments of partitions, for the active controller."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
-        """Who decides what."""
+        """Return the handler of each kind of request."""
         return {
             AlterPartitionReassignmentsRequest: self.alter,
             ListPartitionReassignmentsRequest: self.list,
         }
 
     def alter(self, request: AlterPartitionReassignmentsRequest, _: int, __: int) -> Decision:
-        """Begin moves, or call them off."""
+        """Begin reassignments, or cancel them."""
         records: dict[tuple[str, int], MetadataRecord] = {}
         responses = [
             ReassignableTopicResponse(
                 name=topic.name,
-                partitions=[self._altered(topic.name, each, records) for each in topic.partitions],
+                partitions=[
+                    self._alter_one(topic.name, each, records) for each in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
         response = AlterPartitionReassignmentsResponse(error_message=None, responses=responses)
         return respond(response, records.values())
 
-    def _altered(
+    def _alter_one(
         self,
         name: str,
         wanted: ReassignablePartition,
@@ -87,7 +92,9 @@ class Reassignments:
         result = ReassignablePartitionResponse(partition_index=number, error_message=None)
         try:
             if (name, number) in records:
-                raise error_for(ErrorCode.INVALID_REQUEST, f"{name}-{number} is in twice")
+                raise error_for(
+                    ErrorCode.INVALID_REQUEST, f"the request contains {name}-{number} twice"
+                )
             for record in self._move(name, number, wanted.replicas):
                 records[name, number] = record
         except LogError as error:
@@ -97,10 +104,10 @@ class Reassignments:
     def _move(
         self, name: str, number: int, target: Sequence[int] | None
     ) -> Iterable[MetadataRecord]:
-        """The records of one move.
+        """Return the records of one reassignment; without a target, of its cancellation.
 
         Raises:
-            LogError: there is no such partition, or it can't be there.
+            LogError: the partition does not exist, or can't be on these brokers.
         """
         topic = self._context.metadata.topic(name)
         if topic is None:
@@ -110,16 +117,16 @@ class Reassignments:
             raise UnknownTopicOrPartition(
                 f"{name} has {len(topic.partitions)} partitions, and no partition {number}"
             )
-        place = f"{name}-{number}"
+        label = f"{name}-{number}"
         if target is None:
-            before = _cancel(partition, place)
-            self._check_in_sync(topic, place, partition, before)
+            before = _cancel(partition, label)
+            self._check_in_sync(topic, label, partition, before)
             return self._record(topic, number, partition, before)
-        self._check(place, target)
-        begun = self._begun(partition, target)
-        self._check_in_sync(topic, place, partition, begun)
-        done = complete_reassignment(self._context, topic.name, begun, partition.isr)
-        return self._record(topic, number, partition, begun if done is None else done)
+        self._check(label, target)
+        pending = self._reassignment(partition, target)
+        self._check_in_sync(topic, label, partition, pending)
+        done = complete_reassignment(self._context, topic.name, pending, partition.isr)
+        return self._record(topic, number, partition, pending if done is None else done)
 
     def _record(
         self,
@@ -137,13 +144,16 @@ class Reassignments:
     def _check_in_sync(
         self,
         topic: TopicRegistration,
-        place: str,
+        label: str,
         partition: PartitionRegistration,
         after: PartitionRegistration,
     ) -> None:
-        """That those who stay have what was acknowledged by as many as it takes.
+        """Check that enough of the replicas that stay have all acknowledged records.
 
-        The eligible have it as well: of those in sync the last one may be dead.
+        Eligible leader replicas have them too, and count: the last replica in sync may be dead.
+
+        Raises:
+            LogError: INVALID_REPLICA_ASSIGNMENT.
         """
         complete = {*partition.isr, *partition.elr}
         left = complete & {*after.replicas}
@@ -151,29 +161,32 @@ class Reassignments:
         if len(left) < min(len(complete), least):
             raise error_for(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{place} has everything on brokers {sorted(complete)}, of which this would leave"
-                f" {sorted(left)}, fewer than min.insync.replicas={least}; wait until more are in"
-                " sync, or move it where more of these stay",
+                f"only brokers {sorted(complete)} have all records of {label}, and this would keep"
+                f" {sorted(left)} of them, fewer than min.insync.replicas={least}: wait until more"
+                " replicas are in sync, or keep more of these brokers",
             )
 
-    def _check(self, place: str, target: Sequence[int]) -> None:
+    def _check(self, label: str, target: Sequence[int]) -> None:
         brokers = self._context.metadata.brokers
         missing = [each for each in target if each not in brokers]
         if not target or len({*target}) < len(target):
-            detail = "name at least one broker, and each once"
+            detail = "name at least one broker, and each broker once"
         elif missing:
-            detail = f"there are brokers {sorted(brokers)}, not {missing}"
+            detail = f"the brokers are {sorted(brokers)}, without {missing}"
         else:
             return
         raise error_for(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{place} can't be on brokers {list(target)}: {detail}",
+            f"{label} can't be on brokers {list(target)}: {detail}",
         )
 
-    def _begun(
+    def _reassignment(
         self, partition: PartitionRegistration, target: Sequence[int]
     ) -> PartitionRegistration:
-        """On the way; one that is on another way already goes this one from where it began."""
+        """Return the placement during a reassignment to `target`.
+
+        One that is being reassigned already starts from the replicas before that reassignment.
+        """
         before = [each for each in partition.replicas if each not in partition.adding]
         replicas = [*target, *(each for each in before if each not in target)]
         placement = replace(
@@ -191,7 +204,7 @@ class Reassignments:
         return tuple(known.get(each, UNASSIGNED_DIRECTORY) for each in replicas)
 
     def list(self, request: ListPartitionReassignmentsRequest, _: int, __: int) -> Decision:
-        """Which partitions are on their way."""
+        """List the partitions that are being reassigned."""
         asked: Mapping[str, Collection[int]] | None = None
         if request.topics is not None:
             asked = {each.name: each.partition_indexes for each in request.topics}
@@ -216,10 +229,10 @@ class Reassignments:
 def complete_reassignment(
     context: ControllerContext, topic: str, partition: PartitionRegistration, isr: Collection[int]
 ) -> PartitionRegistration | None:
-    """The placement after a move, if it is time; None if it is not.
+    """Return the placement after a reassignment that this in-sync set completes, or None.
 
-    Everybody who is added has to be in sync, and of those who stay as many as acknowledged records
-    are on: else the loss of one disk more would be the loss of a record.
+    All added replicas have to be in sync, and in total as many as `min.insync.replicas` requires.
+    Otherwise the loss of a single disk could lose an acknowledged record.
     """
     if not partition.is_reassigning:
         return None
@@ -229,16 +242,18 @@ def complete_reassignment(
     is_enough = len(in_sync) >= least
     if not is_enough or not {*partition.adding} <= in_sync:
         return None
-    return _only(partition, wanted)
+    return _restrict(partition, wanted)
 
 
-def _cancel(partition: PartitionRegistration, place: str) -> PartitionRegistration:
+def _cancel(partition: PartitionRegistration, label: str) -> PartitionRegistration:
     if not partition.is_reassigning:
-        raise error_for(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{place} is not being moved")
-    return _only(partition, [each for each in partition.replicas if each not in partition.adding])
+        raise error_for(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{label} is not being reassigned")
+    return _restrict(
+        partition, [each for each in partition.replicas if each not in partition.adding]
+    )
 
 
-def _only(partition: PartitionRegistration, replicas: Sequence[int]) -> PartitionRegistration:
+def _restrict(partition: PartitionRegistration, replicas: Sequence[int]) -> PartitionRegistration:
     known = dict(zip(partition.replicas, partition.directories, strict=False))
     return replace(
         partition,
@@ -249,50 +264,50 @@ def _only(partition: PartitionRegistration, replicas: Sequence[int]) -> Partitio
     )
 
 
-Place = tuple[bytes, int]
-"""Topic id and number of a partition."""
+PartitionKey = tuple[bytes, int]
+"""The topic id and the number of a partition."""
 
 PREFERRED, UNCLEAN = 0, 1
-"""Types of elections, by Kafka's numbers."""
+"""Kafka's numbers of the election types."""
 BY_ID_VERSION = 2
-"""From this AlterPartition version on topics are named by id."""
+"""The first AlterPartition version that names topics by id."""
 WITH_EPOCHS_VERSION = 3
-"""From this AlterPartition version on replicas carry the epochs of their brokers."""
+"""The first AlterPartition version with the broker epochs of replicas (KIP-903)."""
 NOT_KNOWN = -1
-"""The epoch of a broker that the leader does not know: it is not compared."""
+"""The epoch of a broker that the leader has not seen: it is not compared."""
 REBALANCED_MAX = 1000
-"""Partitions that go back to their preferred leaders in one decision."""
+"""The most partitions that return to their preferred leaders in one decision."""
 
 
 class PartitionControl:
-    """Proposals and elections, for the active controller."""
+    """In-sync sets and elections, for the active controller."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
-        """Who decides what."""
+        """Return the handler of each kind of request."""
         return {AlterPartitionRequest: self.alter, ElectLeadersRequest: self.elect}
 
     # ---- proposals ----
 
     def alter(self, request: AlterPartitionRequest, version: int, _: int) -> Decision:
-        """Leaders say who is in sync."""
+        """Decide on the in-sync sets that a broker proposes for the partitions it leads."""
         broker = self._context.metadata.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             return respond(AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-        records: dict[Place, MetadataRecord] = {}
+        records: dict[PartitionKey, MetadataRecord] = {}
         found: list[tuple[AlteredTopic, TopicRegistration | None]] = []
         for asked in request.topics:
             topic = self._topic(asked, version)
             answer = AlteredTopic(topic_name=asked.topic_name, topic_id=asked.topic_id)
             answer.partitions = [
-                self._altered(request.broker_id, topic, each, version, records)
+                self._alter_one(request.broker_id, topic, each, version, records)
                 for each in asked.partitions
             ]
             found.append((answer, topic))
         changes = tuple(records.values())
-        return Decision(changes, lambda: _unchanged(request.broker_id, found, version))
+        return Decision(changes, lambda: _response(request.broker_id, found, version))
 
     def _topic(self, asked: ProposedTopic, version: int) -> TopicRegistration | None:
         metadata = self._context.metadata
@@ -300,15 +315,15 @@ class PartitionControl:
             return metadata.topic(asked.topic_name)
         return metadata.topics.get(asked.topic_id)
 
-    def _altered(
+    def _alter_one(
         self,
         leader: int,
         topic: TopicRegistration | None,
         proposed: ProposedPartition,
         version: int,
-        records: dict[Place, MetadataRecord],
+        records: dict[PartitionKey, MetadataRecord],
     ) -> AlteredPartition:
-        """Adds the records of one proposal; the answer so far."""
+        """Add the records of one proposal to `records`; return its answer so far."""
         number = proposed.partition_index
         answer = AlteredPartition(partition_index=number)
         partition = None if topic is None else topic.partitions.get(number)
@@ -321,27 +336,31 @@ class PartitionControl:
             return answer
         states = _states(proposed, version)
         answer.error_code = self._refusal(leader, partition, proposed, states)
-        place = topic.topic_id, number
-        if place in records:
-            answer.error_code = ErrorCode.INVALID_UPDATE_VERSION  # It is in twice.
+        key = topic.topic_id, number
+        if key in records:
+            answer.error_code = ErrorCode.INVALID_UPDATE_VERSION  # The request contains it twice.
         if answer.error_code == ErrorCode.INELIGIBLE_REPLICA and self._context.rules.voids_refused:
-            # Changes nothing but the partition epoch, as every record of a partition does.
-            records[place] = PartitionChangeRecord(topic_id=topic.topic_id, partition_id=number)
+            # An empty record raises the partition epoch, which voids copies of this proposal:
+            #   1. The leader proposes {1, 2}; a copy of the request is delayed.
+            #   2. Broker 2 is fenced, so this is refused. The leader drops the proposal and
+            #      commits without 2. 3. Broker 2 is unfenced, and the copy arrives: granted, it
+            #      would put 2 in sync without the records that were committed in between.
+            records[key] = PartitionChangeRecord(topic_id=topic.topic_id, partition_id=number)
         if answer.error_code:
             return answer
         wish = PartitionWish(isr=tuple(state.broker_id for state in states))
-        for record in self._agreed(topic, number, partition, wish):
-            records[place] = record
+        for record in self._accept(topic, number, partition, wish):
+            records[key] = record
         return answer
 
-    def _agreed(
+    def _accept(
         self,
         topic: TopicRegistration,
         number: int,
         partition: PartitionRegistration,
         wish: PartitionWish,
     ) -> Iterable[MetadataRecord]:
-        """The record of an in-sync set, which may be what a move has waited for."""
+        """Return the record of an in-sync set, which may also complete a reassignment."""
         context = self._context
         active = context.active()
         done = complete_reassignment(context, topic.name, partition, wish.isr or ())
@@ -356,14 +375,17 @@ class PartitionControl:
         proposed: ProposedPartition,
         states: list[BrokerState],
     ) -> int:
-        """Why not; 0 if a proposal holds. The order is Kafka's, and leaders rely on it."""
+        """Return the error of a proposal, 0 if there is none.
+
+        The order of the checks is Kafka's, and leaders depend on it.
+        """
         isr = [state.broker_id for state in states]
         members = {*isr}
         age = partition.partition_epoch - proposed.partition_epoch
         is_old = age > 0 and self._context.rules.compares_partition_epoch
         is_set = leader in members and len(members) == len(isr) and members <= {*partition.replicas}
         refusals = (
-            # Somebody else has decided more than this controller knows.
+            # The leader knows epochs that this controller has not committed: another one has.
             (ErrorCode.NOT_CONTROLLER, proposed.leader_epoch > partition.leader_epoch or age < 0),
             (ErrorCode.FENCED_LEADER_EPOCH, proposed.leader_epoch < partition.leader_epoch),
             (ErrorCode.INVALID_REQUEST, leader != partition.leader),
@@ -383,24 +405,25 @@ class PartitionControl:
     # ---- elections ----
 
     def elect(self, request: ElectLeadersRequest, _: int, __: int) -> Decision:
-        """Elections that somebody asks for: of preferred leaders, or of whoever lives."""
+        """Decide on elections that an administrator orders, preferred or unclean (KIP-460)."""
         kind = request.election_type
         if kind not in (PREFERRED, UNCLEAN):
             message = (
-                f"there is no election type {kind}: 0 is the preferred leader, 1 any that lives"
+                f"there is no election type {kind}: 0 elects the preferred leader, 1 any live"
+                " replica"
             )
             return respond(error_response(request, ErrorCode.INVALID_REQUEST, message))
         records: dict[tuple[str, int], MetadataRecord] = {}
         results = []
-        for name, numbers in self._asked(request):
-            elected = [self._elected(kind, name, number, records) for number in numbers]
+        for name, numbers in self._requested(request):
+            elected = [self._elect_one(kind, name, number, records) for number in numbers]
             if request.topic_partitions is None:
                 elected = [each for each in elected if not each.error_code]
             results.append(ReplicaElectionResult(topic=name, partition_result=elected))
         response = ElectLeadersResponse(replica_election_results=results)
         return respond(response, records.values())
 
-    def _asked(self, request: ElectLeadersRequest) -> Iterator[tuple[str, Iterable[int]]]:
+    def _requested(self, request: ElectLeadersRequest) -> Iterator[tuple[str, Iterable[int]]]:
         metadata = self._context.metadata
         if request.topic_partitions is not None:
             yield from ((each.topic, each.partitions) for each in request.topic_partitions)
@@ -409,7 +432,7 @@ class PartitionControl:
             topic = metadata.topic(name)
             yield name, () if topic is None else sorted(topic.partitions)
 
-    def _elected(
+    def _elect_one(
         self, kind: int, name: str, number: int, records: dict[tuple[str, int], MetadataRecord]
     ) -> PartitionResult:
         try:
@@ -422,10 +445,10 @@ class PartitionControl:
         return PartitionResult(partition_id=number, error_message=None)
 
     def _election(self, kind: int, name: str, number: int) -> Iterable[MetadataRecord]:
-        """The records of one election.
+        """Return the records of one election.
 
         Raises:
-            LogError: it is not needed, or not possible.
+            LogError: the election is not needed, or not possible.
         """
         context = self._context
         topic = context.metadata.topic(name)
@@ -441,7 +464,7 @@ class PartitionControl:
         preferred = partition.replicas[0]
         is_led = partition.leader == preferred if kind == PREFERRED else _has_leader(partition)
         if is_led:
-            held = "" if len(partition.replicas) > 1 else ", and holds it alone"
+            held = "" if len(partition.replicas) > 1 else ", and has its only replica"
             raise error_for(
                 ErrorCode.ELECTION_NOT_NEEDED,
                 f"broker {partition.leader} leads {name}-{number}{held}",
@@ -458,12 +481,12 @@ class PartitionControl:
         if record is None or leader == NO_LEADER:
             raise error_for(
                 ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-                f"none of brokers {list(after.replicas)} is alive to lead {name}-{number}",
+                f"none of brokers {list(after.replicas)} is alive and can lead {name}-{number}",
             )
         return record_of(topic.topic_id, number, partition, wish, terms)
 
-    def rebalanced(self) -> Decision | None:
-        """Partitions that their preferred leader could lead, back to it; None if there are none."""
+    def rebalance(self) -> Decision | None:
+        """Move leadership back to preferred leaders that are in sync; None if all lead."""
         context = self._context
         active = context.active()
         records: list[MetadataRecord] = []
@@ -488,10 +511,10 @@ def _states(proposed: ProposedPartition, version: int) -> list[BrokerState]:
     return [BrokerState(broker_id=each, broker_epoch=NOT_KNOWN) for each in proposed.new_isr]
 
 
-def _unchanged(
+def _response(
     leader: int, found: list[tuple[AlteredTopic, TopicRegistration | None]], version: int
 ) -> AlterPartitionResponse:
-    """The answer, with what has come of the proposals that hold."""
+    """Return the response, with the state of the partitions after the records were applied."""
     for answer, topic in found:
         for each in answer.partitions:
             now = None if topic is None else topic.partitions.get(each.partition_index)
