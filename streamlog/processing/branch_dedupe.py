@@ -43,7 +43,7 @@ class SplitStep(Step):
 
 
 class BranchStep(Step):
-    """The records of one branch."""
+    """Forwards the records of one branch."""
 
     def __init__(self, node: Branch, split: SplitStep) -> None:
         super().__init__(node.name)
@@ -56,7 +56,7 @@ class BranchStep(Step):
 
 
 class DedupeStep(Step):
-    """Records that have no duplicate before them.
+    """Forwards the records that have no duplicate before them.
 
     Time here is the largest timestamp of any record so far. A key and identity that are forwarded
     are stored with that time, and are forwarded again once time has advanced by `within`. So the

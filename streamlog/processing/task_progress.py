@@ -58,7 +58,7 @@ class Inheritance:
     """What a task does with the state that it finds."""
 
     lost: tuple[str, ...]
-    """Stores whose rows are to be removed."""
+    """The stores whose rows a task removes when it starts."""
     progress: TaskProgress
     """The rest of the progress."""
 

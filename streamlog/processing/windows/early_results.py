@@ -158,7 +158,7 @@ class EarlyRows(EarlyResults):
                 self._store.put(key, _NUMBER.pack(row.number))
 
     def spill(self) -> None:
-        """Release the rows, all of which are marked; `take` finds waiting ones by their marks."""
+        """Release the rows from memory: all are marked, and `take` finds them by their marks."""
         self._fold.touched, self._fold.touched_windows = [], []
         self._marked.clear()
         self._is_spilled = True

@@ -471,7 +471,7 @@ class SlidingStep(RecordWindowsStep):
         return max(timestamp_ms, self._size_ms)
 
     def first_time_ms(self, end_ms: int) -> int:
-        """Return the start of the window: no record of it is earlier."""
+        """Return the start of the window: none of its records is earlier."""
         return max(end_ms - self._size_ms, 0)
 
     def _starts(self, key: SlidingKeyWindows, arrival: WindowArrival) -> list[int]:

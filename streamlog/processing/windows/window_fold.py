@@ -7,7 +7,8 @@ record. It is for windows next to each other; `run_overlapping` is for hopping o
 which hold a record: it folds the record into each open one, by ascending start. The rule of the
 file: it may be compiled, so times outside the calendar are passed to `open_window`, which refuses
 them, before any arithmetic. Not done here: stream time, closing and expiring
-(`windowed_aggregate`). The plain meaning of the fold: `tests/oracle`.
+(`windowed_aggregate`). What the fold means, as plain loops over the whole input:
+`tests/oracle/windows.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _KNOWN = 16
 
 
 class Window:
-    """An open window: its rows in memory, and which of them the store does not have yet."""
+    """An open window: its rows in memory, and which of these the store does not have yet."""
 
     __slots__ = ("dirty", "end", "end_ms", "is_whole", "rows", "start", "start_ms", "suffix")
 
@@ -337,7 +338,7 @@ class WindowFold:
     def run_overlapping(
         self, start: int, arrived: Arrived, outlook: tuple[int, int, int], results: ResultColumns
     ) -> int:
-        """As `run`, for windows of which one begins every `step_ms`.
+        """Fold records as `run` does, into windows of which one begins every `step_ms`.
 
         Stops before a record that is late for some of its windows. If `dropped_at` is the index of
         that record, folds it into the others.
