@@ -281,7 +281,7 @@ BARS: dict[str, float] = {
     "folders": 0,
     "circles": 1,
     "floors": 8,
-    "produce": 31,
+    "produce": 29,
     "comments": 2.1,
     "any": 0.9,
 }

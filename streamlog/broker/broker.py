@@ -12,15 +12,14 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
-from streamlog.broker.apis.data import DataRequests
 from streamlog.broker.apis.delete_records import DeleteRecordsRequests
-from streamlog.broker.apis.fetch import DelayedFetch
+from streamlog.broker.apis.fetch import FetchRequests
 from streamlog.broker.apis.internal_topics import INTERNAL_NAMES
+from streamlog.broker.apis.list_offsets import OffsetRequests
 from streamlog.broker.apis.metadata import MetadataRequests
-from streamlog.broker.apis.produce import DelayedProduce
+from streamlog.broker.apis.produce import ProduceRequests, WritablePartitions, when_flushed
 from streamlog.broker.apis.publish import Coordinators, PublishRequests
 from streamlog.broker.apis.replica_fetch import ReplicaFetches
 from streamlog.broker.apis.security import AclRequests, RequestAuthorization, UserRequests
@@ -54,7 +53,6 @@ from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.replicas import Replicas
 from streamlog.broker.security.acl_authorizer import Authorizer
-from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.security.users import Users
 from streamlog.broker.storage.disk.offload import Threads, os_thread
 from streamlog.broker.storage.disk.os_files import OsFiles, shares_now
@@ -62,15 +60,18 @@ from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.protocol.api_table import APIS
+from streamlog.protocol.fetch_patterns import FoundRecords
 from streamlog.protocol.messages.broker_registration import RegisteredListener as BrokerListener
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from streamlog.broker.apis.fetch import RepeatAnswer
     from streamlog.broker.apis.produce import Answer, Pieces, RecordChecks
     from streamlog.broker.cluster.figures import BrokerStatus, ClusterFigures
+    from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.storage.disk.files import Files
     from streamlog.protocol.fetch_patterns import FetchAlike
     from streamlog.protocol.messages.produce_and_fetch import FetchRequest, ProduceRequest
@@ -81,20 +82,6 @@ ADVERTISED = frozenset(api.request for api in APIS.values())
 T = TypeVar("T")
 INCARNATION_BITS = 62
 """Random bits of the number that identifies this run of the broker."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestContext:
-    """The sender of a request, and the request's version."""
-
-    version: int
-    client_id: str | None
-    client_host: str
-    principal: str = ANONYMOUS
-    listener: AdvertisedEndpoint | None = None
-    """The endpoint that the client has connected to; None for a client in this process."""
-    connection: int = 0
-    """The connection's number, in the order of acceptance; 0 in this process."""
 
 
 class Broker:
@@ -112,30 +99,26 @@ class Broker:
         self._timer = alarm = DeadlineTimer(clock, self.tick)
         self._flush = GroupFlush(directory, threads)
         self._idle_marks = IdleMarks(clock=clock, alarm=alarm)
-        self._fetches = DelayedFetch(
-            lambda: self._data, slots=self._session_slots, clock=clock, alarm=alarm
+        self._fetches = FetchRequests(
+            lambda: self._partitions,
+            slots=self._session_slots,
+            clock=clock,
+            alarm=alarm,
+            want_mark=self._idle_marks.want,
         )
         self._partitions = Partitions(
             directory,
             topics=ClusterTopics(metadata),
-            listener=self._fetches,
+            listener=self._fetches.delayed,
             flush=self._flush,
             mode=directory.config.flush,
         )
         self._replicas, self._replica_fetches = self._make_replicas()
         self._coordinator, self._transactions = self._make_coordinators()
         self._groups, self._verification, self._transacting = self._make_requests()
-        self._data = DataRequests(
-            self._partitions,
-            internal_topics=INTERNAL_NAMES,
-            check_transaction=self._verification.check,
-            want_mark=self._idle_marks.want,
-        )
         self._metadata_requests = self._make_metadata_requests()
         self._leaders = LeaderEndpoints(self._metadata_requests, self._listener)
-        begin_repeat = self._fetches.begin_alike
-        self._begin_repeat = self._leaders.completed(begin_repeat, FETCH_ENDPOINTS_VERSION)
-        self._delayed_produce = self._make_produce(threads)
+        self._produce = self._make_produce(threads)
         config = directory.config
         self.shares = shares_now()
         """How many of the process's descriptors connections and files may use."""
@@ -147,7 +130,7 @@ class Broker:
         )
         self.figures.unreadable_batches = lambda: self._maintenance.unreadable_batches
         self._deletions = DeleteRecordsRequests(self._metadata_requests, self._maintenance)
-        coordinators = Coordinators(self._transacting, self._groups, self._delayed_produce.checks)
+        coordinators = Coordinators(self._transacting, self._groups, self._produce.checks)
         self._publishing = PublishRequests(
             directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
         )
@@ -158,8 +141,8 @@ class Broker:
             directory=self._directory,
             member=self._member,
             partitions=self._partitions,
-            data=self._data,
-            durable=self._delayed_produce,
+            produce=self._produce,
+            offsets=self._make_offsets(),
             fetches=self._fetches,
             replicas=self._replicas,
             replica_fetches=self._replica_fetches,
@@ -176,9 +159,16 @@ class Broker:
             on_deadline=self._arm,
         )
 
-    def _make_produce(self, threads: Threads) -> DelayedProduce:
-        return DelayedProduce(
-            self._data,
+    def _make_offsets(self) -> OffsetRequests:
+        def flushed(answer: Callable[[], Message]) -> asyncio.Future[Message]:
+            return when_flushed(self._flush, answer, lambda _: answer())
+
+        return OffsetRequests(self._partitions, when_flushed=flushed)
+
+    def _make_produce(self, threads: Threads) -> ProduceRequests:
+        return ProduceRequests(
+            WritablePartitions(self._partitions, internal_topics=INTERNAL_NAMES),
+            check_transaction=self._verification.check,
             flush=self._flush,
             clock=self._clock,
             alarm=self._timer,
@@ -399,7 +389,7 @@ class Broker:
         self._replica_fetches.stop(gone)
         self._deletions.stop(gone)
         self._publishing.stop(gone)
-        self._delayed_produce.stop(gone)
+        self._produce.stop(gone)
         self._flush.close()
         self._coordinator.stop(gone)
         self._transactions.stop(gone)
@@ -443,7 +433,7 @@ class Broker:
         """
         self._check_open()
         run.cut(self._authorization.count_allowed(run, context))
-        return self._delayed_produce.begin_run(run, context) if run.requests else None
+        return self._produce.begin_run(run, context) if run.requests else None
 
     def begin_repeat(
         self, alike: FetchAlike, context: RequestContext
@@ -458,8 +448,10 @@ class Broker:
         self._check_open()
         if not self._authorization.allows_repeat(alike.pattern.request, context):
             return None
-        answer = self._begin_repeat(alike, context)
-        return cast("RepeatAnswer | asyncio.Future[RepeatAnswer]", answer)
+        answer = self._fetches.begin_repeat(alike, context)
+        if not isinstance(answer, FoundRecords):
+            self._leaders.complete_when_done(answer, context, FETCH_ENDPOINTS_VERSION)
+        return answer
 
     def allows_repeat(
         self, request: ProduceRequest | FetchRequest, context: RequestContext
@@ -474,7 +466,7 @@ class Broker:
     @property
     def checks(self) -> RecordChecks:
         """The Produce requests whose records are being checked."""
-        return self._delayed_produce.checks
+        return self._produce.checks
 
     def tick(self) -> None:
         """Run all components whose deadlines may have passed; the deadline timer calls it."""

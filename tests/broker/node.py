@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.coordinators import GroupConfig
-from streamlog.broker.security.principals import IN_PROCESS
+from streamlog.broker.security.principals import IN_PROCESS, RequestContext
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.protocol.api_table import api_of

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import AdvertisedEndpoint
+from streamlog.broker.security.principals import RequestContext
 from streamlog.broker.storage.data_directory import format_directory
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import ConnectionLost, UsageError

@@ -132,7 +132,7 @@ def test_one_that_waits_is_told_that_the_partition_is_gone() -> None:
         await produce(broker, batch(b"0"))
         for number in range(2):
             ask(one, 1, number)
-        await until(lambda: len(broker._fetches._parked) == 2)
+        await until(lambda: len(broker._fetches.delayed._parked) == 2)
         await node.ask(broker, DeleteTopicsRequest(topic_names=["t"]), DeleteTopicsResponse, 5)
         for number in range(2):
             found = await answer(one, number)

@@ -1,16 +1,27 @@
-"""The life of a Produce request, from the handler to the acknowledgement.
+"""The life of a Produce request, from its message to its acknowledgement.
 
-1. `DelayedProduce` takes the request. If a batch is compressed, has to be compressed, or is large,
-a
-   thread validates it first (`RecordChecks`); requests of the connection that come later wait.
-2. The records are appended: by `DataRequests.produce`, or by `append_run` for requests that arrived
-   together and look alike. Both ways give every request the same answer and leave out no check;
-   a run appends all batches of a partition with one write (docs/decisions/003-produce-runs.md).
-3. The response waits until the log is flushed and, with acks=all, until every in-sync replica has
-   the records (`ProduceAcks`), or until the request's timeout.
+Versions 3 to 11. Each partition of a request has its own answer, and the error of one disturbs no
+other. With acks=0 there is no response: a refusal closes the connection, as in Kafka. Record
+batches stay the bytes that the client sent, unless the topic has them compressed anew.
 
-ListOffsets waits for the same flush, because it shows the end of a log to a client that may have
-sent with acks=0.
+Not implemented: message formats before record batches (versions 0 to 2), and transactions that
+take in a partition by writing to it (version 12, KIP-890 part 2).
+
+The steps, in the order of this file:
+
+1. `server/connection` has checked the sender: session and quota there, ACLs by the rule
+   `produce` of `security/topic_rules`. A transactional request has also been verified with its
+   coordinator (`coordinator/transaction/partition_verification`). `ProduceRequests` takes it up.
+2. If a batch is compressed, has to be compressed, or is large, a thread validates it first
+   (`RecordChecks`). Requests of the connection that come later wait, so that their order holds.
+3. The batches are appended: those of a single request one by one (`append_request`), those of a
+   run of requests (`protocol/produce_runs`) with one write per partition (`append_run`). Both ways
+   go through `storage/validator` and give every request the same answer
+   (docs/decisions/003-produce-runs.md). A run has no transactions and no acks=0.
+4. The response waits until the log is flushed (`replication/group_flush`) and, with acks=all, until
+   every in-sync replica has the records (`ProduceAcks`), or until the request's timeout.
+5. An error of a partition becomes its answer (`refuse_partition`).
+
 Rule of the file: a thread gets a copy of the records, because the next request overwrites the
 connection's buffer.
 """
@@ -19,57 +30,277 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
-from streamlog.broker.apis.data import ALL, Uncommitted, refuse_partition
+from streamlog.broker.apis.list_offsets import current_leader, error_code, refuse_zstd
 from streamlog.broker.config.broker import AS_PRODUCED, UNCOMPRESSED, TopicConfig
 from streamlog.broker.future_responses import is_abandoned
-from streamlog.broker.security.coordinator_rules import refusal_of_transactional
+from streamlog.broker.security.coordinator_rules import (
+    refusal_of_transactional,
+    refusal_without_id,
+)
 from streamlog.broker.storage.disk.offload import Offload, OffloadedJob
 from streamlog.broker.storage.log.batch_run import wait_for_thread
 from streamlog.broker.storage.validator import AppendOrigin, Prepared, is_checked, prepare
-from streamlog.errors import ConnectionLost, StreamlogError
+from streamlog.errors import ConnectionLost, CorruptData, LogError, RecordsRefused, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.produce_and_fetch import (
-    ListOffsetsRequest,
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceResponse,
 )
 from streamlog.protocol.produce_runs import ProduceRun
 from streamlog.protocol.schema import Message, Piece, one_buffer
+from streamlog.records.batch import RecordBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from streamlog.broker.apis.data import Checked, DataRequests
     from streamlog.broker.deadline_timer import DeadlineTimer
     from streamlog.broker.replication.group_flush import GroupFlush
-    from streamlog.broker.replication.partition import Partition
+    from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.storage.disk.offload import Threads
     from streamlog.broker.storage.validator import AppendResult
     from streamlog.clock import Clock
     from streamlog.protocol.produce_runs import Alike, ProducePattern
+    from streamlog.protocol.schema import Buffer
 
-
+ALL = -1
+"""acks=all: the response waits for every in-sync replica."""
+ZSTD_VERSION = 7
+"""Clients that speak an older version do not know zstd (KIP-110)."""
 LEADER_ENDPOINTS_VERSION = 10
 """From this version on a response has room for the endpoints of new leaders (KIP-951)."""
+ABORTABLE_VERSION = 11
+"""From this version on clients know TRANSACTION_ABORTABLE (KIP-890)."""
+CHECKS_THREAD = "streamlog-records"
 
-Outcome: TypeAlias = Prepared | StreamlogError
 Pieces: TypeAlias = list[Piece]
 """Responses as bytes, to requests that were read without the codec (`produce_runs`)."""
+R = TypeVar("R", Message, Pieces)
+Answer: TypeAlias = Message | asyncio.Future[Message] | None
+"""A response, or where it will be, or nothing for a Produce that wants none."""
+CheckTransaction = Callable[[str, tuple[int, int], tuple[str, int]], None]
+"""Raises LogError unless a producer (id, epoch) may write to a partition in its transaction."""
+CompleteProduce: TypeAlias = "Callable[[ProduceResponse, RequestContext], None]"
+"""Names the endpoints of new leaders in a response (KIP-951)."""
+
+# ---- 1. a request is taken up ----
+
+
+class WritablePartitions:
+    """The partitions to which clients may write here."""
+
+    def __init__(self, partitions: Partitions, *, internal_topics: frozenset[str]) -> None:
+        self._partitions = partitions
+        self._internal_topics = internal_topics
+
+    def get(self, topic: str, index: int) -> Partition:
+        """Return a partition.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            LogError: INVALID_TOPIC_EXCEPTION for an internal topic, NOT_LEADER_OR_FOLLOWER for a
+                partition that another broker leads.
+        """
+        if topic in self._internal_topics:
+            raise error_for(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"clients can't write to {topic}: it is an internal topic",
+            )
+        partition = self._partitions.get(topic, index)
+        partition.check_leader()
+        return partition
+
+    def config_of(self, topic: str, index: int) -> TopicConfig | None:
+        """Return the settings of a partition; None if `get` raises, as the append will."""
+        try:
+            return self.get(topic, index).log.config
+        except StreamlogError:
+            return None
+
+
+class ProduceRequests:
+    """Appends Produce requests, and answers once their records are durable."""
+
+    def __init__(
+        self,
+        writable: WritablePartitions,
+        *,
+        check_transaction: CheckTransaction,
+        flush: GroupFlush,
+        clock: Clock,
+        alarm: DeadlineTimer,
+        threads: Threads,
+        complete: CompleteProduce,
+    ) -> None:
+        self.checks = RecordChecks(threads)
+        self._complete = complete
+        self._writable = writable
+        self._check_transaction = check_transaction
+        self._flush = flush
+        self._clock = clock
+        self._alarm = alarm
+
+    def stop(self, reason: StreamlogError) -> None:
+        """Stop appending; waiting requests fail with the reason."""
+        self.checks.stop(reason)
+
+    def begin(self, request: ProduceRequest, context: RequestContext) -> Answer:
+        """Append a request; return its response, or where it will be, or None with acks=0."""
+        check = check_of(self._writable, request, self._clock.wall_ms())
+        if check is None and not self.checks.is_busy(context.connection):
+            return self._append(request, context.version, {})
+        if check is None:
+            keep(request)
+        append = partial(self._append, request, context.version)
+        return self.checks.begin(context.connection, check, append)
+
+    def begin_run(
+        self, run: ProduceRun, context: RequestContext
+    ) -> Pieces | asyncio.Future[Pieces]:
+        """Append the requests of a run; return their responses, or where they will be."""
+        check = check_of_run(self._writable, run, self._clock.wall_ms())
+        if check is None and not self.checks.is_busy(context.connection):
+            return self._append_run(run, context, None)
+        if check is None:
+            run.keep()
+        append = partial(self._append_run, run, context)
+        return self.checks.begin(context.connection, check, append)
+
+    def _append(self, request: ProduceRequest, version: int, checked: Checked | None) -> Answer:
+        now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
+        uncommitted: list[Uncommitted] = []
+        sending = _Sending(
+            request.transactional_id,
+            version,
+            now_ms,
+            wall_ms,
+            request.acks,
+            uncommitted,
+            checked or MappingProxyType({}),
+            self._check_transaction,
+        )
+        attempt = append_request(self._writable, request, sending)
+        self._flush_in_time()
+        if request.acks == 0:
+            _raise_first_error(attempt.response)
+            return None
+        if uncommitted:
+            return self._when_committed(
+                lambda: attempt.response, attempt.failed, uncommitted, request.timeout_ms
+            )
+        if attempt.durable:
+            return attempt.response
+        return when_flushed(self._flush, lambda: attempt.response, attempt.failed)
+
+    def _append_run(
+        self, run: ProduceRun, context: RequestContext, checked: CheckedRun | None
+    ) -> Pieces | asyncio.Future[Pieces]:
+        def complete(response: ProduceResponse, version: int) -> None:
+            if version >= LEADER_ENDPOINTS_VERSION:
+                self._complete(response, context)
+
+        now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
+        attempt = append_run(
+            self._writable, run, now_ms, wall_ms, complete=complete, checked=checked
+        )
+        self._flush_in_time()
+        if attempt.uncommitted:
+            timeout_ms = max(pattern.timeout_ms for pattern, *_ in run.requests)
+            return self._when_committed(
+                attempt.response, attempt.failed, attempt.uncommitted, timeout_ms
+            )
+        if attempt.durable:
+            return attempt.response()
+        return when_flushed(self._flush, attempt.response, attempt.failed)
+
+    def _flush_in_time(self) -> None:
+        """Set the deadline timer for the next flush."""
+        flush_ms = self._flush.next_deadline_ms()
+        if flush_ms is not None:
+            self._alarm.by(flush_ms)
+
+    def _when_committed(
+        self,
+        answer: Callable[[], R],
+        failed: Callable[[StreamlogError], R],
+        uncommitted: list[Uncommitted],
+        timeout_ms: int,
+    ) -> asyncio.Future[R]:
+        """Answer once everything is durable and committed, has failed, or has timed out."""
+        durable = when_flushed(self._flush, answer, failed)
+        commits = ProduceAcks(uncommitted)
+        response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+        def try_answer() -> None:
+            # A timeout does not answer before the flush: the records that it leaves in the log
+            # are durable on this broker, or the response says that the disk failed.
+            if not durable.done() or is_abandoned(response, durable):
+                return
+            failure = durable.exception()
+            if failure is not None:
+                response.set_exception(failure)
+            elif commits.done or commits.timed_out:
+                response.set_result(answer())
+
+        def on_timeout() -> None:
+            commits.time_out()
+            try_answer()
+
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, on_timeout)
+        response.add_done_callback(lambda _: timer.cancel())
+        durable.add_done_callback(lambda _: try_answer())
+        commits.begin(try_answer)
+        return response
+
+
+def when_flushed(
+    flush: GroupFlush, answer: Callable[[], R], failed: Callable[[StreamlogError], R]
+) -> asyncio.Future[R]:
+    """Return the future of `answer`, called once everything appended by now is on disk.
+
+    `failed` makes the answer if the disk fails. If the broker stops, the future raises
+    ConnectionLost.
+    """
+    response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+    def on_flushed(failure: StreamlogError | None) -> None:
+        if response.done():
+            return  # The client has disconnected.
+        if isinstance(failure, ConnectionLost):
+            response.set_exception(failure)
+        else:
+            response.set_result(answer() if failure is None else failed(failure))
+
+    flush.then(on_flushed)
+    return response
+
+
+# ---- 2. a thread validates what takes long ----
+
+Outcome: TypeAlias = Prepared | StreamlogError
+Checked: TypeAlias = Mapping[tuple[str, int], Outcome]
+"""The batches that a thread has validated, or their refusals, by topic and index."""
+CheckedRun: TypeAlias = Mapping[int, Outcome]
+"""The batches of a run that a thread has validated, by the index of the request."""
 
 
 def check_of(
-    data: DataRequests, request: ProduceRequest, wall_ms: int
+    writable: WritablePartitions, request: ProduceRequest, wall_ms: int
 ) -> Callable[[], Checked] | None:
     """Return the thread's work before a request is appended; None if there is none."""
     configs = {}
     for topic in request.topic_data:
         for each in topic.partition_data:
-            config = data.config_of(topic.name, each.index)
+            config = writable.config_of(topic.name, each.index)
             records = memoryview(one_buffer(each.records))
             if config is not None and needs_thread([records], config):
                 configs[topic.name, each.index] = config
@@ -83,17 +314,17 @@ def check_of(
         if (topic.name, each.index) in configs
     }
     return lambda: {
-        place: check_records(records, configs[place], wall_ms) for place, records in works.items()
+        key: check_records(records, configs[key], wall_ms) for key, records in works.items()
     }
 
 
 def check_of_run(
-    data: DataRequests, run: ProduceRun, wall_ms: int
-) -> Callable[[], dict[int, Outcome]] | None:
+    writable: WritablePartitions, run: ProduceRun, wall_ms: int
+) -> Callable[[], CheckedRun] | None:
     """Return the thread's work for a run of requests, by their indexes; None if there is none."""
     configs: dict[int, TopicConfig] = {}
     for pattern, numbers in run.by_pattern().items():
-        config = data.config_of(pattern.topic, pattern.index)
+        config = writable.config_of(pattern.topic, pattern.index)
         pieces = [run.requests[number].records for number in numbers]
         if config is not None and needs_thread(pieces, config):
             configs.update(dict.fromkeys(numbers, config))
@@ -134,9 +365,6 @@ def check_records(
         return error
 
 
-CHECKS_THREAD = "streamlog-records"
-
-
 class _Waiting(NamedTuple):
     """A request that waits for its validation, or for earlier requests of its connection."""
 
@@ -149,7 +377,7 @@ class RecordChecks:
     """Validates records in a thread, and keeps the order of each connection's requests."""
 
     def __init__(self, threads: Threads) -> None:
-        self._aside = Offload(threads, CHECKS_THREAD)
+        self._thread = Offload(threads, CHECKS_THREAD)
         self._waiting: dict[int, deque[_Waiting]] = {}
         self._listeners: dict[int, Callable[[], None]] = {}
 
@@ -164,7 +392,7 @@ class RecordChecks:
     def begin(
         self, connection: int, work: Callable[[], Any] | None, append: Callable[[Any], Any]
     ) -> asyncio.Future[Any]:
-        """Have `work` done by the thread, then give its result to `append`, whose answer it is.
+        """Have the thread do `work`, then pass its result to `append`, which returns the answer.
 
         Without `work`, `append` only waits for its turn and is given None.
         """
@@ -173,24 +401,27 @@ class RecordChecks:
         queue = self._waiting.setdefault(connection, deque())
         queue.append(_Waiting(job, append, answer))
         if job is not None:
-            self._aside.start(job, lambda: self._go_on(connection))
+            self._thread.start(job, lambda: self._append_checked(connection))
         return answer
 
     def stop(self, reason: StreamlogError) -> None:
         """Stop validating; waiting requests fail with the reason."""
-        self._aside.close()
+        self._thread.close()
         waiting, self._waiting = self._waiting, {}
         for queue in waiting.values():
             for each in queue:
                 if not each.answer.done():
                     each.answer.set_exception(reason)
 
-    def _go_on(self, connection: int) -> None:
-        """Append the requests at the front that are checked."""
+    def _append_checked(self, connection: int) -> None:
+        """Append the requests at the front of a connection's queue that are validated."""
+        # 1. A compressed request is in the thread. 2. A plain one comes behind it on the same
+        # connection. It must not be appended first: an idempotent producer's sequence would have
+        # a gap. So it waits in the queue, without a job, and both are appended here.
         queue = self._waiting.get(connection)
         while queue and (queue[0].job is None or queue[0].job.is_done):
             job, append, answer = queue.popleft()
-            if not answer.done():  # Or its client has hung up.
+            if not answer.done():  # A client that has disconnected cancels it.
                 _answer(answer, append, None if job is None else job.result())
         if queue is not None and not queue:
             del self._waiting[connection]
@@ -204,6 +435,7 @@ def _answer(
     append: Callable[[Any], Any],
     result: Any,  # noqa: ANN401 - of the work
 ) -> None:
+    """Settle `answer` with what `append` makes of the thread's result, now or later."""
     try:
         found = append(result)
     except StreamlogError as error:
@@ -225,6 +457,150 @@ def _answer(
 
     found.add_done_callback(hand_on)
     answer.add_done_callback(lambda _: found.cancel() if answer.cancelled() else None)
+
+
+# ---- 3. a single request is appended ----
+
+
+class Uncommitted(NamedTuple):
+    """An acks=all append to a partition with followers."""
+
+    partition: Partition
+    end_offset: int
+    refuse: Callable[[StreamlogError], None]
+    """Makes its answer an error."""
+
+
+class ProduceAttempt(NamedTuple):
+    """The response to a Produce, to be sent once everything required is durable and committed."""
+
+    response: ProduceResponse
+    durable: bool
+    """Whether everything required is already on disk."""
+
+    def failed(self, failure: StreamlogError) -> ProduceResponse:
+        """Return the response if the disk has failed: an error for every partition."""
+        responses = [
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=[
+                    each if each.error_code else refuse_partition(each.index, failure)
+                    for each in topic.partition_responses
+                ],
+            )
+            for topic in self.response.responses
+        ]
+        return ProduceResponse(responses=responses)
+
+
+class _Sending(NamedTuple):
+    """The parts of a Produce that all its partitions share."""
+
+    transactional_id: str | None
+    version: int
+    now_ms: int
+    wall_ms: int
+    acks: int
+    uncommitted: list[Uncommitted]
+    """Filled with the appends that must also be committed."""
+    checked: Checked
+    check_transaction: CheckTransaction
+
+
+def append_request(
+    writable: WritablePartitions, request: ProduceRequest, sending: _Sending
+) -> ProduceAttempt:
+    """Append what is in the request; every partition has an answer of its own."""
+    refusal = _request_refusal(request)
+    responses = []
+    durable = True
+    for topic in request.topic_data:
+        answers = []
+        for data in topic.partition_data:
+            if refusal is None:
+                answer, is_durable = _append_partition(writable, topic.name, data, sending)
+                durable = durable and is_durable
+            else:
+                answer = refuse_partition(data.index, refusal)
+            answers.append(answer)
+        responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+    return ProduceAttempt(ProduceResponse(responses=responses), durable)
+
+
+def _request_refusal(request: ProduceRequest) -> LogError | None:
+    """Return the error that refuses a request as a whole; None if there is none."""
+    if (refusal := refusal_without_id(request)) is not None:
+        return refusal
+    if request.acks not in (ALL, 0, 1):
+        return error_for(
+            ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: use all (-1), 1 or 0"
+        )
+    return None
+
+
+def _append_partition(
+    writable: WritablePartitions, topic: str, data: PartitionProduceData, sending: _Sending
+) -> tuple[PartitionProduceResponse, bool]:
+    """Append the batches of one partition; return its answer, and whether it is durable."""
+    try:
+        partition = writable.get(topic, data.index)
+        if sending.acks == ALL:
+            partition.check_insync()
+        ready = sending.checked.get((topic, data.index))
+        if isinstance(ready, StreamlogError):
+            return refuse_partition(data.index, ready), True
+        batches = one_buffer(data.records) if ready is None else ready.data
+        if sending.version < ZSTD_VERSION:
+            refuse_zstd(batches, f"{topic}-{data.index}: Produce version {sending.version}")
+        result = partition.append(
+            batches,
+            now_ms=sending.now_ms,
+            wall_ms=sending.wall_ms,
+            origin=_origin(batches, (topic, data.index), sending),
+            prepared=ready,
+        )
+    except StreamlogError as error:
+        return _in_version(refuse_partition(data.index, error), sending), True
+    answer = _appended(data.index, result, partition.log.log_start_offset)
+    end_offset = result.last_offset + 1
+    if partition.is_alone or sending.acks != ALL:
+        return answer, partition.is_kept(end_offset)
+    if not partition.may_acknowledge(end_offset):
+        refuse = partial(_refuse_appended, answer)
+        sending.uncommitted.append(Uncommitted(partition, end_offset, refuse))
+    return answer, True
+
+
+def _origin(batches: Buffer, key: tuple[str, int], sending: _Sending) -> AppendOrigin:
+    """Return whether the batches belong to a transaction that has reached this partition.
+
+    Raises:
+        LogError: they belong to another transaction, or to none that is open.
+    """
+    if sending.transactional_id is None or not len(batches):
+        return AppendOrigin.CLIENT
+    try:
+        batch = RecordBatch(batches)
+    except CorruptData:
+        return AppendOrigin.CLIENT  # The log says what is wrong with it.
+    if not batch.is_transactional:
+        return AppendOrigin.CLIENT
+    producer = (batch.producer_id, batch.producer_epoch)
+    sending.check_transaction(sending.transactional_id, producer, key)
+    return AppendOrigin.TRANSACTION
+
+
+def _appended(index: int, result: AppendResult, log_start_offset: int) -> PartitionProduceResponse:
+    """Return the answer for records that are in the log."""
+    return PartitionProduceResponse(
+        index=index,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=log_start_offset,
+    )
+
+
+# ---- 3. a run of requests is appended ----
 
 
 class RunAttempt(NamedTuple):
@@ -258,12 +634,8 @@ class RunAttempt(NamedTuple):
         return self.response()
 
 
-CheckedRun: TypeAlias = "Mapping[int, Prepared | StreamlogError]"
-"""The batches of a run that a thread has validated, by the index of the request."""
-
-
 def append_run(
-    data: DataRequests,
+    writable: WritablePartitions,
     run: ProduceRun,
     now_ms: int,
     wall_ms: int,
@@ -283,7 +655,7 @@ def append_run(
     for pattern, numbers in run.by_pattern().items():
         requests = [run.requests[number] for number in numbers]
         try:
-            partition = data.writable(pattern.topic, pattern.index)
+            partition = writable.get(pattern.topic, pattern.index)
             if not partition.is_alone and pattern.acks == ALL:
                 partition.check_insync()
         except StreamlogError as error:
@@ -303,9 +675,8 @@ def append_run(
             if partition.is_alone or pattern.acks != ALL:
                 durable = partition.is_kept(end_offset) and durable
             else:
-                uncommitted += _uncommitted(
-                    refusals, partition, zip(numbers, outcomes, strict=True)
-                )
+                appended = zip(numbers, outcomes, strict=True)
+                uncommitted += _uncommitted(refusals, partition, appended)
         for number, outcome in zip(numbers, outcomes, strict=True):
             correlation_id = run.requests[number].correlation_id
             if isinstance(outcome, StreamlogError):
@@ -321,7 +692,7 @@ def _accepted(
     """Return the response for records that are in the log."""
     if result.log_append_time_ms < 0:
         return pattern.accepted(correlation_id, result.base_offset, log_start_offset)
-    answer = _stamped(pattern.index, result, log_start_offset)
+    answer = _appended(pattern.index, result, log_start_offset)
     return pattern.answered(correlation_id, answer)
 
 
@@ -337,12 +708,14 @@ def _uncommitted(
     appended: Iterable[tuple[int, AppendResult | StreamlogError]],
 ) -> list[Uncommitted]:
     """Return what each request waits for in a replicated partition."""
+    log_start_offset = partition.log.log_start_offset
 
-    def refuse(number: int, error: StreamlogError) -> None:
-        refusals[number] = refuse_partition(partition.index, error)
+    def refuse(number: int, result: AppendResult, error: StreamlogError) -> None:
+        refusals[number] = _appended(partition.index, result, log_start_offset)
+        _refuse_appended(refusals[number], error)
 
     return [
-        Uncommitted(partition, outcome.last_offset + 1, partial(refuse, number))
+        Uncommitted(partition, outcome.last_offset + 1, partial(refuse, number, outcome))
         for number, outcome in appended
         if not isinstance(outcome, StreamlogError)
         and not partition.may_acknowledge(outcome.last_offset + 1)
@@ -354,190 +727,14 @@ def _end_offset(outcome: AppendResult | StreamlogError) -> int:
     return 0 if isinstance(outcome, StreamlogError) else outcome.last_offset + 1
 
 
-def _stamped(index: int, result: AppendResult, log_start_offset: int) -> PartitionProduceResponse:
-    """Return the response for records with log append time."""
-    return PartitionProduceResponse(
-        index=index,
-        base_offset=result.base_offset,
-        log_append_time_ms=result.log_append_time_ms,
-        log_start_offset=log_start_offset,
-    )
-
-
-R = TypeVar("R", Message, Pieces)
-Answer: TypeAlias = Message | asyncio.Future[Message] | None
-"""A response, or where it will be, or nothing for a Produce that wants none."""
-CompleteProduce: TypeAlias = "Callable[[ProduceResponse, VersionedProduce], None]"
-"""Names the endpoints of new leaders in a response (KIP-951)."""
-
-
-class VersionedProduce(Protocol):
-    """The sender of a request; see `RequestContext`."""
-
-    @property
-    def version(self) -> int:
-        """Of the request."""
-        ...
-
-    @property
-    def connection(self) -> int:
-        """Its connection, by number."""
-        ...
-
-
-class DelayedProduce:
-    """Appends Produce requests, and answers once their records are durable."""
-
-    def __init__(
-        self,
-        data: DataRequests,
-        *,
-        flush: GroupFlush,
-        clock: Clock,
-        alarm: DeadlineTimer,
-        threads: Threads,
-        complete: CompleteProduce,
-    ) -> None:
-        self.checks = RecordChecks(threads)
-        self._complete = complete
-        self._data = data
-        self._flush = flush
-        self._clock = clock
-        self._alarm = alarm
-
-    def handlers(self) -> dict[Any, Callable[..., Answer]]:
-        """Return the handler of each request type."""
-        return {
-            ProduceRequest: self._produce,
-            ListOffsetsRequest: self._list_offsets,
-        }
-
-    def stop(self, reason: StreamlogError) -> None:
-        """Stop appending; waiting requests fail with the reason."""
-        self.checks.stop(reason)
-
-    def _produce(self, request: ProduceRequest, context: VersionedProduce) -> Answer:
-        check = check_of(self._data, request, self._clock.wall_ms())
-        if check is None and not self.checks.is_busy(context.connection):
-            return self._append(request, context.version, {})
-        if check is None:
-            keep(request)
-        append = partial(self._append, request, context.version)
-        return self.checks.begin(context.connection, check, append)
-
-    def _append(self, request: ProduceRequest, version: int, checked: Checked | None) -> Answer:
-        now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
-        attempt = self._data.produce(request, version, now_ms, wall_ms, checked or {})
-        self._flush_in_time()
-        if request.acks == 0:
-            _raise_first_error(attempt.response)
-            return None
-        if attempt.uncommitted:
-            return self._when_committed(
-                lambda: attempt.response, attempt.failed, attempt.uncommitted, request.timeout_ms
-            )
-        if attempt.durable:
-            return attempt.response
-        return self._when_durable(lambda: attempt.response, attempt.failed)
-
-    def begin_run(
-        self, run: ProduceRun, context: VersionedProduce
-    ) -> Pieces | asyncio.Future[Pieces]:
-        """Append the requests of a run; return their responses, or where they will be."""
-        check = check_of_run(self._data, run, self._clock.wall_ms())
-        if check is None and not self.checks.is_busy(context.connection):
-            return self._append_run(run, context, None)
-        if check is None:
-            run.keep()
-        append = partial(self._append_run, run, context)
-        return self.checks.begin(context.connection, check, append)
-
-    def _append_run(
-        self, run: ProduceRun, context: VersionedProduce, checked: CheckedRun | None
-    ) -> Pieces | asyncio.Future[Pieces]:
-        def complete(response: ProduceResponse, version: int) -> None:
-            if version >= LEADER_ENDPOINTS_VERSION:
-                self._complete(response, context)
-
-        now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
-        attempt = append_run(self._data, run, now_ms, wall_ms, complete=complete, checked=checked)
-        self._flush_in_time()
-        if attempt.uncommitted:
-            timeout_ms = max(pattern.timeout_ms for pattern, *_ in run.requests)
-            return self._when_committed(
-                attempt.response, attempt.failed, attempt.uncommitted, timeout_ms
-            )
-        if attempt.durable:
-            return attempt.response()
-        return self._when_durable(attempt.response, attempt.failed)
-
-    def _flush_in_time(self) -> None:
-        """Set the deadline timer for the next flush."""
-        flush_ms = self._flush.next_deadline_ms()
-        if flush_ms is not None:
-            self._alarm.by(flush_ms)
-
-    def _list_offsets(self, request: ListOffsetsRequest, _: VersionedProduce) -> Answer:
-        """Answer once earlier appends are durable: a client with acks=0 sees its own end."""
-        if self._data.is_settled(request):
-            return self._data.list_offsets(request)
-        answer = partial(self._data.list_offsets, request)
-        return self._when_durable(answer, lambda _: answer())
-
-    def _when_committed(
-        self,
-        answer: Callable[[], R],
-        failed: Callable[[StreamlogError], R],
-        uncommitted: list[Uncommitted],
-        timeout_ms: int,
-    ) -> asyncio.Future[R]:
-        """Answer once everything is durable and committed, has failed, or has timed out."""
-        durable = self._when_durable(answer, failed)
-        commits = ProduceAcks(uncommitted)
-        response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-
-        def go_on() -> None:
-            if not durable.done() or is_abandoned(response, durable):
-                return
-            failure = durable.exception()
-            if failure is not None:
-                response.set_exception(failure)
-            elif commits.done or commits.over:
-                response.set_result(answer())
-
-        def on_timeout() -> None:
-            commits.time_out()
-            go_on()
-
-        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, on_timeout)
-        response.add_done_callback(lambda _: timer.cancel())
-        durable.add_done_callback(lambda _: go_on())
-        commits.begin(go_on)
-        return response
-
-    def _when_durable(
-        self, answer: Callable[[], R], failed: Callable[[StreamlogError], R]
-    ) -> asyncio.Future[R]:
-        """Answer once everything appended by now is on disk."""
-        response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-
-        def go_on(failure: StreamlogError | None) -> None:
-            if response.done():
-                return  # Nobody waits for it any more.
-            if isinstance(failure, ConnectionLost):
-                response.set_exception(failure)
-            else:
-                response.set_result(answer() if failure is None else failed(failure))
-
-        self._flush.then(go_on)
-        return response
+# ---- 4. every in-sync replica has the records ----
 
 
 class ProduceAcks:
     """Tracks the partitions of one acks=all request until every one is committed."""
 
     def __init__(self, uncommitted: list[Uncommitted]) -> None:
-        self.over = False
+        self.timed_out = False
         """Whether the request's timeout has passed."""
         self._open = dict(enumerate(uncommitted))
 
@@ -553,10 +750,10 @@ class ProduceAcks:
 
     def time_out(self) -> None:
         """Stop waiting: the appended records stay, and may still be committed."""
-        self.over = True
+        self.timed_out = True
         for each in self._open.values():
-            place = f"{each.partition.topic}-{each.partition.index}"
-            each.refuse(error_for(ErrorCode.REQUEST_TIMED_OUT, f"{place}: not committed in time"))
+            name = f"{each.partition.topic}-{each.partition.index}"
+            each.refuse(error_for(ErrorCode.REQUEST_TIMED_OUT, f"{name}: not committed in time"))
         self._open.clear()
 
     def _on_one(
@@ -568,6 +765,49 @@ class ProduceAcks:
         if failure is not None:
             each.refuse(failure)
         then()
+
+
+# ---- 5. an error becomes an answer ----
+
+
+def refuse_partition(index: int, error: StreamlogError) -> PartitionProduceResponse:
+    """Return the answer for a partition whose batches were not appended."""
+    # The batch is sound: what is corrupt is the end of the log that it would follow.
+    stored = isinstance(error, CorruptData)
+    code = ErrorCode.KAFKA_STORAGE_ERROR if stored else error_code(error)
+    return PartitionProduceResponse(
+        index=index,
+        error_code=code,
+        base_offset=-1,
+        error_message=str(error),
+        current_leader=current_leader(error),
+        record_errors=_record_errors(error),
+    )
+
+
+def _in_version(answer: PartitionProduceResponse, sending: _Sending) -> PartitionProduceResponse:
+    """Give newer clients the error that aborts a transaction instead of the fatal one."""
+    is_known = sending.version >= ABORTABLE_VERSION and sending.transactional_id is not None
+    if is_known and answer.error_code == ErrorCode.INVALID_TXN_STATE:
+        answer.error_code = ErrorCode.TRANSACTION_ABORTABLE
+    return answer
+
+
+def _record_errors(error: StreamlogError) -> list[BatchIndexAndErrorMessage]:
+    """Return the invalid records of a refused batch (KIP-467)."""
+    if not isinstance(error, RecordsRefused):
+        return []
+    return [
+        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+        for index, reason in error.record_errors.items()
+    ]
+
+
+def _refuse_appended(answer: PartitionProduceResponse, error: StreamlogError) -> None:
+    """Make the answer for records that are in the log an error: they were not committed."""
+    answer.error_code, answer.error_message = error_code(error), str(error)
+    answer.base_offset = answer.log_append_time_ms = -1
+    answer.current_leader = current_leader(error)
 
 
 def _raise_first_error(response: ProduceResponse) -> None:

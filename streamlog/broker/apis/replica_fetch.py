@@ -12,13 +12,12 @@ exceeded (KIP-73), and the fetch then waits no longer than that.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from streamlog.broker.apis.fetch import FETCH_WAIT_MS_MAX
-from streamlog.broker.replication.purgatory import Purgatory
+from streamlog.broker.replication.purgatory import DelayedRequests, Wait
 from streamlog.broker.replication.replica_state import (
     Diverging,
     FetchAnswer,
@@ -79,11 +78,14 @@ class _Asked:
     """Whether its records count for the quota, and are held back while that is exceeded."""
 
 
-@dataclass(slots=True)
-class _Parked:
+@dataclass(frozen=True, slots=True)
+class DelayedReplicaFetch:
+    """A follower's fetch that waits."""
+
     request: FetchRequest
     asked: list[list[_Asked]]
     answer: asyncio.Future[Message]
+    deadline_ms: int
 
 
 class ReplicaFetches:
@@ -95,15 +97,15 @@ class ReplicaFetches:
         self._replicas = replicas
         self._names = names
         self._clock = clock
-        self._alarm = alarm
-        self._waiting: Purgatory[tuple[str, int]] = Purgatory()
-        self._parked: dict[int, _Parked] = {}
-        self._ready: list[int] = []
+        self._delayed: DelayedRequests[DelayedReplicaFetch] = DelayedRequests(
+            self._answer,
+            alarm=alarm.by,
+            call_soon=lambda callback: asyncio.get_running_loop().call_soon(callback),
+        )
         self._told: WeakKeyDictionary[PartitionReplica, dict[int, tuple[int, int]]] = (
             WeakKeyDictionary()
         )
         """What each follower was told last of the ends of a partition, for as long as that is."""
-        self._tickets = itertools.count(1)
         replicas.on_progress_told = self.on_progress
 
     def begin(self, request: FetchRequest) -> Message | asyncio.Future[Message]:
@@ -113,55 +115,42 @@ class ReplicaFetches:
         response, has_news = self._response(request, asked, now_ms)
         if has_news or request.max_wait_ms <= 0:
             return response
-        ticket = next(self._tickets)
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._parked[ticket] = _Parked(request, asked, answer)
         deadline_ms = now_ms + min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
         parts = [each for topic in asked for each in topic]
         held_ms = self._replicas.leader_quota.exceeded_for_ms(now_ms)
         if held_ms and any(each.is_throttled for each in parts):
             deadline_ms = min(deadline_ms, now_ms + held_ms)
-        places = [
+        keys = tuple(
             (each.replica.topic, each.replica.index)
             for each in parts
-            # Nothing comes of what is appended there until then.
+            # Until the quota has room again, an append to a throttled replica is not sent.
             if each.replica is not None and not (held_ms and each.is_throttled)
-        ]
-        self._waiting.park(ticket, places, missing_bytes=ANY_BYTES, deadline_ms=deadline_ms)
-        self._alarm.by(deadline_ms)
+        )
+        delayed = DelayedReplicaFetch(request, asked, answer, deadline_ms)
+        self._delayed.park(delayed, Wait(keys, ANY_BYTES))
         return answer
 
     def on_progress(self, topic: str, partition: int) -> None:
-        """There is something to tell the followers of a partition: soon, for more may follow."""
-        tickets = self._waiting.on_append((topic, partition), ANY_BYTES)
-        if tickets and not self._ready:
-            asyncio.get_running_loop().call_soon(self._answer_ready)
-        self._ready += tickets
+        """Answer the followers of a partition soon: there is news for them, and more may follow."""
+        self._delayed.on_append(topic, partition, ANY_BYTES)
 
     def tick(self, now_ms: int) -> None:
         """Answer the requests whose timeout has passed."""
-        self._ready += self._waiting.on_tick(now_ms)
-        self._answer_ready()
+        self._delayed.tick(now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
-        return self._waiting.next_deadline_ms()
+        """Return the earliest time at which `tick` has something to do; None for never."""
+        return self._delayed.next_deadline_ms()
 
     def stop(self, gone: ConnectionLost) -> None:
-        """Tell all who wait that there will be no answer."""
-        for parked in self._parked.values():
-            if not parked.answer.done():
-                parked.answer.set_exception(gone)
-        self._parked.clear()
+        """Fail the requests that wait."""
+        self._delayed.stop(gone)
 
-    def _answer_ready(self) -> None:
-        ready, self._ready = self._ready, []
-        for ticket in ready:
-            parked = self._parked.pop(ticket, None)
-            if parked is not None and not parked.answer.done():
-                now_ms = self._clock.now_ms()
-                answer, _ = self._response(parked.request, parked.asked, now_ms)
-                parked.answer.set_result(answer)
+    def _answer(self, delayed: DelayedReplicaFetch) -> None:
+        """Answer a fetch with what there is now, whether or not that is news."""
+        response, _ = self._response(delayed.request, delayed.asked, self._clock.now_ms())
+        delayed.answer.set_result(response)
 
     def _judge(self, request: FetchRequest, topic: FetchTopic, now_ms: int) -> list[_Asked]:
         name = self._names.name_of(topic.topic_id) if any(topic.topic_id) else topic.topic

@@ -35,6 +35,7 @@ from streamlog.protocol.messages.cluster_metadata import (
 from streamlog.protocol.messages.produce_and_fetch import (
     FetchRequest,
     FetchResponse,
+    ListOffsetsRequest,
     NodeEndpoint,
     ProduceRequest,
     ProduceResponse,
@@ -44,11 +45,11 @@ from streamlog.protocol.messages.topics_and_configs import IncrementalAlterConfi
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from streamlog.broker.apis.data import DataRequests
     from streamlog.broker.apis.delete_records import DeleteRecordsRequests
-    from streamlog.broker.apis.fetch import DelayedFetch
+    from streamlog.broker.apis.fetch import FetchRequests
+    from streamlog.broker.apis.list_offsets import OffsetRequests
     from streamlog.broker.apis.metadata import MetadataRequests
-    from streamlog.broker.apis.produce import Answer, DelayedProduce
+    from streamlog.broker.apis.produce import Answer, ProduceRequests
     from streamlog.broker.apis.publish import PublishRequests
     from streamlog.broker.apis.replica_fetch import ReplicaFetches
     from streamlog.broker.apis.security import AclRequests, UserRequests
@@ -62,11 +63,16 @@ if TYPE_CHECKING:
     from streamlog.broker.coordinator.transaction.transaction_requests import TransactionRequests
     from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.replication.replicas import Replicas
+    from streamlog.broker.security.acl_authorizer import Readable
+    from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.protocol.messages.produce_and_fetch import LeaderIdAndEpoch
 
 
-Handler = Callable[..., Any]
+AnyHandler: TypeAlias = "Callable[..., Answer]"
+"""A handler of some request type: takes a request of that type and its `RequestContext`."""
+Table: TypeAlias = "dict[type[Message], AnyHandler]"
+"""The handler of each request type."""
 
 FETCH_ENDPOINTS_VERSION = 16
 _SINCE: Mapping[type[Message], int] = {
@@ -87,38 +93,44 @@ class Brokers(Protocol):
 class LeaderEndpoints:
     """Completes answers."""
 
-    def __init__(self, brokers: Brokers, reached: Callable[[Any], AdvertisedEndpoint]) -> None:
+    def __init__(
+        self, brokers: Brokers, reached: Callable[[RequestContext], AdvertisedEndpoint]
+    ) -> None:
         """`reached` tells where a client has reached this broker."""
         self._brokers = brokers
         self._reached = reached
 
-    def after(self, handlers: Mapping[Any, Handler]) -> dict[Any, Handler]:
+    def after(self, handlers: Mapping[type[Message], AnyHandler]) -> Table:
         """Wrap handlers so that their responses name the endpoints of leaders."""
         return {
-            kind: self.completed(handler, _SINCE[kind]) if kind in _SINCE else handler
+            kind: self._completed(handler, _SINCE[kind]) if kind in _SINCE else handler
             for kind, handler in handlers.items()
         }
 
-    def completed(self, handler: Handler, since_version: int) -> Handler:
-        """Wrap a handler so that its responses name endpoints, in versions that have room."""
+    def complete_when_done(
+        self, answer: object, context: RequestContext, since_version: int
+    ) -> None:
+        """Complete a response now or once it is there, in versions that have room."""
+        if context.version < since_version:
+            return
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(partial(self._on_done, context))
+        else:
+            self.complete(answer, context)
 
-        def begin(request: Message, context: Any, *more: Any) -> Any:  # noqa: ANN401 - as the handler's
+    def _completed(self, handler: AnyHandler, since_version: int) -> AnyHandler:
+        def begin(request: Message, context: RequestContext, *more: object) -> Answer:
             answer = handler(request, context, *more)
-            if context.version < since_version or answer is None:
-                return answer
-            if isinstance(answer, asyncio.Future):
-                answer.add_done_callback(partial(self._on_done, context))
-            else:
-                self.complete(answer, context)
+            self.complete_when_done(answer, context, since_version)
             return answer
 
         return begin
 
-    def _on_done(self, context: Any, done: asyncio.Future[Message]) -> None:  # noqa: ANN401 - as above
+    def _on_done(self, context: RequestContext, done: asyncio.Future[object]) -> None:
         if not done.cancelled() and done.exception() is None:
             self.complete(done.result(), context)
 
-    def complete(self, answer: object, context: Any) -> None:  # noqa: ANN401 - as above
+    def complete(self, answer: object, context: RequestContext) -> None:
         """Add the endpoints of the leaders that a response names; not to other answers."""
         match answer:
             case ProduceResponse() | FetchResponse():
@@ -143,29 +155,8 @@ def _leaders(answer: ProduceResponse | FetchResponse) -> Iterable[LeaderIdAndEpo
     return [each for each in told if each is not None]
 
 
-Table: TypeAlias = "dict[type[Message], Callable[..., Answer]]"
-
 ADVERTISED = frozenset(api.request for api in APIS.values())
 """What clients may ask for."""
-
-
-class HandlerContext(Protocol):
-    """The sender of a request, and the request's version."""
-
-    @property
-    def version(self) -> int:
-        """Of the request."""
-        ...
-
-    @property
-    def client_id(self) -> str | None:
-        """What the client calls itself."""
-        ...
-
-    @property
-    def listener(self) -> AdvertisedEndpoint | None:
-        """The endpoint that the client has connected to; None for a client in this process."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +166,9 @@ class Parts:
     directory: LogDirectory
     member: ClusterNode
     partitions: Partitions
-    data: DataRequests
-    durable: DelayedProduce
-    fetches: DelayedFetch
+    produce: ProduceRequests
+    offsets: OffsetRequests
+    fetches: FetchRequests
     replicas: Replicas
     replica_fetches: ReplicaFetches
     groups: GroupRequests
@@ -189,7 +180,7 @@ class Parts:
     users: UserRequests
     acls: AclRequests
     leaders: LeaderEndpoints
-    listener: Callable[[Any], AdvertisedEndpoint]
+    listener: Callable[[RequestContext], AdvertisedEndpoint]
     """Return the endpoint that the sender of a request has connected to."""
     on_deadline: Callable[[], None]
     """Something may be due earlier."""
@@ -206,14 +197,15 @@ def table_of(parts: Parts) -> Table:
     return {
         ApiVersionsRequest: lambda _, at: api_versions(to_peers=_is_of_peers(at, peer_listeners)),
         **leaders.after({FetchRequest: _fetch(parts, quorum)}),
-        OffsetForLeaderEpochRequest: lambda request, _: parts.data.epoch_ends(request),
+        ListOffsetsRequest: lambda request, _: parts.offsets.begin(request),
+        OffsetForLeaderEpochRequest: lambda request, _: parts.offsets.epoch_ends(request),
         MetadataRequest: lambda request, at: admin.metadata(request, at.version, listener(at)),
         DescribeClusterRequest: lambda request, at: admin.describe_cluster(request, listener(at)),
         **dict.fromkeys(member.requests & ADVERTISED, _at_controller(member, member.decide)),
         **quorum.handlers(),
         DescribeQuorumRequest: _at_controller(member, quorum.describe),
         **topics.before(FindCoordinator(admin, member.metadata).handlers(listener)),
-        **leaders.after(parts.verification.before(parts.durable.handlers())),
+        **leaders.after(parts.verification.before({ProduceRequest: parts.produce.begin})),
         **parts.deletions.handlers(),
         **topics.before(parts.publishing.handlers()),
         **topics.before(parts.transacting.handlers()),
@@ -228,10 +220,12 @@ def table_of(parts: Parts) -> Table:
     }
 
 
-def _fetch(parts: Parts, quorum: QuorumRequests) -> Callable[..., Answer]:
+def _fetch(parts: Parts, quorum: QuorumRequests) -> AnyHandler:
     """A follower's, which reads all that there is, or a reader's."""
 
-    def begin(request: FetchRequest, context: Any, readable: Any = None) -> Answer:  # noqa: ANN401 - as `DelayedFetch.begin` has them
+    def begin(
+        request: FetchRequest, context: RequestContext, readable: Readable | None = None
+    ) -> Answer:
         if is_of_a_follower(request) and about_quorum(request):
             return quorum.ask(request)
         if is_of_a_follower(request):
@@ -246,7 +240,7 @@ def _at_controller(
 ) -> Callable[..., Message | asyncio.Future[Message]]:
     """What the active controller answers: it is asked, unless another node asks this one."""
 
-    def begin(request: Message, at: HandlerContext) -> Message | asyncio.Future[Message]:
+    def begin(request: Message, at: RequestContext) -> Message | asyncio.Future[Message]:
         if at.client_id == PEER_CLIENT_ID:
             return here(request, at.version)
         return member.submit(request, at.version, here)
@@ -261,7 +255,7 @@ def _peer_listeners(config: BrokerConfig, *, is_alone: bool) -> frozenset[str]:
     return frozenset({peer_listener(config).name, controller_listener(config).name})
 
 
-def _is_of_peers(at: HandlerContext, peer_listeners: frozenset[str]) -> bool:
+def _is_of_peers(at: RequestContext, peer_listeners: frozenset[str]) -> bool:
     """Return whether other nodes use the same listener as the sender."""
     return at.listener is None or at.listener.listener in peer_listeners
 

@@ -1,22 +1,26 @@
-"""Purgatory: requests that wait for a number of appended bytes, or for their deadline.
+"""Purgatory: requests that wait until enough bytes are appended, or until a deadline.
 
-Pure. The shell parks a ticket with the bytes that it still lacks over all its partitions, reports
-appends and the time, and gets back the tickets whose wait ends. It then reads again: the end of a
-wait is a hint, not an answer.
+Pure. `Purgatory` is the state machine: a ticket is parked with the bytes that it lacks, appends and
+time are reported, and the tickets to try again come back. `DelayedRequests` keeps the requests of
+consumers and of followers behind such tickets and tries them again; a request that still lacks
+something is parked once more. Nothing polls.
 
-Rules of this module: each append to one of a ticket's partitions reduces the bytes that it lacks.
-The count is exact as long as the shell reads and parks without an append in between, as on the
-broker's single thread.
+A wait counts down: it is parked with the bytes that it lacks over all its partitions, and each
+append to one of them is subtracted. That is exact as long as parking and appends are on one
+thread with nothing in between, which is the broker's loop.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
 Key = TypeVar("Key", bound="Hashable")
 """The key of a wait: a partition."""
@@ -109,3 +113,127 @@ class Purgatory(Generic[Key]):
         while self._deadlines and self._deadlines[0][1] not in self._waits:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
+
+
+# ---- requests behind the tickets ----
+
+
+class Wait(NamedTuple, Generic[Key]):
+    """What a request that has not found enough waits for."""
+
+    keys: tuple[Key, ...]
+    missing_bytes: int
+
+
+class PendingAnswer(Protocol):
+    """A future, as far as it is ended here."""
+
+    def done(self) -> bool:
+        """Return whether there is an answer, or the client has disconnected."""
+        ...
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """End it with an error."""
+        ...
+
+
+class DelayedRequest(Protocol):
+    """A request that waits."""
+
+    @property
+    def answer(self) -> PendingAnswer:
+        """Where its answer will be."""
+        ...
+
+    @property
+    def deadline_ms(self) -> int:
+        """When it is answered with what there is, in ms of the monotonic clock."""
+        ...
+
+
+D = TypeVar("D", bound=DelayedRequest)
+
+
+class DelayedRequests(Generic[D]):
+    """The requests that wait for appends to partitions. It is an `AppendListener`."""
+
+    def __init__(
+        self,
+        look: Callable[[D], Wait[tuple[str, int]] | None],
+        *,
+        alarm: Callable[[int], object],
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`look` answers a request, or returns what it has to wait for.
+
+        `alarm` sees to it that `tick` is called by a time; `call_soon` calls a function in the
+        next iteration of the event loop.
+        """
+        self._look = look
+        self._alarm = alarm
+        self._call_soon = call_soon
+        self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
+        self._parked: dict[int, D] = {}
+        self._ready: list[int] = []
+        self._tickets = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def park(self, request: D, wait: Wait[tuple[str, int]]) -> None:
+        """Hold a request until what it waits for was appended, or until its deadline."""
+        ticket = next(self._tickets)
+        self._parked[ticket] = request
+        self._purgatory.park(
+            ticket,
+            wait.keys,
+            missing_bytes=wait.missing_bytes,
+            deadline_ms=request.deadline_ms,
+        )
+        self._alarm(request.deadline_ms)
+
+    def on_append(self, topic: str, partition: int, size_bytes: int) -> None:
+        """Look again at the requests that have enough; see `AppendListener`."""
+        self._wake(self._purgatory.on_append((topic, partition), size_bytes))
+
+    def on_gone(self, topic: str, partition: int) -> None:
+        """Look again at the requests for a deleted partition; see `AppendListener`."""
+        self._wake(self._purgatory.on_gone((topic, partition)))
+
+    def tick(self, now_ms: int) -> None:
+        """Answer the requests whose deadline has passed."""
+        self._ready += self._purgatory.on_tick(now_ms)
+        self._look_at_ready()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the earliest time at which `tick` has something to do; None for never."""
+        return self._purgatory.next_deadline_ms()
+
+    def stop(self, gone: StreamlogError) -> None:
+        """Fail every request that waits."""
+        for request in self._parked.values():
+            if not request.answer.done():
+                request.answer.set_exception(gone)
+        self._parked.clear()
+
+    def _wake(self, tickets: list[int]) -> None:
+        # Not at once: a request that appends to several partitions has more for a Fetch of them,
+        # which is then answered once, with all of it.
+        if tickets:
+            if not self._ready:
+                self._call_soon(self._look_at_ready)
+            self._ready += tickets
+
+    def _look_at_ready(self) -> None:
+        ready, self._ready = self._ready, []
+        for ticket in ready:
+            request = self._parked.pop(ticket, None)
+            if request is None or request.answer.done():
+                continue  # The client has disconnected.
+            try:
+                wait = self._look(request)
+            except StreamlogError as error:
+                request.answer.set_exception(error)
+            else:
+                if wait is not None:
+                    self.park(request, wait)

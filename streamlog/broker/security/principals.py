@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+from streamlog.broker.config.connections import AdvertisedEndpoint
 from streamlog.errors import ConfigError
 
 DEFAULT: Final = "DEFAULT"
@@ -149,3 +150,17 @@ def _escape(value: str) -> str:
     if text.endswith(" ") and len(value) > 1:
         text = text[:-1] + "\\ "
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """The sender of a request, and the request's version."""
+
+    version: int
+    client_id: str | None
+    client_host: str
+    principal: str = ANONYMOUS
+    listener: AdvertisedEndpoint | None = None
+    """The endpoint that the client has connected to; None for a client in this process."""
+    connection: int = 0
+    """The connection's number, in the order of acceptance; 0 in this process."""

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from streamlog import repeated
 from streamlog.broker.apis.table import api_versions
-from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.broker import Broker
 from streamlog.broker.config.connections import AdvertisedEndpoint
-from streamlog.broker.security.principals import ANONYMOUS
+from streamlog.broker.security.principals import ANONYMOUS, RequestContext
 from streamlog.broker.server.connections import Connections
 from streamlog.broker.server.sasl_handshake import NO_HEADER, SaslHandshake, bare
 from streamlog.broker.server.socket_writer import memory_bytes
@@ -447,12 +447,13 @@ class Connection(asyncio.BufferedProtocol):
         quotas = self._connections.quotas
         return self._mute(quotas.charge(user, client_id, message, now_ms=self._quota_ms()))
 
-    def _charge_fetched(self, client_id: str | None, size_bytes: int) -> int:
-        """Count the records of a Fetch response; see `_charge`."""
+    def _charge_found(self, request: FetchAlike, found: FoundRecords) -> int:
+        """Count the records for a Fetch that repeats another; see `_charge`."""
         if not self._connections.has_quotas:
             return 0
-        client, now_ms = self._quota_client(client_id), self._quota_ms()
-        return self._mute(self._connections.quotas.charge_fetched(client, size_bytes, now_ms))
+        client, now_ms = self._quota_client(request.pattern.client_id), self._quota_ms()
+        quotas = self._connections.quotas
+        return self._mute(quotas.charge_fetched(client, len(found.records), now_ms))
 
     def _mute(self, throttle_ms: int) -> int:
         """Read nothing from the client for this long; return the time."""
@@ -477,8 +478,7 @@ class Connection(asyncio.BufferedProtocol):
             return response
         if isinstance(request, FetchAlike):
             if isinstance(response, FoundRecords):
-                client_id, size_bytes = request.pattern.client_id, len(response.records)
-                return request.written(response, self._charge_fetched(client_id, size_bytes))
+                return request.written(response, self._charge_found(request, response))
             request = request.full()
         if isinstance(request, ProduceRun) or isinstance(response, FoundRecords):
             raise TypeError(f"{type(response).__name__} is no response to {type(request).__name__}")

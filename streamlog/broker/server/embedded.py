@@ -10,9 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
-from streamlog.broker.broker import RequestContext
 from streamlog.broker.coordinator.group.classic_group import IN_PROCESS_HOST
-from streamlog.broker.security.principals import IN_PROCESS
+from streamlog.broker.security.principals import IN_PROCESS, RequestContext
 from streamlog.errors import ConnectionLost, LogError, RequestTimedOut
 from streamlog.protocol.api_table import APIS, api_of
 from streamlog.protocol.messages.produce_and_fetch import FetchResponse

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.config.security import SecurityConfig
-from streamlog.broker.security.principals import ANONYMOUS, IN_PROCESS
+from streamlog.broker.security.principals import ANONYMOUS, IN_PROCESS, RequestContext
 from streamlog.broker.security.rules import RULES
 from streamlog.broker.server.socket_server import Acceptor
 from streamlog.errors import ConfigError, NotAuthorized

@@ -22,11 +22,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamlog import repeated
-from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.security.authentication import Bearer
-from streamlog.broker.security.principals import IN_PROCESS
+from streamlog.broker.security.principals import IN_PROCESS, RequestContext
 from streamlog.broker.server import connection as connection_module
 from streamlog.broker.server.connection import Client, Connection
 from streamlog.broker.server.connections import Connections

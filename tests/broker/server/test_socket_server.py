@@ -319,7 +319,7 @@ def test_requests_in_flight_are_bounded() -> None:
             for _ in range(5):
                 other.ask(ApiVersionsRequest(), 1)
                 await other.answer(ApiVersionsRequest)
-            assert len(broker._fetches._parked) <= limits.IN_FLIGHT_MAX
+            assert len(broker._fetches.delayed._parked) <= limits.IN_FLIGHT_MAX
             other.ask(produce_request(batch(b"a")), 1)
             for number in range(count):
                 assert (await one.answer(FetchRequest))[0] == number
@@ -333,13 +333,13 @@ def test_who_hangs_up_is_not_waited_for() -> None:
         async with peer(server) as one:
             one.ask(fetch_request(at(0), max_wait_ms=60_000), 1)
             one.ask(ApiVersionsRequest(), 2)
-            await until(lambda: bool(broker._fetches._parked))
+            await until(lambda: bool(broker._fetches.delayed._parked))
         await until(lambda: not server._connections)
-        assert all(parked.answer.cancelled() for parked in broker._fetches._parked.values())
+        assert all(parked.answer.cancelled() for parked in broker._fetches.delayed._parked.values())
         async with peer(server) as other:
             other.ask(produce_request(batch(b"a")), 1)
             await other.frame()
-        assert not broker._fetches._parked
+        assert not broker._fetches.delayed._parked
 
     serve(story)
 
@@ -354,7 +354,7 @@ def test_stopping_writes_what_is_answered_and_hangs_up() -> None:
                 one = Peer(reader, writer)
                 one.ask(produce_request(batch(b"a")), 1)
                 one.ask(fetch_request(at(1), max_wait_ms=60_000), 2)
-                await until(lambda: bool(broker._fetches._parked))
+                await until(lambda: bool(broker._fetches.delayed._parked))
             assert (await one.answer(type(produce_request(None))))[0] == 1
             assert await one.hung_up()
             await one.close()

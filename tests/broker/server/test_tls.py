@@ -11,10 +11,11 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig, ConnectionConfig
 from streamlog.broker.config.connections import Listener
 from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.security.principals import RequestContext
 from streamlog.broker.server import tls
 from streamlog.broker.server.socket_server import Acceptor, SocketServer
 from streamlog.broker.server.tls import TlsWriter, server_context
