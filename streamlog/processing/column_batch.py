@@ -118,7 +118,7 @@ class TimeSource:
         self.at_end = False
 
     @property
-    def come_ms(self) -> int:
+    def united_ms(self) -> int:
         """The time that it has reached, for a node that takes several time sources as one."""
         return max(self.turn_ms, self.time_ms)
 

@@ -103,7 +103,7 @@ class NodeTimeSource(TimeSource):
         """The part of the input's elapsed time (of marks) that `time_ms` contains."""
 
     @property
-    def come_ms(self) -> int:
+    def united_ms(self) -> int:
         """The time at this node, for a node that takes several time sources as one."""
         return self.time_ms
 

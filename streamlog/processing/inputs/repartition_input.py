@@ -427,8 +427,11 @@ class _Source:
             return self.time_ms
         return max(self.arrived_ms, min(self.arrived_turn_ms, reached_ms))
 
-    def come_to(self, turn_ms: int, reached_ms: int) -> int:
-        """Return the time of the source where no record before the merge key `turn_ms` is left."""
+    def time_at(self, turn_ms: int, reached_ms: int) -> int:
+        """Return the time of the source once all records before the merge key `turn_ms` were taken.
+
+        `reached_ms` is the largest time of any source's records.
+        """
         if self.waiting:
             return max(self.released_ms, min(turn_ms, self.waiting[0][4]))
         return self.kept_up_ms(reached_ms)
@@ -437,8 +440,9 @@ class _Source:
         """Return the time beyond which this source holds back the others.
 
         A source that is busy, or whose last record is not released, counts with its merge key: no
-        record of it comes before that. Its time may be smaller, if records were dropped upstream;
-        but how many of the later records have arrived says nothing about the current batch.
+        later record of the source comes before that. Its time may be smaller, if records were
+        dropped upstream; but how many of the later records have arrived says nothing about the
+        current batch.
         """
         if self.is_busy or self.arrived != self.released:
             return self.arrived_turn_ms
@@ -648,9 +652,9 @@ class MergedInput(Input):
         return [(each.source, each.kept_up_ms(reached_ms), each.idle_ms) for each in self._sources]
 
     @property
-    def come_ms(self) -> int:
+    def united_ms(self) -> int:
         """The time that the records have reached: never beyond the largest time of a source."""
-        return min(super().come_ms, self._reached_ms)
+        return min(super().united_ms, self._reached_ms)
 
     def held_ms(self, idle_after_ms: int | None) -> int:
         """Return the time of the slowest source, without those quiet for `idle_after_ms`."""
@@ -773,8 +777,8 @@ class MergedInput(Input):
         #    merge key (10:05), and stream time waits for `a`, which holds it at 10:00.
         # 3. As 2, and `a` has been idle for `idle_after_ms`: stream time is 10:05, that of `b`.
         # 4. All are idle: stream time is the largest, because no source holds back another.
-        # 5. `a` has a record at 10:10, which waits for `b`, busy at 10:05: stream time is 10:05. It
-        #    is so whether or not marks said on the way that `a` had come to 10:05.
+        # 5. `a` has a record at 10:10, which waits for `b`, busy at 10:05: stream time is 10:05,
+        #    whether or not a mark has stated that `a` was at 10:05 on the way.
         if self._taken < len(self._ready):
             return
         if not any(each.is_busy or each.waiting for each in self._sources):
@@ -786,7 +790,7 @@ class MergedInput(Input):
         bounds = [bound[0] for bound, _ in self._bounds()]
         bound_ms = min([*bounds, max(turns)])
         self.turn_ms = max(self.turn_ms, bound_ms)
-        kept_up = [(each, each.come_to(bound_ms, self._reached_ms)) for each in self._sources]
+        kept_up = [(each, each.time_at(bound_ms, self._reached_ms)) for each in self._sources]
         live = [time_ms for each, time_ms in kept_up if not self._is_idle(each)]
         times = live or [max(time_ms for _, time_ms in kept_up)]
         self.time_ms = max(self.time_ms, min(times))

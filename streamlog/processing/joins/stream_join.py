@@ -70,7 +70,7 @@ class JoinTime:
 
     def settle(self) -> int:
         """Advance, after all available records, to the time that later records can't precede."""
-        times = {feed: feed.come_ms for feed in self._inputs}
+        times = {feed: feed.united_ms for feed in self._inputs}
         behind = [ms for feed, ms in times.items() if not feed.at_end]
         self._reached_ms = max(self._reached_ms, min(behind or [max(times.values(), default=-1)]))
         for feed in self._own:
