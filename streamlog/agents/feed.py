@@ -75,6 +75,7 @@ class Lanes(Generic[T]):
 
     def keep(self, wanted: Callable[[T], bool]) -> None:
         """Drop the waiting items that are not wanted."""
+        # The waiting items first, so that `done` below makes only wanted ones ready.
         for lane, behind in self._behind.items():
             self._behind[lane] = deque(item for item in behind if wanted(item))
         ready, self._ready = self._ready, deque()
@@ -198,6 +199,9 @@ class Shared:
 
         The caller releases the lane once, with the record for which it got it.
         """
+        # 1. A call gathers a list (`take`) and holds the lane of key k with its first record.
+        # 2. The next record has key k too. It waits until the lane is released, which happens when
+        #    the list is handled: without `follow`, no list could have two records of one key.
         for lane in lanes:
             found = None if lane is None else self._lanes.follow(lane)
             if found is not None:
@@ -252,6 +256,7 @@ class Pace:
 
         Call it when `left` is used up and all given records are handled.
         """
+        # The batch doubles only below half of the limit: so one step can't take it past the limit.
         took_ms = now_ms - self._looked_ms
         self._since_records += self._limit
         if took_ms > HOLD_MS:

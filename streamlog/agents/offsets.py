@@ -87,6 +87,9 @@ class AgentProgress:
 
     def done(self, records: Sequence[LogRecord]) -> None:
         """Mark records as handled; all of them were received, in this order."""
+        # A single call handles records in order, so the first branch is the usual one. Several
+        # calls finish out of order: their offsets wait in `_done` until all before them are
+        # handled.
         waiting, done = self._open, self._done
         for record in records:
             offset = record.offset

@@ -111,12 +111,14 @@ class Results:
         Raises:
             ProcessingError: a result, now or in an earlier call, is not of the sink's types.
         """
+        # One drain at a time, because two of them could write the results of one key out of order.
         async with self._writing:
             if self._failure is not None:
                 raise self._failure
             slices, self._slices = self._slices, []
             self._count = 0
             self._enough.clear()
+            # Before the write, so that calls yield the next results while these are on their way.
             self._room.set()
             try:
                 await self._write_all(slices)
@@ -148,6 +150,8 @@ class Results:
         if sink is None:
             return []
         rows, alone, values = zip(*results, strict=True)
+        # Whole columns are written at once, if each result has the key and time of its record. A
+        # key is then passed on as bytes, which needs one serde on both topics.
         if Record in set(map(type, values)) or not all(alone):
             return [self._one(sink, slice_, each) for each in results]
         source = slice_.part.topic

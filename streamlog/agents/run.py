@@ -239,6 +239,8 @@ class AgentRun:
 
         Partitions that it reads already continue, unless it was suspended.
         """
+        # After `suspend`, records that waited were dropped, so a part that stays would have a gap:
+        # every part starts anew at its committed position.
         topic, live = self.agent.topic, {} if self._suspended else self._parts
         former = self._parts
         self._parts = {
@@ -411,6 +413,7 @@ class AgentRun:
             await self._pause(wait_ms / 1000)
             if slice_.bad is None:
                 return slice_  # A rebalance has revoked the partition.
+            # A serde may succeed at another attempt, if it asks a service such as a registry.
             again = self._slice(slice_.part, [bad, *slice_.rest], slice_.lane)
             if again.values:
                 return again

@@ -183,6 +183,7 @@ class Slice:
     def settle(self, until: int) -> None:
         """Declare the records before this index handled."""
         if until > self._settled:
+            # An ask whose record was handled without a yield is answered with None.
             if self._asks:
                 self._answer_rows(range(self._settled, until), None)
             self.part.progress.done(self.raws[self._settled : until])

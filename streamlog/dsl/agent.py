@@ -79,6 +79,8 @@ class AgentStream(Stream[K, V]):
         while (ahead := await self._feed.ahead()) is not None:
             # A rebalance shortens the list, which ends the loop over it.
             for value in islice(ahead.values, ahead.given, None):
+                # Before the yield: while the function handles the value, its record is the current
+                # one.
                 ahead.given += 1
                 yield value
 
@@ -86,6 +88,7 @@ class AgentStream(Stream[K, V]):
         """Iterate over keys and values."""
         while (ahead := await self._feed.ahead()) is not None:
             first = ahead.given
+            # A key that can't be deserialized shortens the slice, so the values are read after it.
             keys = ahead.keys()
             for item in zip(
                 islice(keys, first, None), islice(ahead.values, first, None), strict=False

@@ -128,6 +128,7 @@ class AvroSerde(Generic[T]):
         target = None if schema is self._schema else self._schema
         try:
             found = self._library.schemaless_reader(read, schema, target)
+            # Avro has no length of its own: bytes that are left over show a wrong schema or damage.
             if read.tell() != len(data):
                 raise ValueError(f"{len(data) - read.tell()} bytes are left over")
             return self._typed(found)

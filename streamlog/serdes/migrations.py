@@ -130,6 +130,10 @@ class MigratingSerde(Generic[T]):
 
         Data that no version can read raises the error of the new type.
         """
+        # 1. Data of the new type: the first attempt succeeds, and costs no more than without
+        #    migration.
+        # 2. Older data lacks a field that the new type requires, so the first attempt fails.
+        # 3. Damaged data fails both times: the error of the new type is the one to show.
         try:
             return self._new.loads(data)
         except SerdeError:

@@ -30,6 +30,9 @@ class Reference(NamedTuple):
 class ReferenceOutcome(NamedTuple):
     """The result of a version of a left row, by the row's key."""
 
+    # 1. Row 7 changes to version 1 and refers to A: the task of A is slow.
+    # 2. It changes to version 2 and refers to B, whose outcome arrives at once.
+    # 3. The outcome of A arrives. Its version is older than the row's, so it is dropped.
     version: int
     value: UserValue
     """None: there is no result."""

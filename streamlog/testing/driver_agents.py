@@ -89,6 +89,7 @@ class DriverAlarms:
         heapq.heappush(self._calls, (due_ms, number, call))
 
         def cancel() -> None:
+            # A call that was made already must not stay in `_cancelled` for ever.
             if any(number == waiting for _, waiting, _ in self._calls):
                 self._cancelled.add(number)
 
