@@ -211,6 +211,9 @@ def _latest(schedule: Schedule, due_ms: int, now_ms: int, count: int) -> list[in
 
     A schedule only finds the next due time, so the search starts ever further before now.
     """
+    # 1. A minutely crontab was missed for a week: the first look back, a minute, finds the latest
+    #    run at once, and not after 10,080 calls of `next_after`.
+    # 2. A yearly one has the same `least_ms`: the look back doubles until it reaches a due time.
     back_ms = count * schedule.least_ms
     while due_ms <= now_ms:
         after_ms = now_ms - back_ms

@@ -35,6 +35,7 @@ def tables_in_code(*functions: object) -> list[Table[UserKey, UserValue]]:
     pending = [each for each in map(_plain, functions) if each is not None]
     while pending:
         function = pending.pop(0)
+        # Functions may call each other, so each code is read once.
         if function.__code__ in seen:
             continue
         named = list(_references(function, seen))
@@ -104,6 +105,7 @@ def _references(function: FunctionType, seen: set[CodeType]) -> Iterator[tuple[o
     while pending:
         code = pending.pop()
         seen.add(code)
+        # Functions and comprehensions inside the code are among its constants.
         pending += [each for each in code.co_consts if isinstance(each, CodeType)]
         yield from _look_up(list(dis.get_instructions(code)), around)
 

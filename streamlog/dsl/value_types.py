@@ -145,6 +145,7 @@ def _step(kind: object, name: str, what: str) -> object:
     if kind is None or isinstance(kind, typing.TypeVar):
         return None
     if is_union(kind):
+        # Any member of the union may be the value, so its field is known only if they all agree.
         found = [_step(bare(each), name, what) for each in typing.get_args(kind)]
         return found[0] if all(each == found[0] for each in found) else None
     origin = typing.get_origin(kind) or kind
@@ -154,6 +155,8 @@ def _step(kind: object, name: str, what: str) -> object:
     hints = _hints(origin)
     if name in hints:
         return _fill_variables(hints[name], kind)
+    # A property has no annotation in the class. `len` stands for a missing attribute, and is
+    # callable like a method: neither of them is a field.
     if not is_typeddict(origin) and not callable(getattr(origin, name, len)):
         return _hints(getattr(origin, name)).get("return")
     if not hints and origin not in _BARE:
@@ -581,6 +584,10 @@ def share_layout(key: Shape, topic: TopicSpec) -> None:
     Raises:
         TopologyError: the topic has another layout already.
     """
+    # 1. A windowed table writes to a topic of this app: its layout becomes the topic's.
+    # 2. Another operator reads the topic, and finds the end of each window by that layout.
+    # 3. A table with other windows writes to the topic too: the bytes do not say which windows they
+    #    are of, so the second layout is refused.
     here, there = key.given, topic.key
     if not isinstance(here, WindowedSerde) or not isinstance(there, WindowedSerde):
         return

@@ -244,6 +244,7 @@ def _parts_of(declared: object, name: str) -> list[object]:
     found: dict[int, object] = {}
     while pending:
         info = pending.pop()
+        # A type that contains itself has one description, which comes up again.
         if id(info) in found:
             continue
         found[id(info)] = info

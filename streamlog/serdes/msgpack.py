@@ -96,6 +96,7 @@ def _mark_wide(plain: object) -> object:
     if isinstance(plain, list | tuple):
         return [_mark_wide(part) for part in plain]
     if isinstance(plain, dict):
+        # `True` is an int too, but never wide.
         if any(isinstance(key, int) and is_wide(key) for key in plain):
             # An extension can't be a key.
             pairs = [(_mark_wide(key), _mark_wide(part)) for key, part in plain.items()]
@@ -236,6 +237,7 @@ def _packable_set(obj: AbstractSet[object]) -> object:
 
     A set may be a part of a key.
     """
+    # Items of different types can't be compared, but their bytes can.
     items = sorted(_encode(_packable(item)) for item in obj)
     code = _FROZENSET if isinstance(obj, frozenset) else _SET
     return msgspec.msgpack.Ext(code, _encode(items))

@@ -21,6 +21,7 @@ def share_tasks(
 ) -> dict[TaskId, int]:
     """Return the worker of each task, by number from 0; `owners` are the current ones."""
     ordered = sorted(tasks)
+    # Rounded up. Owners keep at most that many tasks, so no worker stays without its share.
     most = -(-len(ordered) // workers)
     loads = Counter(dict.fromkeys(range(workers), 0))
     found: dict[TaskId, int] = {}
