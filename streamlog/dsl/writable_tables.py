@@ -85,8 +85,7 @@ def build_topology(builder: AppBuilder, agents: Sequence[Agent[UserKey, UserValu
     _refuse_late(builder)
     if not used:
         return builder.build()
-    # In a copy, because an app can be built more than once: for its description, its workers, a
-    # test.
+    # In a copy, so that building leaves the declarations unchanged.
     whole = TopologyBuilder(builder.app_id)
     whole.nodes = dict(builder.nodes)
     whole.global_tables = builder.global_tables
