@@ -265,7 +265,7 @@ def test_what_is_not_a_transaction_is_refused(open_log: OpenLog) -> None:
                         await refused
                 await producer.flush()
                 async with producer.transaction() as first:
-                    with pytest.raises(UsageError, match="one transaction at a time"):
+                    with pytest.raises(UsageError, match="has an open transaction"):
                         await producer.transaction().__aenter__()
                 group = log.consumer(group_id="g").group_metadata()
                 with pytest.raises(UsageError, match=r"async with producer\.transaction"):

@@ -1,8 +1,8 @@
 """Consumer: reads partitions of a log, alone or as a member of a group.
 
-The owner's side: everything here runs in the owner's task and only looks at what the fetcher and
-the group session have prepared in theirs. That includes the callbacks of a rebalance: they are
-awaited within `poll` (`rebalance`), as auto-commit is (`commits`).
+This module is the caller's side: it runs in the caller's task and takes what the fetcher and the
+group session have prepared in theirs. `poll` awaits the callbacks of a rebalance (`rebalance`) and
+auto-commit (`consumer_commits`), so these run in the caller's task, too.
 """
 
 from __future__ import annotations
@@ -55,13 +55,17 @@ from streamlog.records.control_batches import MarkTold, TimeMark
 from streamlog.records.record_columns import RecordColumns
 
 R = TypeVar("R", list[LogRecord], RecordColumns, list[RecordBatch])
-"""Records of one partition, in any form."""
+"""Records of one partition: as records, columns or batches."""
 
 log = repeated.logger(__name__)
 
 
 class Consumer:
-    """Reads records. Use it in an `async with` block; use it from one task.
+    """Reads records from topics. Use it in an `async with` block, and from one task only.
+
+    With a `group_id` and `subscribe`, the members of a group share the partitions of topics; with
+    `assign`, the caller names the partitions. Entering the block connects to nothing yet: errors of
+    the log or the group are raised by `poll`.
 
     Example:
         async with log.consumer(group_id="billing", auto_commit=True) as consumer:
@@ -129,15 +133,17 @@ class Consumer:
                 await self._stop()
 
     async def close(self, *, timeout_ms: int | None = None, leave_group: bool = False) -> None:
-        """Hand back what is assigned (with `on_revoked`), leave the group, hang up.
+        """Revoke the assignment (awaits `on_revoked`), leave the group, and disconnect.
 
-        The end of the `async with` block does the same. Call it from the task that opened it.
+        The end of the `async with` block does this, too. Call it from the task that opened the
+        consumer.
 
         Args:
-            timeout_ms: how long the callback and the commits may take; what is not done by then
-                is given up, and tried by whoever gets the partitions. None: as long as they do.
-            leave_group: a static member leaves as well, so that others take over at once; by
-                default its place is kept for a session, as it will be back (KIP-1092).
+            timeout_ms: milliseconds that the callback and the commits may take. What is not
+                committed by then is read again by the partitions' next owner. None: no limit.
+            leave_group: whether a static member leaves the group as well, so that others take over
+                at once. By default the group keeps its assignment for `session_timeout_ms`, as a
+                static member is expected back (KIP-345, KIP-1092).
         """
         if not self._is_open:
             return
@@ -150,13 +156,15 @@ class Consumer:
             await self._stop()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these; those that were assigned before keep their position.
+        """Read exactly these partitions; those that were assigned before keep their position.
 
         Raises:
-            UsageError: the group assigns (`subscribe` was called).
+            UsageError: `subscribe` was called, so the group assigns the partitions.
         """
         if self._group is not None and self._group.member is not None:
-            raise UsageError("this consumer has subscribed: its group assigns its partitions")
+            raise UsageError(
+                "assign() after subscribe(): the group assigns the partitions; unsubscribe first"
+            )
         self._positions.assign(partitions)
         self._fetcher.look()
 
@@ -168,26 +176,27 @@ class Consumer:
         on_revoked: OnRebalance | None = None,
         on_lost: OnRebalance | None = None,
     ) -> None:
-        """Share these topics with the other members of the group.
+        """Share the partitions of topics with the other members of the group.
 
         Args:
-            topics: whole topics by name; or a pattern, such as `re.compile("orders-.*")`: all
-                whose whole name matches, those included that come later (they are looked for every
-                `metadata_max_age_ms`), but none of the log's own.
-            on_assigned: awaited within `poll` with what this consumer may read from now on, before
-                it does. With a cooperative assignor that comes to what it has; else it is all.
-            on_revoked: awaited within `poll`, or when the consumer is closed, with what it is to
-                give up. The group waits for it: finish, commit.
-            on_lost: awaited within `poll` instead of `on_revoked` if the group has given up on this
-                consumer: what it had is another's by now, and can't be committed. By default it
-                is `on_revoked`.
+            topics: names of topics; or a pattern, such as `re.compile("orders-.*")`, for all topics
+                whose whole name matches. New topics that match are found within
+                `metadata_max_age_ms`. A pattern never matches internal topics.
+            on_assigned: awaited within `poll` with the partitions that are assigned, before any of
+                their records are returned. With a cooperative assignor these are only the added
+                partitions (KIP-429), else the whole assignment.
+            on_revoked: awaited within `poll` or `close` with the partitions to give up. The group
+                waits until it returns: finish and commit the work on these partitions.
+            on_lost: awaited within `poll` instead of `on_revoked` if the group has removed this
+                consumer. Other members may own its partitions by now, so it can't commit. By
+                default `on_revoked` is awaited.
 
         Raises:
             ConfigError: there is no `group_id`.
             UnknownTopicOrPartition: one of the names does not exist.
         """
         if self._group is None or self._rebalance is None or self._watch is None:
-            raise ConfigError("subscribe needs a group to share with: set group_id, or use assign")
+            raise ConfigError("subscribe() needs a group: set group_id, or use assign()")
         subscription = Subscription.of(topics)
         found = await self._watch.topics(subscription)
         self._watch.subscription = subscription
@@ -198,9 +207,9 @@ class Consumer:
         self._group.on_poll(waits=False)
 
     async def unsubscribe(self) -> None:
-        """Hand back what is assigned (with `on_revoked`), and leave the group.
+        """Revoke the assignment (awaits `on_revoked`), and leave the group.
 
-        After that partitions can be assigned, or topics subscribed to, anew.
+        After that, `assign` or `subscribe` may be called again.
         """
         if self._rebalance is not None and self._group is not None and self._watch is not None:
             await self._rebalance.finish()
@@ -209,14 +218,14 @@ class Consumer:
         self._positions.assign(())
 
     def subscription(self) -> set[str]:
-        """The topics that this consumer shares with its group: of a pattern those found so far."""
+        """Return the subscribed topics; for a pattern, the matching topics found so far."""
         member = self._group.member if self._group is not None else None
         return set() if member is None else set(member.topics)
 
     def enforce_rebalance(self) -> None:
-        """Ask the group for another round, in which it is assigned anew (KIP-568).
+        """Make the group rebalance: its leader computes a new assignment (KIP-568).
 
-        With `group_protocol="consumer"` there are no rounds, and nothing happens.
+        With `group_protocol="consumer"` the coordinator assigns, and this does nothing.
 
         Raises:
             ConfigError: there is no `group_id`.
@@ -224,11 +233,12 @@ class Consumer:
         self._need_group().on_request()
 
     def staying(self) -> AbstractContextManager[bool]:
-        """Do something that takes several requests within one generation of the group.
+        """Stay in the present generation of the group for the length of a `with` block.
 
-        For transactions: while the block runs, a cooperative member does not join the next
-        round, which waits for it as long as for a poll. Whether the group takes commits just
-        now is the value of the block; if not, the member is between two generations.
+        Use it for transactions, which take several requests. While the block runs, a cooperative
+        member does not join the next rebalance, which waits for it as it waits for a poll. The
+        block's value is whether the group accepts commits now; False means that the member is
+        between two generations.
 
         Raises:
             ConfigError: there is no `group_id`.
@@ -236,20 +246,20 @@ class Consumer:
         return self._need_group().staying()
 
     def assignment(self) -> set[TopicPartition]:
-        """What this consumer reads now."""
+        """Return the partitions that this consumer reads now."""
         return self._positions.assigned()
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member assigns for its group."""
+        """Whether this member is the leader, which computes its group's assignment."""
         member = self._group.member if self._group is not None else None
         return member is not None and member.is_leader
 
     @property
     def is_member(self) -> bool:
-        """Whether the group surely counts on this consumer.
+        """Whether the consumer is certainly a member of its group.
 
-        If not, its partitions may be another's by now, and the group refuses its commits.
+        If not, other members may own its partitions by now, and the group refuses its commits.
         """
         group = self._group
         member = group.member if group is not None else None
@@ -260,33 +270,44 @@ class Consumer:
     async def poll(
         self, *, timeout_ms: int, max_records: int | None = None
     ) -> dict[TopicPartition, list[LogRecord]]:
-        """The next records, in offset order within a partition; empty if none come in time.
+        """Return the next records, in offset order within a partition.
+
+        Call it at least every `max_poll_interval_ms`: it also joins the group and commits.
 
         Args:
-            timeout_ms: how long to wait for the first record.
-            max_records: at most so many, all partitions together; None: `max_poll_records`.
+            timeout_ms: milliseconds to wait for the first record; 0 takes what is buffered.
+            max_records: the largest number of records in all partitions together; None means
+                `max_poll_records`.
+
+        Returns:
+            Partition to its records; empty if none arrive in time, or after `wakeup`.
 
         Raises:
-            OffsetOutOfRange: the position is not in the log, and the reset policy is "none".
-            SourceLost: the topic was created again or its log was truncated, and the policy is
-                "none".
-            DamagedBatch: a batch can't be read; `seek` to its `next_offset` goes on behind it.
-            UnknownTopicOrPartition: something that is assigned does not exist (any more).
+            OffsetOutOfRange: the log does not hold the position, and `auto_offset_reset` is "none".
+            SourceLost: the topic was created again, or its log was truncated below the position
+                (KIP-320), and `auto_offset_reset` is "none".
+            DamagedBatch: a batch can't be read; `seek` to its `next_offset` to skip it.
+            UnknownTopicOrPartition: an assigned partition does not exist.
             ConnectionLost: no broker answered for a minute; a later poll tries again.
-            LogError: the group can't be joined, or auto-commit was refused.
+            LogError: the group can't be joined, or the group refused an auto-commit.
+            UsageError: the consumer is not open.
         """
         return await self._polled(timeout_ms, max_records, self._take)
 
     async def poll_columns(
         self, *, timeout_ms: int, max_records: int | None = None
     ) -> dict[TopicPartition, RecordColumns]:
-        """As `poll`, but whole columns: for who goes over thousands of records at once."""
+        """Poll, and return records as columns, which cost less than records one by one.
+
+        Arguments and errors are those of `poll`.
+        """
         return await self._polled(timeout_ms, max_records, self._positions.take_columns)
 
     async def poll_batches(self, *, timeout_ms: int) -> dict[TopicPartition, list[RecordBatch]]:
-        """As `poll`, but whole batches as they came: for who decodes them in another way.
+        """Poll, and return whole record batches as the broker sent them, for callers that decode.
 
-        The first may begin before the position, as brokers send whole ones. Not beside `poll`.
+        The first batch may begin before the position, because brokers send whole batches. Do not
+        mix with `poll` and `poll_columns` on one consumer. Errors are those of `poll`.
         """
         return await self._polled(timeout_ms, None, lambda _: self._positions.take_batches())
 
@@ -299,14 +320,18 @@ class Consumer:
         deadline_ms = self._cluster.clock.now_ms() + timeout_ms
         if max_records is None:
             max_records = self._settings.max_poll_records
-        await asyncio.sleep(0)  # Let the background work even if records are always there.
+        await asyncio.sleep(0)  # Let the fetcher run even if every poll finds records buffered.
         while True:
+            # Clear before looking: news that come while this loop looks set the event again, and
+            # the wait below returns at once. Cleared after, such news would be lost.
             self._news.clear()
             self._owner_polls(waits=False)
             self._raise_failure()
             if self._woken:
                 self._woken = False
                 return {}
+            # Revoke before auto-commit and before taking records: none of the records that this
+            # poll returns may belong to a partition that another member reads from now on.
             if self._rebalance is not None and await self._rebalance.settle():
                 self._fetcher.look()
             if self._commits is not None:
@@ -325,30 +350,36 @@ class Consumer:
                 return {}
 
     def time_marks(self) -> dict[TopicPartition, list[TimeMark]]:
-        """The time marks that polls have passed since the last call, in offset order.
+        """Return the time marks that polls have passed since the last call, in offset order.
 
-        None without the setting `idle_marks`. They stand in the log between the records: a
-        mark belongs before every record with a larger offset.
+        Empty without the setting `time_marks`. Marks have offsets between those of the records: a
+        mark comes before every record with a larger offset.
         """
         return self._positions.take_marks()
 
     def want_mark(
         self, partition: TopicPartition, after_ms: int | None, told: MarkTold | None = None
     ) -> None:
-        """Ask for a time mark at the end of a partition once nothing was appended for so long.
+        """Request a time mark at the end of a partition while nothing is appended to it.
 
-        It holds from the next fetch on and until it is changed; None: no more. The log appends
-        none before the topic's `mark.quiet.ms`, in compacted topics, and where it is a Kafka.
-        `told` is the event time to which the mark brings the readers of one clock.
+        The request holds from the next fetch until it is changed. The log appends no mark before
+        the topic's `mark.quiet.ms` has passed, and none in compacted topics; Kafka's brokers ignore
+        the request.
+
+        Args:
+            partition: an assigned partition.
+            after_ms: milliseconds without an append after which the log writes the mark; None ends
+                the request.
+            told: the event time to which the mark brings the readers of one clock.
         """
         state = self._positions.state(partition)
         state.mark_after_ms = NO_MARK if after_ms is None else max(after_ms, 0)
         state.mark_told = NOT_TOLD if told is None else told
 
     def wakeup(self) -> None:
-        """Make the poll that another task waits in return at once, with nothing; else the next.
+        """Make the poll that another task awaits, or else the next one, return no records at once.
 
-        From another thread: `loop.call_soon_threadsafe(consumer.wakeup)`.
+        From another thread, use `loop.call_soon_threadsafe(consumer.wakeup)`.
         """
         self._woken = True
         self._news.set()
@@ -356,12 +387,19 @@ class Consumer:
     def seek(
         self, partition: TopicPartition, offset: int | OffsetAndMetadata, *, topic_id: bytes = b""
     ) -> None:
-        """Go on from `offset`; whether the log has it turns out when it is fetched.
+        """Set the position of a partition; the next fetch finds out whether the log has it.
 
-        `topic_id` is of the topic that a plain offset belongs to, if that is known.
+        A program that stores its offsets elsewhere calls this from `on_assigned`: the consumer
+        neither looks up nor fetches a position of these partitions before the callback returns.
 
-        Whoever keeps offsets elsewhere calls this from `on_assigned`: nothing is looked up or
-        fetched before that is done.
+        Args:
+            partition: an assigned partition.
+            offset: the offset of the next record; with metadata, its leader epoch and topic id
+                detect a log that was truncated or created again (KIP-320).
+            topic_id: the id of the topic to which a plain offset belongs, if known.
+
+        Raises:
+            UsageError: the offset is negative, or the partition is not assigned.
         """
         place = (
             offset
@@ -369,22 +407,29 @@ class Consumer:
             else OffsetAndMetadata(offset, topic_id=topic_id or ZERO_UUID)
         )
         if place.offset < 0:
-            raise UsageError(f"offset {place.offset}: use seek_to_beginning or seek_to_end")
+            raise UsageError(
+                f"can't seek to offset {place.offset}: use seek_to_beginning or seek_to_end"
+            )
         self._positions.state(partition).move(
             place.offset, leader_epoch=place.leader_epoch, topic_id=known_id(place.topic_id)
         )
         self._fetcher.look()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on from the first record of these, or of all that are assigned."""
+        """Set the position to the first record of these partitions, or of all assigned ones."""
         await self._seek(partitions, PositionStart.EARLIEST)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on after the last record of these, or of all that are assigned."""
+        """Set the position behind the last record of these partitions, or of all assigned ones."""
         await self._seek(partitions, PositionStart.LATEST)
 
     async def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that `poll` returns."""
+        """Return the offset of the next record that `poll` returns; look it up if it is unknown.
+
+        Raises:
+            UsageError: the partition is not assigned, or was moved or revoked meanwhile.
+            OffsetOutOfRange: there is no committed offset, and `auto_offset_reset` is "none".
+        """
         state = self._positions.state(partition)
         if state.position is None:
             await self._beginnings.find([partition])
@@ -393,69 +438,73 @@ class Consumer:
         return state.position
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Positions of all assigned partitions that are known without asking."""
+        """Return the positions of the assigned partitions, as far as they are known."""
         return self._positions.consumed()
 
     def place(self, partition: TopicPartition, offset: int) -> OffsetAndMetadata:
-        """An offset that this consumer has passed, with the topic id and the leader epoch there.
+        """Return an offset that this consumer has passed, with its topic id and leader epoch.
 
-        A consumer that seeks to it later notices if the topic was created again or its log was
-        truncated meanwhile.
+        A consumer that seeks to the result later detects whether the topic was created again, or
+        its log truncated, in between (KIP-320).
         """
         return self._positions.state(partition).place(offset)
 
     async def outdated(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> frozenset[TopicPartition]:
-        """Those of these offsets that belong to topics that were deleted since, as far as known.
+        """Return the partitions whose offsets belong to a topic that was deleted since.
 
-        `commit` leaves them out; for a transaction that is to be done by its owner.
+        `commit` leaves such offsets out; for `Transaction.send_offsets`, the caller must.
         """
         return await self._cluster.retrying(lambda: find_outdated(self._cluster, offsets))
 
     async def truncated(
         self, places: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> frozenset[TopicPartition]:
-        """Those of these positions, as `place` gives them, whose log was truncated below them.
+        """Return the partitions whose log was truncated below these positions (KIP-320).
+
+        Args:
+            places: positions with leader epochs, as `place` returns them.
 
         Raises:
             UnknownTopicOrPartition: a partition does not exist.
-            UnsupportedVersion: the brokers can't tell.
+            UnsupportedVersion: the brokers don't serve OffsetForLeaderEpoch.
         """
         return await find_truncated(self._cluster, places)
 
     async def topic_id(self, topic: str) -> bytes:
-        """The id of a topic, asked anew; zero if brokers tell none.
+        """Look up the id of a topic; zero if the brokers don't serve topic ids (KIP-516).
 
         Raises:
-            UnknownTopicOrPartition: there is no such topic.
+            UnknownTopicOrPartition: the topic does not exist.
         """
         await self._cluster.retrying(lambda: self._cluster.refresh([topic]))
         return self._cluster.topic_id(topic)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return nothing from these until `resume`; what their buffers hold is kept."""
+        """Make `poll` skip these partitions until `resume`; buffered records are kept."""
         for partition in partitions:
             self._positions.state(partition).paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Return records from these again."""
+        """Make `poll` return records of these partitions again."""
         for partition in partitions:
             self._positions.state(partition).paused = False
         self._fetcher.look()
 
     def paused(self) -> set[TopicPartition]:
-        """Which partitions are paused."""
+        """Return the partitions that are paused."""
         return {partition for partition, state in self._positions.items() if state.paused}
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """The end of the partition when it was last fetched, None before that."""
+        """Return the high watermark as of the last fetch; None before the first one."""
         return self._positions.state(partition).high_watermark
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets are between the position and the end of what this consumer may read.
+        """Return the number of offsets from the position to the end of the readable log.
 
-        As of the last fetch; None before that. Marks of transactions count like records.
+        The end is the high watermark, with "read_committed" the last stable offset, as of the last
+        fetch; None before the first one. Transaction markers count like records.
         """
         state = self._positions.state(partition)
         committed_only = self._settings.isolation_level == "read_committed"
@@ -465,33 +514,35 @@ class Consumer:
         return max(end - state.position, 0)
 
     async def commit(self, offsets: Offsets | None = None) -> None:
-        """Store where the group goes on: `offsets`, or the positions.
+        """Commit offsets: the positions from which the group continues.
 
         Args:
-            offsets: the next offset to read, per partition, with metadata if there is any; by
-                default after all that was returned.
+            offsets: partition to the offset of the next record to read, with metadata if wanted;
+                by default, the position behind all records that polls have returned.
 
         Raises:
-            RebalanceInProgress: this consumer has no partitions just now.
-            UnknownMember: the group has given up on this consumer.
+            RebalanceInProgress: the group rebalances; poll, then commit again.
+            UnknownMember: the group has removed this consumer; other members own its partitions.
+            ConfigError: there is no `group_id`.
         """
         await self._need_commits().commit(offsets)
 
     def commit_soon(self, offsets: Offsets | None = None) -> asyncio.Future[None]:
-        """As `commit`, in the background: go on at once, and await the result or do not.
+        """Commit in the background; the caller may await the future, or ignore it.
 
-        Commits are carried out in the order of their calls, these and those that are awaited. What
-        fails is also logged. `close` waits for what is under way.
+        Commits are sent in the order of the calls, together with those of `commit`. Failures are
+        also logged. `close` waits for commits that are not yet acknowledged.
 
         Raises:
-            UsageError: 1,000 commits wait for the broker already.
+            UsageError: 1,000 commits already wait for the broker.
+            ConfigError: there is no `group_id`.
         """
         return self._need_commits().order(offsets)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
-        """Where the group goes on, None where nothing is stored."""
+        """Return the group's committed offset of each partition; None where there is none."""
         found = await self.committed_metadata(partitions)
         return {
             partition: None if place is None else place.offset for partition, place in found.items()
@@ -500,38 +551,44 @@ class Consumer:
     async def committed_metadata(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The same, with what was committed beside the offset."""
+        """Return the group's committed offsets with leader epoch, topic id and metadata."""
         return await self._need_group().committed(list(partitions))
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is to its group, for `Transaction.send_offsets`.
+        """Return the member id and generation for `Transaction.send_offsets` (KIP-447).
 
-        Take it when the offsets are sent, not earlier: it changes with every rebalance.
+        Call it right before the offsets are sent: it changes with every rebalance.
 
         Raises:
             ConfigError: there is no `group_id`.
-            UnknownMember: it has subscribed, and the group does not count on it now: what it
-                has read may be another's. Abort, and read on.
+            UnknownMember: the consumer has subscribed and is no member now: other members may own
+                what it has read. Abort the transaction, and poll.
         """
         return self._need_group().metadata()
 
     async def begin_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """The first offset that is still there."""
+        """Return the log start offset of each partition."""
         return await self._offsets(partitions, EARLIEST)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset that the next record will have."""
+        """Return the end of each partition: the high watermark, or the last stable offset.
+
+        It is the last stable offset with `isolation_level="read_committed"`.
+        """
         return await self._offsets(partitions, LATEST)
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record whose timestamp is not before the given one, per partition.
+        """Return the first record with at least the given timestamp, per partition.
 
         Args:
-            times: ms since the epoch.
+            times: partition to milliseconds since 1970.
+
+        Returns:
+            Partition to offset and timestamp; None if all records are older.
         """
         found = await self._list_offsets(times)
         return {
@@ -539,10 +596,10 @@ class Consumer:
         }
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has.
+        """Return the number of partitions of a topic.
 
         Raises:
-            UnknownTopicOrPartition: there is no such topic.
+            UnknownTopicOrPartition: the topic does not exist.
         """
         found = await self._cluster.retrying(lambda: self._cluster.topic(topic))
         return len(found.leaders)
@@ -556,7 +613,7 @@ class Consumer:
         return session
 
     async def _has_news(self, timeout_ms: int) -> bool:
-        """Wait until something is to be done; False if the time is over before."""
+        """Wait for news of the background tasks; False if `timeout_ms` pass without any."""
         self._owner_polls(waits=True)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -573,6 +630,7 @@ class Consumer:
     def _need_group(self) -> GroupSession:
         if self._group is None:
             raise ConfigError("committed offsets belong to a group: set group_id")
+        # `assign` with a group_id works: commits then go to a group without members.
         return self._group
 
     def _need_commits(self) -> OffsetCommits:
@@ -599,10 +657,10 @@ class Consumer:
         self._fetcher.look()
 
     def _take(self, max_records: int | None) -> dict[TopicPartition, list[LogRecord]]:
-        """Decode what is buffered, with the garbage collector at rest.
+        """Decode buffered records with the garbage collector disabled.
 
-        Thousands of records are made at once and none of them is in a cycle, but the collector
-        would walk them after every few hundred: a third of the time of reading (measured).
+        This makes thousands of objects, none of them in a cycle, and the collector would walk them
+        after every few hundred: a third of the time of reading (measured).
         """
         was_enabled = gc.isenabled()
         gc.disable()
@@ -624,8 +682,11 @@ class Consumer:
                 await self._rebalance.finish()
         except TimeoutError:
             if not limit.expired():
-                raise  # It is the callback's own.
-            log.warning("closing took longer than %d ms: not all is handed back", timeout_ms)
+                raise  # The callback raised it.
+            log.warning(
+                "close() took longer than %d ms: not all partitions were revoked and committed",
+                timeout_ms,
+            )
 
     async def _stop(self) -> None:
         try:
@@ -639,20 +700,20 @@ class Consumer:
 
     def _on_news(self, error: StreamlogError | None) -> None:
         if isinstance(error, UnknownTopicOrPartition) and self._by_pattern():
-            log.debug("it is not read any more: %s", error)
+            log.debug("a topic of the pattern was deleted: %s", error)
         elif error is not None:
             self._failure = error
         self._news.set()
 
     def _by_pattern(self) -> bool:
-        """Whether topics may go; then it is looked which are left."""
+        """Whether topics are subscribed by pattern; if so, look up which of them still exist."""
         if self._watch is None or self._watch.subscription.pattern is None:
             return False
         self._watch.look()
         return True
 
     def _on_death(self, error: Exception) -> None:
-        """A background task has ended: nothing works any more."""
+        """Make `poll` raise `error`, with which a background task has ended."""
         self._dead = error
         self._news.set()
 
@@ -666,7 +727,10 @@ class Consumer:
             raise failure
 
     def _is_settled(self, failure: StreamlogError) -> bool:
-        """Whether the owner has moved on from a lost position since the fetcher told of it."""
+        """Whether the caller has moved away from the lost position that the fetcher reported."""
+        # 1. The fetcher finds that t-0 was truncated below offset 90, and sets the failure.
+        # 2. Before the next poll the caller seeks to 0.
+        # 3. The failure is about a position that nothing reads any more: poll must not raise it.
         if not isinstance(failure, SourceLost):
             return False
         state = self._positions.get(TopicPartition(failure.topic, failure.partition))

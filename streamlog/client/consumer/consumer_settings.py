@@ -1,4 +1,4 @@
-"""Settings of a consumer and of its fetches, checked when the consumer is made."""
+"""Settings of a consumer and of its fetches; the constructors check them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,33 @@ Reset: TypeAlias = Literal["earliest", "latest", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """How much to fetch, and where to begin."""
+    """Settings of fetches and of the initial position.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
 
     auto_offset_reset: Reset = "latest"
+    """The position where no offset is committed or the log does not hold the position: "earliest",
+    "latest", or "none" to raise `OffsetOutOfRange` or `SourceLost`."""
     fetch_min_bytes: int = 1
+    """Bytes for which the broker holds the answer back; 0 or more."""
     fetch_max_wait_ms: int = 500
+    """Milliseconds that the broker holds an answer back at most; 0 or more."""
     fetch_max_bytes: int = 50 * 1024 * 1024
+    """Most bytes in one answer; positive. The first batch is sent even if it is larger (KIP-74)."""
     max_partition_fetch_bytes: int = 1024 * 1024
+    """Most bytes of one partition in an answer; positive, and with the exception of
+    `fetch_max_bytes`."""
     isolation_level: Isolation = "read_uncommitted"
-    """read_committed: only records of committed transactions, and of none, up to the first
-    transaction that is still open."""
+    """"read_committed" returns records of committed transactions and records without one, up to the
+    last stable offset (KIP-98); "read_uncommitted" returns all records."""
     client_rack: str = ""
-    """Where this reader stands, in the words of broker.rack: a leader sends it to a replica that is
-    nearer, if replica.selector.class says so (KIP-392)."""
+    """The reader's rack, as in broker.rack. If replica.selector.class says so, the leader redirects
+    the reader to a nearer replica (KIP-392). Empty: read from the leader."""
     metadata_max_age_ms: int = 300_000
-    """How often a member looks for topics that have come, gone or grown, and how long a nearer
-    replica is read from until the leader is asked for the nearest one again."""
+    """Milliseconds after which a member looks for new, deleted and grown topics again, and after
+    which a reader of a nearer replica asks the leader for the nearest one again; positive."""
 
     def __post_init__(self) -> None:
         if self.auto_offset_reset not in {"earliest", "latest", "none"}:
@@ -79,38 +90,48 @@ class ConsumerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings(FetchSettings):
-    """Settings of a consumer; names and meanings are Kafka's, and most defaults."""
+    """Settings of a consumer; names and meanings, and most defaults, are Kafka's.
+
+    Raises:
+        ConfigError: a value is out of range, or two settings contradict each other.
+    """
 
     group_id: str | None = None
-    """Whose committed offsets to use, and whose member to be after `subscribe`."""
+    """The group whose committed offsets the consumer uses, and which `subscribe` joins."""
     auto_commit: bool = False
-    """Commit what earlier polls returned, every `auto_commit_interval_ms` and when closing."""
+    """Commit the position behind the records of earlier polls every `auto_commit_interval_ms` and
+    in `close`; needs a `group_id`."""
     auto_commit_interval_ms: int = 5_000
+    """Milliseconds between auto-commits."""
     session_timeout_ms: int = 45_000
+    """Milliseconds without a heartbeat after which the coordinator removes the member."""
     heartbeat_interval_ms: int = 3_000
+    """Milliseconds between heartbeats; positive, below `session_timeout_ms`, best a third of it."""
     max_poll_interval_ms: int = 300_000
-    """How long the owner may take from one poll to the next. After that the consumer leaves its
-    group, so that others read on; the next poll awaits `on_lost` and joins again."""
+    """Milliseconds that may pass from one poll to the next; positive. After that the consumer leaves
+    its group, so that other members take over; the next poll awaits `on_lost` and joins again
+    (KIP-62)."""
     max_poll_records: int | None = None
-    """At most so many records a poll, unless it says otherwise; None: all that are there."""
+    """Most records that a poll returns if it does not say otherwise; positive. None: no limit."""
     time_marks: bool = False
-    """Keep the marks that tell of time without records, for `Consumer.time_marks`; a poll ends
-    when one has come. Brokers of Kafka write none."""
+    """Keep the log's time marks for `Consumer.time_marks`; a poll returns when one arrives. Kafka's
+    brokers write no marks."""
     rebalance_timeout_ms: int | None = None
-    """How long a rebalance waits for this consumer's owner to poll; None: as long as the owner may
-    take, `max_poll_interval_ms`."""
+    """Milliseconds that a rebalance waits for this consumer to poll; positive. None:
+    `max_poll_interval_ms`."""
     group_instance_id: str | None = None
-    """Makes a static member (KIP-345): one that is back under the same id within its session gets
-    what it had, without a rebalance. No two consumers of a group may have the same."""
+    """Makes a static member (KIP-345): a consumer that returns under the same id within the session
+    timeout keeps its assignment, without a rebalance. Unique in the group."""
     assignor: Assignor = field(default_factory=RangeAssignor)
-    """Of the group's leader, with `group_protocol="classic"`."""
+    """The assignor that the group's leader uses, with `group_protocol="classic"`."""
     group_protocol: GroupProtocol = "classic"
-    """classic: a member assigns for all, by rounds; its timeouts are those above. consumer: the
-    coordinator assigns (KIP-848), step by step, and tells how often to be heard of; then the
-    session timeout is the broker's, and `session_timeout_ms` only how long this consumer reads on
-    while it does not hear of its coordinator."""
+    """"classic": the group's leader assigns in rounds, with the timeouts above. "consumer": the
+    coordinator assigns incrementally and sets the heartbeat interval (KIP-848). The session timeout
+    is then the broker's, and `session_timeout_ms` is how long this consumer keeps reading while the
+    coordinator does not answer."""
     group_remote_assignor: str | None = None
-    """By which of its assignors the coordinator is to assign (uniform, range); None: it chooses."""
+    """The coordinator's assignor for `group_protocol="consumer"`: "uniform" or "range". None: the
+    coordinator chooses."""
 
     def __post_init__(self) -> None:
         super(ConsumerSettings, self).__post_init__()
@@ -141,7 +162,7 @@ class ConsumerSettings(FetchSettings):
 
     @property
     def group(self) -> GroupSettings | None:
-        """What a member of the group has to know, if there is one."""
+        """The settings of the group's member; None without a `group_id`."""
         if self.group_id is None:
             return None
         return GroupSettings(

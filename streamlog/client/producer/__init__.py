@@ -1,10 +1,11 @@
 """Producer: writes records to a log.
 
-The owner's side: chooses a partition, waits for room, hands over to the accumulator. The sender
-does the rest in the background. By default every record is written exactly once and in order per
-partition whatever is lost on the way (KIP-98), for as long as the delivery timeout allows; with
-`idempotent=False` a retry may write it twice, and to keep the order only one request per partition
-is under way. With a `transactional_id` everything is written in transactions, see `transactions`.
+This module is the caller's side: it chooses a partition, waits for room in the buffer and appends
+to the accumulator. The sender does the rest in the background. By default, every record is written
+exactly once and in order per partition, whatever requests and answers are lost (KIP-98), as long as
+the delivery timeout has not passed. With `idempotent=False`, a retry may write a record twice; to
+keep the order, the producer then has only one request per partition in flight. With a
+`transactional_id`, all records are written in transactions (`transaction_session`).
 """
 
 from __future__ import annotations
@@ -50,12 +51,15 @@ from streamlog.records.record_columns import FieldColumns
 Acks: TypeAlias = Literal["all", 0, 1]
 
 IN_FLIGHT_MAX: Final = 5
-"""Of this many batches per producer and partition a broker remembers what it has (KIP-98)."""
+"""A broker remembers the sequence numbers of this many batches per producer and partition
+(KIP-98)."""
 KEYS_CACHED: Final = 8_192
+"""Number of keys whose partition the producer remembers."""
 RETRY_BACKOFF_MS: Final = 50
 RETRY_BACKOFF_MS_MAX: Final = 1_000
 BULK_SLICE_RECORDS: Final = 10_000
-"""A bulk takes room in slices, so that it may be larger than the buffer."""
+"""`send_batch` reserves buffer space in slices of this many records, so that one call may hold more
+than the buffer."""
 
 _ACKS: Final = {"all": -1, 1: 1, 0: 0}
 _POSITIVE: Final = ("batch_bytes", "buffer_bytes", "request_timeout_ms", "transaction_timeout_ms")
@@ -82,36 +86,48 @@ class ProducerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Settings of a producer."""
+    """Settings of a producer.
+
+    Raises:
+        ConfigError: a value is out of range, or two settings contradict each other.
+    """
 
     acks: Acks = "all"
-    """Who has to have a record before it counts: all in-sync replicas, the leader, nobody."""
+    """The replicas that must have a record before the broker acknowledges it: "all" in-sync
+    replicas, 1 for the leader alone, 0 for no acknowledgement."""
     linger_ms: int = 5
-    """How long a record waits for others to share a batch with."""
+    """Milliseconds that a batch waits for further records before it is sent; 0 or more."""
     batch_bytes: int = 256 * 1024
-    """A batch is sent at this size without waiting; less than the topic's max.message.bytes."""
+    """Size in bytes, before compression, at which a batch is sent without lingering; positive. Keep
+    it below the topic's max.message.bytes."""
     buffer_bytes: int = 64 * 1024 * 1024
-    """`send` waits while this much is not acknowledged."""
+    """Bytes of unacknowledged records, before compression, at which `send` waits; positive."""
     compression: str = "none"
-    """none, gzip, snappy, lz4 or zstd."""
+    """The codec of batches: none, gzip, snappy, lz4 or zstd."""
     idempotent: bool | None = None
-    """Write each record once whatever is sent again; None: if `acks` is "all"."""
+    """Number the batches, so that a retry never writes a record twice (KIP-98). True needs
+    `acks="all"`; None means True with `acks="all"`, else False."""
     delivery_timeout_ms: int = 120_000
-    """After this a record that is not acknowledged has failed."""
+    """Milliseconds after which an unacknowledged record fails with `RequestTimedOut`, retries
+    included; at least `linger_ms + request_timeout_ms` (KIP-91)."""
     request_timeout_ms: int = 30_000
+    """Milliseconds that the producer waits for the answer to one request; positive."""
     max_in_flight: int = IN_FLIGHT_MAX
-    """Requests on their way to one broker at the same time."""
+    """Number of requests that may be in flight to one broker; 1 to 5."""
     transactional_id: str | None = None
-    """Write in transactions, and shut out any older producer with the same name (KIP-98)."""
+    """The name under which the producer writes transactions. Opening a producer fences any older
+    one with this name (KIP-98). None: no transactions."""
     transaction_timeout_ms: int = 60_000
-    """A transaction that is open for longer is aborted by its coordinator, and this producer shut
-    out; at most the broker's transaction.max.timeout.ms."""
+    """Milliseconds after which the coordinator aborts an open transaction and fences the producer;
+    positive, at most the broker's transaction.max.timeout.ms."""
     seed: int | None = None
-    """Of the partition that records without a key begin with; None: another one each time."""
+    """Seed that draws the first partition of records without a key; None: a random one."""
 
     def __post_init__(self) -> None:
         if self.acks not in _ACKS:
             raise ConfigError(f"acks is {self.acks!r}: it can be 'all', 1 or 0")
+        # An acknowledgement of the leader alone can be lost with it: the next leader then lacks
+        # a sequence number that the producer counts as written.
         if self.idempotent and self.acks != "all":
             raise ConfigError(f"idempotent needs acks='all', not {self.acks!r}")
         if self.transactional_id is not None and not self.transactional_id:
@@ -138,7 +154,10 @@ class ProducerSettings:
 
 
 class Producer:
-    """Writes records. Use it in an `async with` block; leaving the block flushes.
+    """Writes records to topics. Use it in an `async with` block; leaving the block flushes.
+
+    Entering the block raises `ProducerFenced` or another `LogError` if the transactional id can't
+    be opened. If an error leaves the block, records that are not yet acknowledged are given up.
 
     Example:
         async with log.producer() as producer:
@@ -220,22 +239,25 @@ class Producer:
         headers: Headers = (),
         partition: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Hand over a record; wait only for room in the buffer.
+        """Hand over one record; wait only for room in the buffer.
 
         Args:
-            topic: where to.
-            value: None marks the key as deleted in a compacted topic.
-            key: records with the same key go to the same partition.
-            timestamp_ms: since the epoch; by default now.
-            headers: name and value, in order.
-            partition: by default chosen by the key; records without one take turns, batch by batch,
-                from a partition that is drawn.
+            topic: the topic to write to.
+            value: the content; None deletes the key in a compacted topic (a tombstone).
+            key: records with the same key go to the same partition, in order.
+            timestamp_ms: milliseconds since 1970; by default the present time.
+            headers: pairs of name and value, in order.
+            partition: the partition, from 0. By default, the key decides (murmur2, as in Kafka's
+                clients, or `partition_by`). Records without a key fill one batch in a partition,
+                then the next partition's (KIP-480).
 
         Returns:
-            A future of where it was written. It fails with what `flush` raises.
+            A future of the record's partition, offset and timestamp. It fails with the error for
+            which the record was not written.
 
         Raises:
-            UnknownTopicOrPartition: there is no such topic or partition.
+            UnknownTopicOrPartition: the topic or the partition does not exist.
+            UsageError: the producer is not open, or it is transactional and no transaction is.
         """
         self._check_open()
         known = self._cluster.known(topic)
@@ -268,7 +290,12 @@ class Producer:
         return delivery
 
     def partition_by(self, partitioners: Mapping[str, Partitioner]) -> None:
-        """Choose the partitions of keys in these topics as their other producers do."""
+        """Choose the partitions of keys with other functions than the default, per topic.
+
+        Args:
+            partitioners: topic to partitioner, for topics whose other producers don't use murmur2.
+                Topics that are not named keep the partitioner that they have.
+        """
         chosen = {**self._partitioners, **partitioners}
         self._partitioners = {topic: each for topic, each in chosen.items() if each != DEFAULT}
 
@@ -327,10 +354,11 @@ class Producer:
         return receipt.future
 
     async def flush(self) -> None:
-        """Send without lingering, and wait until every record handed over so far is done.
+        """Send without lingering, and wait until each record handed over so far has an outcome.
 
         Raises:
-            StreamlogError: the first of those that could not be delivered since the last flush.
+            StreamlogError: a record was not written; the first such error since the last flush.
+            TransactionAborted: the open transaction has lost a record.
         """
         mark = self._accumulator.close_open()
         self._sender.look()
@@ -344,10 +372,11 @@ class Producer:
             raise failure
 
     def transaction(self) -> Transaction:
-        """A transaction: use it in an `async with` block; all in the block counts, or nothing.
+        """Return a transaction for an `async with` block: all that the block writes, or nothing.
 
-        Consumers with `isolation_level="read_committed"` see its records once the block has ended,
-        and none of them if an error leaves the block. One at a time.
+        Consumers with `isolation_level="read_committed"` see the records once the block has ended,
+        and none of them if an error leaves the block. A producer has one open transaction at a
+        time (KIP-98, KIP-447, KIP-890).
 
         Example:
             async with log.producer(transactional_id="billing-1") as producer:
@@ -356,32 +385,35 @@ class Producer:
                     await transaction.send_offsets({orders: 43}, consumer.group_metadata())
 
         Raises:
-            UsageError: the producer has no `transactional_id`.
+            UsageError: the producer has no `transactional_id`, or it is not open.
         """
         if self._session is None:
-            raise UsageError("transactions need a name for their producer: set transactional_id")
+            raise UsageError("transaction() needs a named producer: set transactional_id")
         self._check_open()
         return Transaction(self._session)
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has.
+        """Return the number of partitions of a topic.
 
         Raises:
-            UnknownTopicOrPartition: there is no such topic.
+            UnknownTopicOrPartition: the topic does not exist.
         """
         return await self._count(topic)
 
     async def close(self) -> None:
-        """Flush, then stop. What could not be delivered is told by the records' futures."""
+        """Flush, abort an open transaction, and disconnect.
+
+        Errors of records that were not written are logged; the records' futures raise them.
+        """
         if not self._is_open:
             return
         try:
             if self._session is None:
                 await self.flush()
             else:
-                await self._session.abort()  # What somebody has left open.
+                await self._session.abort()  # A transaction may still be open.
         except StreamlogError as error:
-            log.error("closed with records that were not delivered: %s", error)  # noqa: TRY400 - the futures carry the error itself
+            log.error("the producer closed with undelivered records: %s", error)  # noqa: TRY400 - the futures carry the error itself
         finally:
             await self._stop()
 
@@ -399,10 +431,10 @@ class Producer:
             await self._cluster.close()
 
     async def _count(self, topic: str, *, reaching: int = 0) -> int:
-        """How many partitions there are; asked anew if `reaching` is not known to be one."""
+        """Return the number of partitions; look it up if partition `reaching` is not known."""
         known = self._cluster.known(topic)
         if known is None or len(known.leaders) <= reaching:
-            self._cluster.forget([topic])  # It may have grown.
+            self._cluster.forget([topic])  # The topic may have grown since the last look-up.
             known = await self._cluster.retrying(lambda: self._cluster.topic(topic))
         return len(known.leaders)
 
@@ -433,9 +465,14 @@ class Producer:
             raise UsageError("the producer is not open: use it inside its `async with` block")
 
     async def _make_room(self, size_bytes: int) -> None:
-        """Wait until so much fits, or the buffer is empty; who came first goes first."""
+        """Wait until `size_bytes` fit into the buffer, or the buffer is empty; first come first."""
         if not self._room.locked() and self._has_room(size_bytes):
             return
+        # The lock is a queue. Without it a large record could wait for ever:
+        # 1. 60 of 64 MB are in use; a record of 8 MB waits.
+        # 2. A batch of 1 MB is acknowledged, and a small `send` takes that room at once.
+        # 3. This repeats: there are never 8 MB free.
+        # So a small record waits behind the large one, although it would fit.
         async with self._room:
             while not self._has_room(size_bytes):
                 self._check_open()
@@ -445,11 +482,12 @@ class Producer:
                 await self._sender.progress.wait()
 
     def _has_room(self, size_bytes: int) -> bool:
+        # An empty buffer takes anything: a record larger than the buffer would else wait for ever.
         used = self._accumulator.used_bytes
         return used == 0 or used + size_bytes <= self._settings.buffer_bytes
 
     def _on_death(self, error: Exception) -> None:
-        """The sender has ended: nothing will be delivered any more."""
+        """Fail all records: a background task has ended with `error`."""
         self._dead = error
         reason = error if isinstance(error, StreamlogError) else ConnectionLost(repr(error))
         if self._session is not None:
@@ -457,7 +495,7 @@ class Producer:
         self._sender.fail_all(reason)
 
     def _on_transaction(self) -> None:
-        """The sender has something for the transaction's coordinator."""
+        """Wake the session: the sender has a request for the transaction's coordinator."""
         if self._session is not None:
             self._session.look()
 

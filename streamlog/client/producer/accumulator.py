@@ -1,23 +1,26 @@
-"""Accumulator: records on their way to the log, gathered into batches per partition.
+"""Accumulator: collects records into batches per partition until the broker acknowledges them.
 
-Pure: records and `now_ms` in, batches to send out; what became of each comes back by one of the
-`on_…` methods. Rule of the file: within a partition batches are sent in the order in which they
-were begun, and with idempotence (KIP-98) each is written once, whatever is lost on the way:
+A state machine without I/O: records and `now_ms` go in, batches to send come out, and the sender
+reports the outcome of each batch by one of the `on_…` methods. Rule of the file: within a partition
+batches are sent in the order in which they were opened, and with idempotence (KIP-98) each is
+written once, whatever requests and answers are lost:
 
-1. A batch gets its sequence numbers when it is first sent and keeps them in every retry, since
-   the broker tells by them what it has already.
-2. A retry waits until nothing later is in flight; the later ones come back out of sequence. What
-   was never sent waits until the retries are done, or the broker, which remembers five batches,
-   would forget the one that is tried again.
+1. A batch gets its sequence numbers when it is first sent and keeps them in every retry, because
+   the broker recognizes by them what it has already written.
+2. A retry waits until no later batch is in flight; the later ones come back out of sequence. A
+   batch that was never sent waits until the retries are done: the broker remembers five batches,
+   and would else forget the one that is retried.
 3. Only when the *oldest* outstanding batch is out of sequence is there a gap that no retry closes
-   (an earlier batch was refused or given up). The broker then has none of what follows, so that
-   all of it may be numbered anew, under a new producer id for this partition alone.
-4. A broker that knows nothing of a producer id takes any number as its first. So the first batch
-   under an id travels alone: were it lost, the second would be written in its place.
-5. In transactions the identity is the transaction's, so nothing is renumbered under way: a gap
-   that no retry closes loses the batch, and by that the transaction (`begin_anew` comes after).
+   (an earlier batch was refused or has expired). The broker then has none of the batches that
+   follow, so all of them can be numbered again, under a new producer id for this partition alone
+   (where Kafka's clients bump the epoch of theirs, KIP-360).
+4. A broker that does not know a producer id accepts any number as its first. So the first batch
+   under an id is in flight alone: if it were lost, the second one would be written in its place.
+5. In transactions, the identity belongs to the transaction, so nothing is renumbered within one: a
+   gap that no retry closes loses the batch, and with it the transaction. The next transaction
+   starts with `reset_identity`.
 
-Not here: which transaction that is, the choice of a partition, which broker leads it.
+Not done here: the state of the transaction, the choice of a partition, the look-up of its leader.
 """
 
 from __future__ import annotations
@@ -44,27 +47,29 @@ from streamlog.records.record_columns import (
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Fields: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
-"""A record that has no offset yet: timestamp in ms, key, value, headers."""
+"""A record that has no offset yet: timestamp in ms since 1970, key, value, headers."""
 
 Mark: TypeAlias = dict[TopicPartition, int]
-"""How many batches of each partition had been begun at some moment."""
+"""The number of batches that had been opened in each partition at one moment."""
 
-T = TypeVar("T")  # What is told the outcome; opaque here.
+T = TypeVar("T")  # A receipt: gets the outcome of its records; opaque to this module.
 
 SEQUENCE_MASK = 0x7FFFFFFF
-"""After 2**31 - 1 sequence numbers start at 0 again."""
+"""Sequence numbers wrap to 0 after 2**31 - 1 (KIP-98)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """When a batch is sent, when it is sent again, when it is given up."""
+    """Sizes and times that decide when a batch is sent, retried and expired."""
 
     linger_ms: int
     batch_bytes: int
     delivery_timeout_ms: int
     retry_backoff_ms: int
+    """Wait before the first retry; it doubles with each further one."""
     retry_backoff_ms_max: int
     in_flight_max: int
+    """Batches of one partition that may be in flight, at most five (KIP-98)."""
     codec: Compression
     idempotent: bool
     transactional: bool = False
@@ -72,25 +77,25 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """By whom the broker counts sequence numbers."""
+    """The producer id and epoch under which the broker counts sequence numbers (KIP-98)."""
 
     producer_id: int
     producer_epoch: int
 
 
 class AppendedRecord(Enum):
-    """What an append did, so that the sender knows whether to look."""
+    """The effect of `append`, from which the producer knows whether to wake the sender."""
 
     JOINED = auto()
-    """The batch was there and has room: its time is known already."""
+    """The record joined an open batch, whose due time the sender already knows."""
     STARTED = auto()
-    """A batch was begun: it is due after the linger time."""
+    """The record opened a batch, which is due after the linger time."""
     FILLED = auto()
-    """A batch is full: it is due now."""
+    """A batch is full, and so due now."""
 
 
 class ProducerBatchBuffer(Generic[T]):
-    """Records of one partition that are written, or not, together."""
+    """Records of one partition that are sent as one record batch."""
 
     __slots__ = (
         "atomic", "attempts", "base_sequence", "closed", "created_ms", "data", "not_before_ms",
@@ -100,11 +105,12 @@ class ProducerBatchBuffer(Generic[T]):
     def __init__(self, partition: TopicPartition, order: tuple[int, ...], created_ms: int) -> None:
         self.partition = partition
         self.order = order
-        """Where it stands among the batches of its partition; halves of a batch sort inside it."""
+        """Sort key among the batches of the partition. The halves of a divided batch append a
+        number to its key, so they sort where the batch stood."""
         self.created_ms = created_ms
         self.records: FieldColumns | PackedRecords = FieldColumns()
         self.receipts: list[tuple[int, int, T]] = []
-        """First record, last record, and who waits for them."""
+        """(first index, last index, receipt) of the records in the batch."""
         self.size_bytes = 0
         self.closed = False
         self.atomic = False
@@ -112,12 +118,12 @@ class ProducerBatchBuffer(Generic[T]):
         self.not_before_ms = created_ms
         self.data: bytes | None = None
         self.base_sequence = -1
-        """Number of its first record; negative until it is sent for the first time."""
+        """Sequence number of the first record; negative until the batch is first sent."""
 
 
 @dataclass(slots=True)
 class _Queue(Generic[T]):
-    """The batches of one partition that are not done."""
+    """The batches of one partition that have no outcome yet."""
 
     waiting: deque[ProducerBatchBuffer[T]] = field(default_factory=deque)
     in_flight: list[ProducerBatchBuffer[T]] = field(default_factory=list)
@@ -125,15 +131,16 @@ class _Queue(Generic[T]):
     identity: ProducerIdentity | None = None
     next_sequence: int = 0
     is_known: bool = False
-    """The broker has written something under this identity."""
+    """Whether the broker has written a batch under this identity."""
     gap_after: tuple[int, ...] | None = None
-    """A batch with sequence numbers was given up here; None if the broker knows all so far."""
+    """`order` of a batch that expired or was refused after it had sequence numbers; None if there
+    is no such gap."""
     renewing: bool = False
-    """The numbering has a gap that stays: nothing is sent before a new identity is there."""
+    """Whether the gap can't be closed: nothing is sent until there is a new identity."""
 
 
 class Accumulator(Generic[T]):
-    """Batches of all partitions of one producer."""
+    """The batches of all partitions of one producer; `T` is the type of receipts."""
 
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
@@ -142,7 +149,7 @@ class Accumulator(Generic[T]):
         self._queues: dict[TopicPartition, _Queue[T]] = {}
         self._identity: ProducerIdentity | None = None
         self.used_bytes = 0
-        """Size of all records that are not done, before compression."""
+        """Bytes of all records without an outcome, before compression."""
 
     def append(
         self,
@@ -153,7 +160,15 @@ class Accumulator(Generic[T]):
         size_bytes: int,
         now_ms: int,
     ) -> AppendedRecord:
-        """Add a record, of `record_bytes`, to the open batch of its partition."""
+        """Add one record to the open batch of its partition.
+
+        Args:
+            partition: the partition to write to.
+            record: its fields.
+            receipt: what to report the outcome to.
+            size_bytes: the record's `record_bytes`.
+            now_ms: monotonic time in ms.
+        """
         queue = self._queues.get(partition) or self._queue(partition)
         batch = queue.waiting[-1] if queue.waiting else None
         appended = AppendedRecord.JOINED
@@ -174,7 +189,10 @@ class Accumulator(Generic[T]):
         return appended
 
     def newest(self, topic: str, partition: int) -> ProducerBatchBuffer[T]:
-        """The batch that the last record of a partition was appended to, a moment ago."""
+        """Return the batch to which the latest record of a partition was appended.
+
+        Call it right after `append`: once the sender takes the batch, it is no longer here.
+        """
         return self._queues[TopicPartition(topic, partition)].waiting[-1]
 
     def append_batch(
@@ -227,10 +245,13 @@ class Accumulator(Generic[T]):
                 batch = self._begin(partition, queue, now_ms)
             stop, size_bytes = records.fitting(start, self._batch_bytes - batch.size_bytes)
             if stop == start:
+                # Not one more record fits. A batch with records is closed, and the loop opens the
+                # next one. In an empty batch nothing will ever fit: the record is larger than
+                # `batch_bytes` and is sent alone; only the broker knows the topic's limit.
                 if len(batch.records):
                     batch.closed = True
                     continue
-                stop += 1  # A record larger than a batch goes alone.
+                stop += 1
                 size_bytes = records.part(start, stop).size_bytes()
             touched += 1
             gathered = _open(batch)
@@ -245,7 +266,11 @@ class Accumulator(Generic[T]):
         return touched
 
     def ready(self, now_ms: int) -> tuple[list[TopicPartition], int | None]:
-        """Partitions with a batch to send now, and when to look again at the latest."""
+        """Return the partitions with a batch to send now, and the time when the next is due.
+
+        The time is None if no other batch becomes due by time alone: a full buffer of records
+        behind a batch in flight is due when that one has its outcome.
+        """
         due: list[TopicPartition] = []
         next_ms: int | None = None
         for partition, queue in self._queues.items():
@@ -259,7 +284,7 @@ class Accumulator(Generic[T]):
         return due, next_ms
 
     def take(self, partition: TopicPartition) -> ProducerBatchBuffer[T]:
-        """The batch to send next of a partition that is `ready`; it is in flight now."""
+        """Take the next batch of a partition that is `ready`; from then on it is in flight."""
         queue = self._queues[partition]
         batch = queue.waiting.popleft()
         batch.closed = True
@@ -267,31 +292,39 @@ class Accumulator(Generic[T]):
         return batch
 
     def encoded(self, batch: ProducerBatchBuffer[T]) -> bytes:
-        """The batch in flight, numbered; a retry is the same bytes.
+        """Return the batch in flight as bytes, with sequence numbers; a retry has equal bytes.
 
         Raises:
-            MessageTooLarge, TypeError, ValueError: its records are no records. Refuse it.
+            MessageTooLarge, TypeError, ValueError: the records can't be encoded. Report the batch
+                by `on_refused`.
         """
         if batch.data is None:
             batch.data = self._encode(batch, self._queues[batch.partition])
         return batch.data
 
     def on_delivered(self, batch: ProducerBatchBuffer[T]) -> None:
-        """The broker has written the batch."""
+        """Complete a batch that the broker has written."""
         queue = self._landed(batch)
         queue.is_known = True
+        # A gap that was none:
+        # 1. Batch 0 (sequence 0 to 2) is sent; the answer is lost, and the batch expires.
+        # 2. Batch 1 (sequence 3 to 5), which was in flight behind it, is accepted.
+        # 3. The broker accepts sequence 3 only behind 2: it did write batch 0.
         if queue.gap_after is not None and queue.gap_after < batch.order:
-            queue.gap_after = None  # So the broker had written what was given up.
+            queue.gap_after = None
         self._done(batch)
 
     def on_refused(self, batch: ProducerBatchBuffer[T]) -> None:
-        """The broker will never write the batch."""
+        """Give up a batch that the broker will never write."""
         queue = self._landed(batch)
         self._note_gap(batch, queue)
         self._done(batch)
 
     def on_retriable(self, batch: ProducerBatchBuffer[T], *, now_ms: int) -> None:
-        """Nothing is known, or it may work later: send it again, the later the more often."""
+        """Queue a batch again whose outcome is unknown or whose error may pass.
+
+        The wait doubles with each attempt, from `retry_backoff_ms` up to `retry_backoff_ms_max`.
+        """
         queue = self._landed(batch)
         batch.attempts += 1
         wait_ms = self._limits.retry_backoff_ms << min(batch.attempts - 1, 16)
@@ -299,15 +332,27 @@ class Accumulator(Generic[T]):
         self._requeue(batch, queue)
 
     def on_out_of_sequence(self, batch: ProducerBatchBuffer[T], *, now_ms: int) -> bool:
-        """The broker misses what comes before the batch, so it has not written it.
+        """Handle an answer that the broker lacks the batches before this one.
+
+        The broker has not written this batch either. It is sent again: behind the earlier ones if
+        any is outstanding, else under a new identity.
 
         Returns:
-            Whether it is sent again; if not, it is lost: refuse it.
+            Whether the batch is sent again. If not, it is lost (in a transaction): report it by
+            `on_refused`.
         """
         queue = self._queues[batch.partition]
         earlier = any(other.order < batch.order for other in queue.in_flight) or any(
             other.order < batch.order for other in queue.waiting
         )
+        # A retry that closes the gap:
+        # 1. Batches 0, 1 and 2 are in flight; the broker's answer to 0 is a retriable error.
+        # 2. 1 and 2 come back out of sequence. 0 waits for its retry, so `earlier` is true.
+        # 3. 0, then 1, then 2 are sent again with their old numbers.
+        # A gap that stays:
+        # 1. Batch 0 is refused for good (too large, say) while 1 is in flight.
+        # 2. 1 comes back out of sequence, and no earlier batch is outstanding: no retry of ours
+        #    can bring the broker to the sequence number of 1. All is numbered again from 0.
         if self._limits.transactional and not earlier:
             return False
         queue.renewing = queue.renewing or not earlier
@@ -315,16 +360,16 @@ class Accumulator(Generic[T]):
         return True
 
     def on_too_large(self, batch: ProducerBatchBuffer[T]) -> list[T]:
-        """The broker takes no batch of that size: send it as two, with the same numbers.
+        """Divide a batch that is too large for the broker; the halves keep its sequence numbers.
 
         Returns:
-            Receipts that stand in both halves, so will be told once more than they knew.
+            The receipts that are in both halves, and so get one outcome more than before.
 
         Raises:
-            MessageTooLarge: it can't be divided.
+            MessageTooLarge: the batch holds one record, or is atomic.
         """
         if batch.atomic or len(batch.records) == 1:
-            what = "records that have to be written together" if batch.atomic else "the record"
+            what = "the records of an atomic batch" if batch.atomic else "the record"
             raise MessageTooLarge(
                 f"{what} for {batch.partition.topic}-{batch.partition.partition} need about "
                 f"{batch.size_bytes} bytes, more than the topic's max.message.bytes: "
@@ -342,13 +387,17 @@ class Accumulator(Generic[T]):
     def on_bad_records(
         self, batch: ProducerBatchBuffer[T], bad: Collection[int]
     ) -> list[tuple[int, T]]:
-        """The broker refuses the batch for these records: send it again without them.
+        """Queue a refused batch again without its bad records (KIP-467).
 
-        It was not sent before, so the broker has none of it. What was sent behind it is out of
-        sequence, as after any gap.
+        The batch was sent only once, so the broker has none of its records. Batches in flight
+        behind it come back out of sequence, as after any gap.
+
+        Args:
+            batch: the refused batch.
+            bad: indexes of the bad records in the batch.
 
         Returns:
-            The bad records, by their places in the batch, with who waits for them.
+            (index, receipt) of each bad record, in order.
         """
         queue = self._landed(batch)
         waiting = {first: receipt for first, _, receipt in batch.receipts}
@@ -362,6 +411,8 @@ class Accumulator(Generic[T]):
         rest.attempts = 1
         if batch.base_sequence >= 0:
             rest.base_sequence = batch.base_sequence
+            # If nothing was numbered behind the batch, the counter falls back by the bad records.
+            # Else the batches behind have numbers that leave a gap, which they report themselves.
             due = (batch.base_sequence + len(batch.records)) & SEQUENCE_MASK
             if due == queue.next_sequence:
                 queue.next_sequence = (batch.base_sequence + len(good)) & SEQUENCE_MASK
@@ -370,7 +421,7 @@ class Accumulator(Generic[T]):
         return [(at, waiting[at]) for at in sorted(bad)]
 
     def expired(self, now_ms: int) -> list[ProducerBatchBuffer[T]]:
-        """Batches that were not delivered in time; they are done."""
+        """Take out the waiting batches whose delivery timeout has passed."""
         late: list[ProducerBatchBuffer[T]] = []
         for queue in self._queues.values():
             while queue.waiting and self._is_late(queue.waiting[0], now_ms):
@@ -381,7 +432,10 @@ class Accumulator(Generic[T]):
         return late
 
     def withdraw(self, topic: str | None = None) -> list[ProducerBatchBuffer[T]]:
-        """Give up what waits, for a topic or at all; what is in flight comes back by itself."""
+        """Take out all waiting batches, of one topic or of all.
+
+        Batches in flight stay until the sender reports their outcome.
+        """
         withdrawn: list[ProducerBatchBuffer[T]] = []
         for partition, queue in self._queues.items():
             while topic in {None, partition.topic} and queue.waiting:
@@ -392,7 +446,7 @@ class Accumulator(Generic[T]):
         return withdrawn
 
     def wants_identity(self) -> bool:
-        """A producer id has to be asked for before more can be sent."""
+        """Whether the sender must request a producer id before it can send more."""
         if not self._limits.idempotent or self._limits.transactional:
             return False
         if self._identity is None:
@@ -400,38 +454,41 @@ class Accumulator(Generic[T]):
         return any(_may_renew(queue) for queue in self._queues.values())
 
     def on_identity(self, identity: ProducerIdentity) -> None:
-        """A new producer id: for new partitions, and for those whose numbering has a gap."""
+        """Use a new producer id for new partitions, and for those whose numbering has a gap."""
         self._identity = identity
         for queue in self._queues.values():
             if _may_renew(queue):
                 _number_anew(queue, identity)
 
     def begin_anew(self, identity: ProducerIdentity) -> None:
-        """The identity of the transactions to come. Nothing of an older one is outstanding."""
+        """Use this identity for all partitions, from sequence number 0.
+
+        Call it between transactions, while no batch is in flight.
+        """
         self._identity = identity
         for queue in self._queues.values():
             _number_anew(queue, identity)
 
     @property
     def has_outstanding(self) -> bool:
-        """Whether a batch is not done."""
+        """Whether any batch has no outcome yet."""
         return any(queue.in_flight or queue.waiting for queue in self._queues.values())
 
     def outstanding(self) -> Iterator[ProducerBatchBuffer[T]]:
-        """Every batch that is not done, in flight or waiting."""
+        """Yield every batch without an outcome, in flight or waiting."""
         for queue in self._queues.values():
             yield from queue.in_flight
             yield from queue.waiting
 
     def close_open(self) -> Mark:
-        """Do not linger any more over what is there; returns how far that is."""
+        """Close all open batches, so that they are due now; return a mark for `is_done`."""
         for queue in self._queues.values():
             if queue.waiting:
                 queue.waiting[-1].closed = True
         return {partition: queue.begun for partition, queue in self._queues.items()}
 
     def is_done(self, mark: Mark) -> bool:
-        """Whether everything up to `mark` is delivered or given up."""
+        """Whether every batch that was open at `mark`, or earlier, has its outcome."""
         return all(batch.order[0] >= mark.get(batch.partition, 0) for batch in self.outstanding())
 
     def _queue(self, partition: TopicPartition) -> _Queue[T]:
@@ -451,7 +508,8 @@ class Accumulator(Generic[T]):
         return batch
 
     def _due_ms(self, queue: _Queue[T]) -> int | None:
-        """When the first batch may go, None if that depends on something else than time."""
+        """Return when the first batch may be sent; None if that does not depend on time alone."""
+        # Rule 4 of the head: until the broker knows the identity, one batch at a time.
         in_flight_max = self._in_flight_max if queue.is_known else 1
         if not queue.waiting or len(queue.in_flight) >= in_flight_max:
             return None
@@ -465,7 +523,7 @@ class Accumulator(Generic[T]):
         return head.created_ms + self._limits.linger_ms
 
     def _is_unnumbered(self, queue: _Queue[T], head: ProducerBatchBuffer[T]) -> bool:
-        """Whether the batch needs an identity, or an answer about a gap, before it can go."""
+        """Whether the batch can't be sent before there is an identity, or a gap is resolved."""
         if not self._limits.idempotent:
             return False
         if self._identity is None or queue.renewing:
@@ -516,6 +574,8 @@ class Accumulator(Generic[T]):
         return queue
 
     def _requeue(self, batch: ProducerBatchBuffer[T], queue: _Queue[T]) -> None:
+        # By `order`, not in front: of three batches in flight the second may come back before the
+        # first.
         position = 0
         for other in queue.waiting:
             if other.order > batch.order:
@@ -524,6 +584,7 @@ class Accumulator(Generic[T]):
         queue.waiting.insert(position, batch)
 
     def _note_gap(self, batch: ProducerBatchBuffer[T], queue: _Queue[T]) -> None:
+        # A batch that was never sent has taken no sequence numbers and leaves no gap.
         if self._limits.idempotent and batch.base_sequence >= 0:
             queue.gap_after = batch.order
 
@@ -535,7 +596,7 @@ class Accumulator(Generic[T]):
 
 
 def record_bytes(record: Fields) -> int:
-    """About what a record takes in a batch before compression."""
+    """Return the most bytes that a record needs in a batch, before compression."""
     _, key, value, headers = record
     return (
         RECORD_OVERHEAD_BYTES
@@ -550,12 +611,15 @@ def _headers_bytes(headers: Headers) -> int:
 
 
 def _must_land_first(other: ProducerBatchBuffer[T], head: ProducerBatchBuffer[T]) -> bool:
-    """Whether `head` may not go while `other` is in flight."""
+    """Whether `head` must wait until `other`, which is in flight, has its outcome."""
+    # 1. A retry (`head`) waits for later batches: they come back out of sequence, and sent after
+    #    it they would meet the broker in the wrong order.
+    # 2. A first attempt (`head`) waits for retries: the broker remembers five batches only.
     return other.order > head.order or (other.attempts > 0 and head.attempts == 0)
 
 
 def _open(batch: ProducerBatchBuffer[T]) -> FieldColumns:
-    """The records of a batch that is added to; those that are packed are never."""
+    """Return the columns of an open batch; packed records are always closed."""
     return cast("FieldColumns", batch.records)
 
 
@@ -567,10 +631,10 @@ def _number_anew(queue: _Queue[T], identity: ProducerIdentity) -> None:
 
 
 def _may_renew(queue: _Queue[T]) -> bool:
-    """Whether a new identity is due: there is a gap and nothing can be learnt about it any more.
+    """Whether the partition needs a new identity: it has a gap, and no answer can resolve it.
 
-    Batches that have numbers already are tried under the old identity first: the broker's
-    answer to the oldest of them tells whether what was given up is there after all.
+    Batches that already have sequence numbers are sent under the old identity first: the
+    broker's answer to the oldest of them says whether it has the expired batch after all.
     """
     if queue.in_flight:
         return False
@@ -583,29 +647,32 @@ __all__ = ["StickyPartitions", "murmur2", "partition_of_key", "partitions_of_key
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The partition of `key` in a topic with that many of them."""
+    """Return the partition of `key` in a topic with `partitions` partitions (murmur2)."""
     return partitions_of_keys((key,), partitions)[0]
 
 
 class Closing(Protocol):
-    """A batch, as far as this module knows it."""
+    """A batch that becomes closed at some time."""
 
     closed: bool
-    """It takes no more records: it is full, or has been sent."""
+    """Whether the batch takes no more records: it is full, or has been sent."""
 
 
 class StickyPartitions:
-    """The partition that records without a key go to at the moment, per topic."""
+    """The present partition of records without a key, per topic (KIP-480).
+
+    A partition keeps its turn until the batch that such a record opened in it is closed.
+    """
 
     def __init__(self, chance: Random) -> None:
-        """`chance` draws the partition that a topic begins with."""
+        """`chance` draws the first partition of each topic."""
         self._chance = chance
         self._current: dict[str, int] = {}
         self._begun: dict[str, Closing] = {}
-        """The batch that was begun in the current partition for such a record."""
+        """Topic to the batch that a record without a key opened in the present partition."""
 
     def choose(self, topic: str, partitions: int) -> int:
-        """Where the next record without a key goes."""
+        """Return the partition of the next record without a key."""
         current = self._current.get(topic)
         if current is None:
             current = self._current[topic] = self._chance.randrange(partitions)
@@ -616,11 +683,11 @@ class StickyPartitions:
         return current % partitions
 
     def begin(self, topic: str, batch: Closing) -> None:
-        """A batch was begun for a record without a key: once it is closed, its turn is over."""
+        """Note the batch that a record without a key opened; its end ends the partition's turn."""
         self._begun[topic] = batch
 
     def turn(self, topic: str, partition: int, partitions: int) -> None:
-        """A batch for `partition` is full: if it is the current one, the next one's turn comes."""
+        """Move on to the next partition, if `partition`, whose batch is full, is the present one."""
         current = self._current.get(topic)
         if current is not None and current % partitions == partition:
             self._current[topic] = (partition + 1) % partitions

@@ -1,10 +1,10 @@
-"""Refusals: records that a broker does not take and never will, told to whoever has sent them.
+"""Refusals: records that a broker never accepts, as reported to the caller of `send_batch`.
 
-A batch may be refused for one of its records: too large, without a key in a compacted topic, a
-time out of bounds. Brokers say which ones (KIP-467), but not for every reason, nor do old ones; a
-batch that is too large the producer divides until a single record is left. Rule of the file: what
-is told here is no error of the sending itself, so whoever asks for it (`send_batch`)
-has to look. Not done here: what becomes of the records
+A broker refuses a batch for one of its records: too large, without a key in a compacted topic, a
+timestamp out of bounds. Brokers name the bad records (KIP-467), but not for every reason, and old
+brokers name none; the producer divides a batch that is too large until a single record is left.
+Rule of the file: a refusal does not fail the future of `send_batch(refusals=...)`, so a caller that
+collects refusals must read them. Not done here: what a worker does with refused records
 (`worker/commit/refused_sinks`).
 """
 
@@ -28,22 +28,22 @@ REFUSING: Final = frozenset(
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
 )
-"""What a broker says of records, and not of the moment or of itself."""
+"""Errors about the records themselves, which no retry changes."""
 
 
 class RefusedRecord(NamedTuple):
-    """Records that were refused together."""
+    """Records that a broker refused together."""
 
     partition: TopicPartition
     error: StreamlogError
     records: FieldColumns
     blamed: tuple[int, ...]
-    """The places of those that can't be written; the others went down with them. If there are
-    none, nobody knows which of the records is to blame."""
+    """Indexes of the bad records; the others were refused only because they share the batch. Empty
+    if the broker does not say which records are bad."""
 
 
 def is_refusal(error: StreamlogError) -> bool:
-    """Whether it is about the records, so that others may fare better."""
+    """Whether an error is about the records, so that other records may be accepted."""
     return isinstance(error, LogError) and error.code in REFUSING
 
 
@@ -54,14 +54,14 @@ def refusal_of(
     error: StreamlogError,
     blamed: Collection[int] = (),
 ) -> RefusedRecord:
-    """A part of a batch that was refused.
+    """Return the refusal of a part of a batch.
 
     Args:
-        partition: it was for.
+        partition: the batch's partition.
         records: the whole batch.
-        rows: the first and the last record of the part.
-        error: what was said.
-        blamed: the records that the broker has named, by their places in the batch.
+        rows: indexes of the first and the last record of the part.
+        error: the broker's error.
+        blamed: indexes, in the batch, of the records that the broker names.
     """
     first, last = rows
     is_denied = isinstance(error, LogError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

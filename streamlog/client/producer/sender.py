@@ -1,12 +1,12 @@
-"""Sender: takes batches out of the accumulator to the brokers and reports back.
+"""Sender: sends the accumulator's batches to the brokers and reports the outcomes.
 
-One loop decides what goes where; each produce request is a task of its own, so that several are
-on their way to a broker at once. A batch is taken only when the connection to its leader is open:
-then requests are written in the order in which they were made, which is what keeps batches of a
-partition in order. Looking up a leader, connecting and asking for a producer id run beside the
-loop, so a broker that is down holds up nobody else's records. What the broker's answer means for
-a batch is the accumulator's business; in transactions, whether a partition may be written to, and
-what a lost batch leads to, is that of `Transactions`.
+One loop decides which batch goes to which broker. Each produce request is a task of its own, so
+that several can be in flight to a broker. The loop takes a batch only when the connection to its
+leader is open: requests are then written in the order in which they were made, which keeps the
+batches of a partition in order. Leader look-ups, connection attempts and requests for a producer id
+run outside the loop, so a broker that is down delays only the records for that broker. The
+accumulator decides what an answer means for a batch. `TransactionMachine` decides whether a
+transaction may write to a partition, and what a lost batch means for the transaction.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ from streamlog.records.packed_records import PackedRecords
 from streamlog.records.record_columns import FieldColumns
 
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A produce request takes no further batch beyond this size."""
+"""A produce request of this many bytes takes no further batch."""
 TROUBLE_BACKOFF_MS: Final = 100
-"""After a look-up or a connection failed."""
+"""Wait after a look-up or a connection attempt has failed."""
 LEADERLESS_MS: Final = 2_000
-"""A new topic, or one whose leader moves, may be without a leader for a moment: nothing to tell."""
+"""How long a partition may be without a leader before the sender logs it: a new topic, or one whose
+leader moves, is for a moment."""
 NO_TRANSACTION_TIMEOUT_MS: Final = 0x7FFFFFFF
 UNKNOWN_OFFSET: Final = -1
 
 NONE_BAD: Final[Mapping[int, StreamlogError]] = MappingProxyType({})
-"""The broker has named no records."""
+"""Errors of single records, if the broker names none."""
 
 _OUT_OF_SEQUENCE: Final = frozenset(
     {
@@ -81,22 +82,23 @@ log = repeated.logger(__name__)
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written."""
+    """The topic, partition, offset and timestamp of a record that was written."""
 
     topic: str
     partition: int
     offset: int
-    """-1 if the broker was not asked (`acks=0`) or does not remember (a duplicate of long ago)."""
+    """-1 if unknown: with `acks=0`, or if the broker no longer knows the offset of a duplicate."""
     timestamp_ms: int
+    """Milliseconds since 1970: the record's, or the broker's if the topic has log append time."""
 
 
 class BulkReceipt:
-    """One future for records that travel in several batches; it has the last record's place."""
+    """One future for records in several batches; its result is the last record's metadata."""
 
     def __init__(
         self, future: asyncio.Future[RecordMetadata], refusals: list[RefusedRecord] | None = None
     ) -> None:
-        """With `refusals`, these are told of records that are refused, and the future is not."""
+        """Complete `future`; refused records go to `refusals` if given, and do not fail it."""
         self.future = future
         self.refusals = refusals
         self.outstanding = 0
@@ -104,7 +106,7 @@ class BulkReceipt:
         self._error: StreamlogError | None = None
 
     def settle(self, outcome: RecordMetadata | StreamlogError) -> None:
-        """One of the batches is done."""
+        """Note the outcome of one batch."""
         self.outstanding -= 1
         if isinstance(outcome, RecordMetadata):
             self._last = max(self._last or outcome, outcome)
@@ -113,13 +115,13 @@ class BulkReceipt:
         self._finish()
 
     def refused(self, refusal: RefusedRecord) -> None:
-        """One of the batches is refused; whoever waits looks into the refusals."""
+        """Note that the records in one batch were refused."""
         if self.refusals is not None:
             self.refusals.append(refusal)
         self.settle(RecordMetadata(*refusal.partition, UNKNOWN_OFFSET, -1))
 
     def handed_over(self) -> None:
-        """All batches are known now."""
+        """Note that no further batch follows; drops the caller's own count of one."""
         self.outstanding -= 1
         self._finish()
 
@@ -134,10 +136,10 @@ class BulkReceipt:
 
 @dataclass(slots=True)
 class _Trouble:
-    """A partition that can't be written to just now."""
+    """A partition that can't be written to at present."""
 
     error: StreamlogError
-    """The newest."""
+    """The latest error."""
     since_ms: int
     is_told: bool = False
 
@@ -160,7 +162,18 @@ class Sender:
         transactions: TransactionMachine | None = None,
         tell: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell who carries out `transactions` by `tell` that there is something to do for them."""
+        """Send with these settings.
+
+        Args:
+            cluster: the brokers.
+            accumulator: the batches.
+            background: where request tasks run.
+            acks: -1 for all in-sync replicas, 1 for the leader, 0 for none.
+            in_flight_max: requests in flight per broker.
+            request_timeout_ms: wait for one answer.
+            transactions: the producer's transactions, if it has any.
+            tell: called when `transactions` has a request for its coordinator.
+        """
         self._cluster = cluster
         self._accumulator = accumulator
         self._background = background
@@ -175,18 +188,20 @@ class Sender:
         self._trouble: dict[TopicPartition, _Trouble] = {}
         self._outage: Outage[TopicPartition] = Outage()
         self.progress = asyncio.Event()
-        """Set whenever a batch is done, for who waits for room or for the end."""
+        """Set whenever a batch has its outcome: `flush` and waits for buffer space look again."""
         self.failure: StreamlogError | None = None
-        """The first record that was not delivered since somebody took note of it."""
+        """Error of the first undelivered record since `flush` last took it."""
 
     def look(self) -> None:
-        """There is something new to send."""
+        """Wake the loop: there may be a batch to send."""
         self._look.set()
 
     async def run(self) -> None:
-        """Send for ever."""
+        """Send until cancelled."""
         while True:
-            await asyncio.sleep(0)  # Let requests be written between two rounds.
+            # Let the request tasks write. A task that has not run yet has not written its request,
+            # and the next round may start another one for that broker.
+            await asyncio.sleep(0)
             self._look.clear()
             now_ms = self._cluster.clock.now_ms()
             next_ms = self._round(now_ms)
@@ -197,12 +212,12 @@ class Sender:
                 continue
 
     def fail_all(self, error: StreamlogError) -> None:
-        """Nothing will be sent any more: say so to everybody who waits."""
+        """Fail every outstanding batch with `error`: nothing will be sent any more."""
         for batch in list(self._accumulator.outstanding()):
             self._settle_failure(batch, error)
 
     def _round(self, now_ms: int) -> int | None:
-        """Send what is due; returns when something will be."""
+        """Send what is due; return the time when the next batch is, None if unknown."""
         for batch in self._accumulator.expired(now_ms):
             self._settle_failure(batch, self._too_late(batch))
         if self._accumulator.wants_identity():
@@ -230,7 +245,10 @@ class Sender:
     def _admitted(
         self, due: list[TopicPartition], transactions: TransactionMachine
     ) -> list[TopicPartition]:
-        """Those that are in the transaction; the others are to get in, or are given up with it."""
+        """Return the partitions that are in the transaction; request that the others be added.
+
+        If the transaction is lost, all waiting batches fail.
+        """
         if transactions.is_lost:
             reason = transactions.failure or TransactionAborted("the transaction was aborted")
             for batch in self._accumulator.withdraw():
@@ -243,7 +261,7 @@ class Sender:
         return [partition for partition in due if transactions.may_write(partition)]
 
     def _send(self, leader: int, partitions: list[TopicPartition]) -> None:
-        """Make one request of the next batches of these partitions."""
+        """Send one request with the next batch of each partition, up to `REQUEST_BYTES_MAX`."""
         batches: list[ProducerBatchBuffer[Receipt]] = []
         data: list[bytes] = []
         room = REQUEST_BYTES_MAX
@@ -259,7 +277,7 @@ class Sender:
             batches.append(batch)
             data.append(encoded)
             room -= len(encoded)
-        self._look.set()  # There may be more than this.
+        self._look.set()  # The partitions may have further batches.
         if batches:
             self._in_flight[leader] += 1
             self._background.start(self._deliver(leader, batches, self._request(batches, data)))
@@ -314,15 +332,19 @@ class Sender:
         if self._acks == 0:
             self._settle(batch, UNKNOWN_OFFSET, -1)
         elif answer is None:
-            self._on_error(batch, RequestTimedOut(f"{_name(batch)} is missing in the answer"))
+            self._on_error(
+                batch, RequestTimedOut(f"the broker's answer lacks partition {_name(batch)}")
+            )
         elif answer.error_code == ErrorCode.NONE:
             self._settle(batch, answer.base_offset, answer.log_append_time_ms)
         elif answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            # A retry of a batch that is written, but older than the five that the broker remembers:
+            # success, at an offset that is unknown.
             self._settle(batch, UNKNOWN_OFFSET, -1)
         elif answer.error_code in _OUT_OF_SEQUENCE and self._accumulator.on_out_of_sequence(
             batch, now_ms=self._cluster.clock.now_ms()
         ):
-            log.debug("%s: what comes before is missing: will try again", _name(batch))
+            log.debug("%s: the broker lacks earlier batches: will retry", _name(batch))
         elif answer.error_code == ErrorCode.MESSAGE_TOO_LARGE:
             self._divide(batch)
         else:
@@ -336,21 +358,21 @@ class Sender:
         error: StreamlogError,
         bad: Mapping[int, StreamlogError] = NONE_BAD,
     ) -> None:
-        """It is not known, or it is known, that the batch was not written."""
+        """Retry a batch whose error may pass; refuse it, or its bad records, if not."""
         if not error.retriable:
             if self._may_send_rest(batch, bad):
                 self._send_rest(batch, bad)
             else:
                 self._refuse(batch, error, bad)
             return
-        self._note_trouble(batch, error, "%s: will try again: %s")
+        self._note_trouble(batch, error, "%s: the write failed and will be retried: %s")
         self._cluster.forget([batch.partition.topic])
         self._accumulator.on_retriable(batch, now_ms=self._cluster.clock.now_ms())
 
     def _note_trouble(
         self, batch: ProducerBatchBuffer[Receipt], error: StreamlogError, said: str
     ) -> None:
-        """Say it once; not at all while a partition only looks for its (new) leader."""
+        """Log a partition's error once; not at all while its leader moves."""
         now_ms = self._cluster.clock.now_ms()
         trouble = self._trouble.setdefault(batch.partition, _Trouble(error, now_ms))
         trouble.error = error
@@ -361,10 +383,10 @@ class Sender:
             log.warning(said, _name(batch), error)
 
     def _end_outage(self, partition: TopicPartition) -> None:
-        """A partition takes records again; log it if that was the last one that did not."""
+        """Note that a partition accepts records again; log it if all partitions do."""
         lasted_s = self._outage.end([partition], self._cluster.clock.now_ms())
         if lasted_s is not None:
-            log.warning("writes are accepted again after %.1f s: sending continues", lasted_s)
+            log.warning("brokers accept records again after %.1f s", lasted_s)
 
     def _divide(self, batch: ProducerBatchBuffer[Receipt]) -> None:
         try:
@@ -377,10 +399,10 @@ class Sender:
                 receipt.outstanding += 1
 
     def _may_send_rest(self, batch: ProducerBatchBuffer[Receipt], bad: Collection[int]) -> bool:
-        """Whether the good records of a refused batch can be written without the bad ones.
+        """Whether the good records of a refused batch can be sent again without the bad ones.
 
-        Not in a transaction, which is lost, and not where records are written together or a batch
-        may have been written by an attempt before this one.
+        Not in a transaction, which is lost, nor if the batch is atomic or part of a `send_batch`,
+        nor after a retry: an earlier attempt may have written the batch.
         """
         return (
             self._transactions is None
@@ -394,7 +416,7 @@ class Sender:
     ) -> None:
         """Fail the records that the broker has named, and send the others again."""
         log.warning(
-            "%s: %d of %d records were refused, the others are sent again: %s",
+            "%s: the broker refused %d of %d records; the others are sent again: %s",
             _name(batch), len(bad), len(batch.records), next(iter(bad.values())),
         )  # fmt: skip
         for at, receipt in self._accumulator.on_bad_records(batch, bad):
@@ -420,7 +442,7 @@ class Sender:
         error: StreamlogError,
         blamed: Collection[int] = (),
     ) -> None:
-        """Tell those who want to know which records it are; to them it is no error then."""
+        """Report refused records to the receipts that collect refusals; these do not fail."""
         others: list[tuple[int, int, Receipt]] = []
         for first, last, receipt in batch.receipts:
             if isinstance(receipt, BulkReceipt) and receipt.refusals is not None:
@@ -453,7 +475,7 @@ class Sender:
         error: StreamlogError,
         bad: Mapping[int, StreamlogError] = NONE_BAD,
     ) -> None:
-        """Fail who waits for the records; with `bad`, only those were refused for themselves."""
+        """Fail the receipts of a batch; records that are not in `bad` get an error of their own."""
         for first, _, receipt in batch.receipts:
             if isinstance(receipt, BulkReceipt):
                 receipt.settle(error)
@@ -464,7 +486,7 @@ class Sender:
         else:
             self._transactions.on_lost(error, is_numbered=batch.base_sequence >= 0)
             for _, _, receipt in batch.receipts:
-                _mark_as_told(receipt)  # By the transaction.
+                _mark_as_told(receipt)  # The transaction raises the error.
         self._on_progress()
 
     def _on_progress(self) -> None:
@@ -474,14 +496,14 @@ class Sender:
 
     def _too_late(self, batch: ProducerBatchBuffer[Receipt]) -> StreamlogError:
         trouble = self._trouble.get(batch.partition)
-        reason = f"; last: {trouble.error}" if trouble is not None else ""
+        reason = f"; last error: {trouble.error}" if trouble is not None else ""
         return RequestTimedOut(
             f"{len(batch.records)} records for {_name(batch)} were not acknowledged within the "
             f"delivery timeout, after {batch.attempts} attempts{reason}"
         )
 
     def _run_errand(self, name: str, errand: Callable[[], Awaitable[None]]) -> None:
-        """Start something that the loop must not wait for, unless it runs already."""
+        """Start a task for which the loop must not wait, unless one of this name runs."""
         if name not in self._errands:
             self._errands.add(name)
             self._background.start(self._errand(name, errand))
@@ -494,7 +516,7 @@ class Sender:
             self._look.set()
 
     async def _look_up(self, topic: str) -> None:
-        """Find out who leads the partitions of a topic."""
+        """Look up the leaders of a topic's partitions."""
         try:
             await self._cluster.refresh([topic])
         except StreamlogError as error:
@@ -512,17 +534,17 @@ class Sender:
             await self._back_off(error, topics)
 
     async def _identify(self) -> None:
-        """Get a producer id."""
+        """Request a producer id (KIP-98)."""
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
         )
         try:
             response = await self._cluster.call_any(request, InitProducerIdResponse)
             if response.error_code:
-                raise error_for(response.error_code, "ask for a producer id")
+                raise error_for(response.error_code, "request a producer id")
         except UnsupportedVersion as error:
             raise UnsupportedVersion(
-                f"this broker has no idempotent producers ({error}): "
+                f"this broker does not support idempotent producers ({error}): "
                 "set idempotent=False and accept that a retry may write a record twice"
             ) from error
         except StreamlogError as error:
@@ -533,20 +555,23 @@ class Sender:
         )
 
     async def _back_off(self, error: StreamlogError, topics: Collection[str]) -> None:
-        """Something is down: say it once, wait a little; the delivery timeout bounds it all."""
+        """Log an error once, and wait before the next attempt.
+
+        The number of attempts has no bound; the delivery timeout of the batches is the bound.
+        """
         if not error.retriable and not topics:
             raise error
         for batch in list(self._accumulator.outstanding()):
             if topics and batch.partition.topic not in topics:
                 continue
-            self._note_trouble(batch, error, "%s: can't be sent yet: %s")
+            self._note_trouble(batch, error, "%s: records can't be sent yet: %s")
         await asyncio.sleep(TROUBLE_BACKOFF_MS / 1000)
 
 
 def _bad_records(
     batch: ProducerBatchBuffer[Receipt], answer: PartitionProduceResponse
 ) -> dict[int, StreamlogError]:
-    """The records that the broker names (KIP-467), by their places, each with its own error."""
+    """Return index to error of the records that the broker names (KIP-467)."""
     return {
         each.batch_index: error_for(
             answer.error_code,
@@ -558,7 +583,7 @@ def _bad_records(
 
 
 def _own_error(error: StreamlogError, bad: Mapping[int, StreamlogError], at: int) -> StreamlogError:
-    """The error of one record of a batch that was refused."""
+    """Return the error of the record at index `at` in a refused batch."""
     if not bad or at in bad:
         return bad.get(at, error)
     return RecordsRefused(
@@ -567,14 +592,14 @@ def _own_error(error: StreamlogError, bad: Mapping[int, StreamlogError], at: int
 
 
 def _mark_as_told(receipt: Receipt) -> None:
-    """Nobody has to look at the future to hear of its error."""
+    """Mark the future's error as retrieved, so that asyncio does not log it."""
     future = receipt.future if isinstance(receipt, BulkReceipt) else receipt
     if future.done() and not future.cancelled():
         future.exception()
 
 
 def _time_ms(records: FieldColumns | PackedRecords, at: int) -> int:
-    """Who waits for records that are packed waits for all of them, so for the last."""
+    # A receipt of packed records always covers the whole batch, so its last record is the batch's.
     if isinstance(records, PackedRecords):
         return records.last_timestamp_ms
     return records.timestamps[at]

@@ -1,15 +1,17 @@
-"""Transactions: those of one producer, as its side of the protocol decides (KIP-98, 360, 447).
+"""TransactionMachine: the producer's side of transactions, as a state machine (KIP-98, 360, 447).
 
     BEGINNING ─► READY ─► OPEN ─► COMMITTING ─► READY, or RESUMING ─► READY
-                            ▼         ▼ unless the commit was asked for
+                            ▼         ▼ unless the commit was requested
                          FAILED ─► ABORTING ─► READY, or RESUMING ─► READY
 
-Pure: `next` says which request is due, answers come back by `on_…`; `transaction_session.py`
-carries them, one at a time. Rules of the file: a partition is added before anything is written to
-it. Once a record is lost nothing but an abort is left. A commit that was asked for is never taken
-back. After a transaction that leaves something in doubt (a numbered batch, a request without an
-answer) the producer asks for its next epoch, by which what is still on its way is refused; so no
-late request of one transaction ends the next. DEAD is reached from everywhere. Not here: KIP-890.
+A state machine without I/O: `next` returns the request that is due, and `transaction_session.py`
+sends the requests one at a time and reports the answers by `on_…`. Rules of the file: a partition is
+added to the transaction before a record is written to it. Once a record is lost, the only way out
+is an abort. A commit that was requested is never withdrawn. After a transaction that leaves
+something in doubt (a numbered batch, or a request without an answer), the producer requests its
+next epoch, so that brokers refuse what is still in flight: no late request of one transaction ends
+the next one. DEAD is reached from every phase. Not done here: KIP-890's epoch bump by the
+coordinator.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ from streamlog.protocol.schema import Message
 from streamlog.record import TopicPartition
 
 RETRY_BACKOFF_MS: Final = 20
-"""At first: mostly the coordinator is about to complete the transaction before."""
+"""The first wait; short, because the coordinator is mostly about to complete the transaction
+before this one (CONCURRENT_TRANSACTIONS)."""
 RETRY_BACKOFF_MS_MAX: Final = 1_000
 
 _LOST: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -61,28 +64,28 @@ _NOT_TRIED: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
 
 
 class TransactionPhase(Enum):
-    """Where a producer stands with its transactions."""
+    """The phase of a producer's present transaction."""
 
     BEGINNING = auto()
-    """It asks for its producer id, by which older producers of its name are fenced."""
+    """The producer requests its producer id, which fences older producers of its name."""
     READY = auto()
-    """A transaction can be begun."""
+    """No transaction is open; one can begin."""
     OPEN = auto()
-    """Records are written and offsets sent."""
+    """Records and offsets become part of the transaction."""
     FAILED = auto()
-    """Something of the transaction is lost; its owner is yet to abort it."""
+    """A record or an offset is lost; the caller must abort."""
     COMMITTING = auto()
-    """The owner is done: what is on its way is waited for, then the commit is asked for."""
+    """The caller commits: the producer waits for batches in flight, then requests the commit."""
     ABORTING = auto()
-    """What is on its way is waited for, then the abort is asked for."""
+    """The producer waits for batches in flight, then requests the abort."""
     RESUMING = auto()
-    """The transaction is over; the next epoch is asked for."""
+    """The transaction has ended; the producer requests its next epoch (KIP-360)."""
     DEAD = auto()
-    """Another producer has taken over, or this one can't go on for another reason."""
+    """Another producer has fenced this one, or a fatal error has ended it."""
 
 
 class CoordinatorRole(Enum):
-    """What a coordinator coordinates, by Kafka's number."""
+    """The kind of a coordinator, with its number in FindCoordinator."""
 
     GROUP = 0
     TRANSACTIONS = 1
@@ -90,7 +93,7 @@ class CoordinatorRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionCoordinatorNode:
-    """Of a group, or of a transactional id."""
+    """The coordinator of a group, or of a transactional id."""
 
     role: CoordinatorRole
     name: str
@@ -98,14 +101,14 @@ class TransactionCoordinatorNode:
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Look up a coordinator, then say so by `on_found`."""
+    """Look up a coordinator, then call `on_found`."""
 
     coordinator: TransactionCoordinatorNode
 
 
 @dataclass(frozen=True, slots=True)
 class AskCoordinator:
-    """Send this to a coordinator that was found; the answer goes to `on_answer`."""
+    """Send the request to its coordinator; pass the answer to `on_answer`."""
 
     coordinator: TransactionCoordinatorNode
     request: Message
@@ -113,7 +116,7 @@ class AskCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Nothing is due before this time, unless something happens; None: until then."""
+    """Wait until this monotonic time in ms, or until a call changes the state; None: no time."""
 
     until_ms: int | None
 
@@ -123,18 +126,18 @@ Action: TypeAlias = Find | AskCoordinator | WaitUntil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """Whose transactions, and for how long what."""
+    """The transactional id and the time limits."""
 
     transactional_id: str
     timeout_ms: int
-    """Of a transaction: when it has been open for longer the coordinator aborts it."""
+    """Milliseconds after which the coordinator aborts an open transaction."""
     patience_ms: int
-    """So long, from the first trouble on, a request is tried again."""
+    """Milliseconds, from the first failure of a request, for which it is retried."""
 
 
 @dataclass(slots=True)
 class OffsetsToSend:
-    """Offsets of a group on their way into the transaction."""
+    """A group's offsets that are to become part of the transaction."""
 
     group: GroupMetadata
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -144,21 +147,21 @@ class OffsetsToSend:
 class TransactionMachine:
     """One producer's transactions.
 
-    Invariants: `may_write` is true of a partition only after the coordinator has said that it is
-    in the transaction; a commit is asked for only when every record handed over is written and
-    every offset sent; `is_committed` is true only after the coordinator has said so.
+    Invariants: `may_write` is true for a partition only after the coordinator has added it to the
+    transaction. A commit is requested only after every record is written and every offset sent.
+    `is_committed` is true only after the coordinator has confirmed the commit.
     """
 
     def __init__(self, settings: TransactionSettings) -> None:
         self.phase = TransactionPhase.BEGINNING
         self.identity: ProducerIdentity | None = None
-        """What to write with."""
+        """The producer id and epoch to write with; None in phase BEGINNING."""
         self.is_committed = False
-        """What has become of the last transaction."""
+        """Whether the last transaction was committed."""
         self.failure: StreamlogError | None = None
-        """Why the transaction failed; in phase DEAD, why the producer is over."""
+        """Why the transaction failed; in phase DEAD, why the producer has ended."""
         self.trouble: StreamlogError | None = None
-        """Why the request that is due is being tried again."""
+        """Why the present request is being retried."""
         self._settings = settings
         self._id = TransactionCoordinatorNode(
             CoordinatorRole.TRANSACTIONS, settings.transactional_id
@@ -167,34 +170,34 @@ class TransactionMachine:
         self._wanted: dict[TopicPartition, None] = {}
         self._added: set[TopicPartition] = set()
         self.refused: set[TopicPartition] = set()
-        """What the transaction was not allowed to write to."""
+        """Partitions that the producer is not authorized to write to."""
         self._sending: list[OffsetsToSend] = []
         self._groups: set[str] = set()
         self._asked: AskCoordinator | None = None
         self._may_be_known = False
-        """The coordinator may know of the transaction, so it has to be ended."""
+        """Whether the coordinator may know of the transaction, so that it must be ended."""
         self._is_decided = False
-        """The commit has been asked for."""
+        """Whether the commit was requested."""
         self._may_be_committed = False
-        """A commit was asked for and not answered for good: it may have been done."""
+        """Whether a commit was requested whose outcome is unknown."""
         self._in_doubt = False
-        """Something of this transaction may still arrive at a broker."""
+        """Whether a batch or a request of this transaction may still arrive at a broker."""
         self._troubled_since_ms = 0
         self._attempts = 0
         self._not_before_ms = 0
 
     @property
     def transactional_id(self) -> str:
-        """By which other producers of the same name are fenced."""
+        """The name under which the producer fences older ones."""
         return self._settings.transactional_id
 
     # ---- the owner ----
 
     def begin(self) -> None:
-        """Begin a transaction; the coordinator hears of it with the first partition.
+        """Begin a transaction; the coordinator learns of it with the first partition.
 
         Raises:
-            UsageError: the last one is not over.
+            UsageError: the previous transaction has not ended.
         """
         if self.phase is not TransactionPhase.READY:
             raise UsageError(f"{self} can't begin a transaction now")
@@ -203,7 +206,7 @@ class TransactionMachine:
         self.refused.clear()
 
     def want(self, partitions: Collection[TopicPartition]) -> bool:
-        """These have something to write; whether that was news."""
+        """Request that partitions be added to the transaction; return whether any is new."""
         if self.phase not in {TransactionPhase.OPEN, TransactionPhase.COMMITTING}:
             return False
         before = len(self._wanted)
@@ -218,26 +221,26 @@ class TransactionMachine:
         }
 
     def send_offsets(self, group: GroupMetadata, offsets: Offsets) -> OffsetsToSend:
-        """Offsets become part of the transaction; it is done when the result says so.
+        """Queue offsets for the transaction; the result's `is_done` says when they are in it.
 
         Raises:
             UsageError: no transaction is open.
         """
         if self.phase is not TransactionPhase.OPEN:
-            raise UsageError(f"{self} has no transaction for these offsets")
+            raise UsageError(f"{self} has no open transaction for these offsets")
         sending = OffsetsToSend(group, with_metadata(offsets))
         self._sending.append(sending)
         return sending
 
     def commit(self) -> None:
-        """The owner has handed over everything: commit it, or abort it if some of it is lost."""
+        """Commit when all batches have their outcome; abort if a record is lost already."""
         if self.phase is TransactionPhase.OPEN:
             self.phase = TransactionPhase.COMMITTING
         elif self.phase is TransactionPhase.FAILED:
             self.phase = TransactionPhase.ABORTING
 
     def abort(self) -> None:
-        """Nothing of the transaction shall count, unless its commit has been asked for."""
+        """Abort the transaction, unless its commit was requested."""
         is_undecided = self.phase is TransactionPhase.COMMITTING and not self._is_decided
         if is_undecided or self.phase in {TransactionPhase.OPEN, TransactionPhase.FAILED}:
             self.phase = TransactionPhase.ABORTING
@@ -245,7 +248,7 @@ class TransactionMachine:
 
     @property
     def is_lost(self) -> bool:
-        """Whether what was not written yet shall not be written at all."""
+        """Whether the transaction will not be committed, so that waiting batches are given up."""
         return self.phase in {
             TransactionPhase.FAILED,
             TransactionPhase.ABORTING,
@@ -254,7 +257,7 @@ class TransactionMachine:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last transaction has ended, one way or the other."""
+        """Whether the last transaction has ended, committed or aborted."""
         return self.phase in {
             TransactionPhase.READY,
             TransactionPhase.RESUMING,
@@ -264,14 +267,29 @@ class TransactionMachine:
     # ---- the writer ----
 
     def on_lost(self, error: StreamlogError, *, is_numbered: bool) -> None:
-        """A batch was not written, and will not be; numbered if a broker may have seen it."""
+        """Fail the transaction: a batch is lost.
+
+        Args:
+            error: why it is lost.
+            is_numbered: whether the batch has sequence numbers, so that a broker may have it.
+        """
+        # 1. Batch 0 is sent with sequence numbers; the answer is lost, and the batch expires.
+        # 2. The transaction is aborted, and the next one begins.
+        # 3. The old request of batch 0 arrives at the broker only now. Under the old epoch the
+        #    broker would take it for a record of the new transaction.
+        # So the next epoch is requested in between (RESUMING): the broker refuses the late batch.
         self._in_doubt = self._in_doubt or is_numbered
         self._fail(error)
 
     # ---- requests ----
 
     def next(self, now_ms: int, *, is_writing: bool) -> Action:
-        """What is due now, while batches are on their way or wait (`is_writing`) or not."""
+        """Return what to do now.
+
+        Args:
+            now_ms: monotonic time in ms.
+            is_writing: whether batches are waiting or in flight.
+        """
         late = now_ms - self._troubled_since_ms >= self._settings.patience_ms
         if self.trouble is not None and late:
             self._give_up(self.trouble)
@@ -291,11 +309,11 @@ class TransactionMachine:
         return due
 
     def on_found(self, coordinator: TransactionCoordinatorNode) -> None:
-        """Requests can be sent there."""
+        """Note that requests can be sent to this coordinator."""
         self._found.add(coordinator)
 
     def on_error(self, error: StreamlogError, now_ms: int) -> None:
-        """A coordinator could not be found or asked, or did not answer."""
+        """Handle a failed look-up, a failed connection, or a missing answer."""
         asked, self._asked = self._asked, None
         if asked is not None:
             self._found.discard(asked.coordinator)
@@ -307,22 +325,27 @@ class TransactionMachine:
             self._refuse(error, asked)
 
     def on_unresumable(self) -> None:
-        """The broker is so old that it gives nobody a next epoch (KIP-360)."""
+        """Handle a broker that is too old to give a producer its next epoch (before KIP-360)."""
         if self.is_committed:
             self._in_doubt, self.phase = False, TransactionPhase.READY
         else:
-            self._die(UnsupportedVersion(f"{self} can't go on with this broker: open another one"))
+            self._die(
+                UnsupportedVersion(
+                    f"{self} can't continue: this broker gives a producer no next epoch "
+                    "(KIP-360); open another producer"
+                )
+            )
 
     def end(self, error: StreamlogError) -> None:
-        """Nothing will be asked any more."""
+        """End the producer: no further request will be sent."""
         if self.phase is not TransactionPhase.DEAD:
             self._die(error)
 
     def on_answer(self, response: Message, now_ms: int) -> None:
-        """A coordinator has answered what was asked last."""
+        """Handle the answer to the last request."""
         asked, self._asked = self._asked, None
         if asked is None:
-            raise UsageError(f"{self} has asked nothing")
+            raise UsageError(f"{self}: an answer arrived without a request")
         code, where = _refusal(response)
         if code == ErrorCode.NONE:
             self._calm()
@@ -374,7 +397,7 @@ class TransactionMachine:
         return AskCoordinator(self._id, request)
 
     def _enlarging(self) -> AskCoordinator | None:
-        """What belongs to the transaction and is not in it yet."""
+        """Return the next request that adds partitions or offsets to the transaction."""
         if self._wanted:
             return AskCoordinator(self._id, self._add_partitions())
         if not self._sending:
@@ -394,7 +417,7 @@ class TransactionMachine:
 
     def _ending(self) -> AskCoordinator | None:
         if not self._may_be_known:
-            self._on_over()  # Nobody has heard of it.
+            self._on_over()  # No coordinator knows of the transaction: there is nothing to end.
             return self._init() if self.phase is TransactionPhase.RESUMING else None
         producer = self._producer()
         request = wire.EndTxnRequest(
@@ -472,7 +495,7 @@ class TransactionMachine:
                 self._on_over()
 
     def _on_over(self) -> None:
-        """The transaction has ended; without a request if there was nothing in it."""
+        """Note the end of the transaction; an empty one ends without a request."""
         if self.phase is TransactionPhase.COMMITTING:
             self.is_committed = True
         self.phase = TransactionPhase.RESUMING if self._in_doubt else TransactionPhase.READY
@@ -493,24 +516,27 @@ class TransactionMachine:
         self._attempts = self._not_before_ms = 0
 
     def _give_up(self, trouble: StreamlogError) -> None:
-        """It was tried for long enough."""
-        what = f"{self} got no further for {self._settings.patience_ms} ms; last: {trouble}"
+        """Stop retrying: `patience_ms` have passed since the first failure."""
+        what = f"{self}: no progress for {self._settings.patience_ms} ms; last error: {trouble}"
         match self.phase:
             case TransactionPhase.COMMITTING if self._is_decided:
-                what += "; whether the transaction is committed is not known: look at what is there"
+                what += "; the transaction may or may not be committed: check the topics"
             case TransactionPhase.ABORTING:
-                what += "; the coordinator aborts the transaction itself when its time is over"
+                what += "; the coordinator aborts the transaction after its timeout"
         self._calm()
         self._refuse(RequestTimedOut(what), None)
 
     def _refuse(self, error: StreamlogError, asked: AskCoordinator | None) -> None:
-        """It can't be done: the transaction fails, or this producer is over."""
+        """Fail the transaction, or end the producer, for an error that no retry cures."""
         code = error.code if isinstance(error, LogError) else ErrorCode.NONE
         is_forgotten = code == ErrorCode.INVALID_PRODUCER_ID_MAPPING and not self._is_decided
-        if is_forgotten:  # There is nothing to end; who has the name now, the next epoch tells.
+        if is_forgotten:
+            # The coordinator has forgotten the transactional id: there is nothing to end. Whether
+            # another producer has the name by now, the request for the next epoch finds out.
             self._may_be_known, self._in_doubt = False, True
         is_late = asked is not None and not isinstance(asked.request, wire.EndTxnRequest)
-        is_own = error.fatal and code != ErrorCode.FENCED_INSTANCE_ID  # That is the consumer's.
+        # FENCED_INSTANCE_ID ends the consumer whose offsets were sent, not this producer.
+        is_own = error.fatal and code != ErrorCode.FENCED_INSTANCE_ID
         if is_own or code in _FATAL or self._is_decided:
             self._die(error)
         elif self.phase in {
@@ -542,19 +568,20 @@ class TransactionMachine:
         self._drop()
 
     def _drop(self) -> None:
-        """What is not in the transaction yet does not get in any more."""
+        """Drop requests for partitions and offsets that are not yet in the transaction."""
         self._wanted.clear()
         self._sending.clear()
         self._calm()
 
     def _fenced(self, code: int) -> ProducerFenced:
-        what = "Nothing of an open one counts"
+        what = "An open transaction is aborted"
         if self._may_be_committed:
-            # It may have been committed, and another producer have taken over, before we asked
-            # again: who is shut out is told no more.
+            # 1. The commit is requested; the coordinator commits, and its answer is lost.
+            # 2. Another producer opens the transactional id: this one is fenced.
+            # 3. The commit is requested again, and the answer is only that this producer is fenced.
             what = (
-                "The commit was asked for before, without an answer: whether it counts is not "
-                "known, look at what is there"
+                "The commit was requested before, without an answer: the transaction may or may "
+                "not be committed, check the topics"
             )
         fenced = ProducerFenced(
             f"{self} is fenced, {describe(code)}; or a transaction was open for longer than "
@@ -568,7 +595,7 @@ class TransactionMachine:
 
 
 def _refusal(response: Message) -> tuple[int, str]:
-    """The reason why it was not done, and where; of several that which matters most."""
+    """Return the error code of an answer, and the partition; of several, the gravest."""
     match response:
         case wire.AddPartitionsToTxnResponse():
             return _gravest(
@@ -588,11 +615,11 @@ def _refusal(response: Message) -> tuple[int, str]:
             | wire.EndTxnResponse(error_code=code)
         ):
             return code, ""
-    raise UsageError(f"{type(response).__name__} is no answer of a coordinator of transactions")
+    raise UsageError(f"{type(response).__name__} is not an answer of a transaction coordinator")
 
 
 def _denied(response: Message) -> set[TopicPartition]:
-    """Partitions that this producer may not write to."""
+    """Return the partitions that the producer is not authorized to write to."""
     if not isinstance(response, wire.AddPartitionsToTxnResponse):
         return set()
     return {
@@ -604,6 +631,8 @@ def _denied(response: Message) -> set[TopicPartition]:
 
 
 def _gravest(codes: Iterable[tuple[int, str]]) -> tuple[int, str]:
+    # Errors that no retry cures first; OPERATION_NOT_ATTEMPTED last, which only says that another
+    # partition had an error.
     refused = [each for each in codes if each[0] != ErrorCode.NONE]
     refused.sort(key=lambda each: (each[0] == _NOT_TRIED, is_retriable(each[0])))
     return refused[0] if refused else (ErrorCode.NONE, "")
@@ -614,7 +643,7 @@ def _is_commit(request: Message) -> bool:
 
 
 def _is_no_transaction(request: Message, code: int) -> bool:
-    """Whether an abort has found nothing to abort."""
+    """Whether an abort was refused because there is no transaction to abort."""
     is_abort = isinstance(request, wire.EndTxnRequest) and not request.committed
     return is_abort and code == ErrorCode.INVALID_TXN_STATE
 

@@ -1,10 +1,10 @@
-"""TransactionSession: carries out what `Transactions` decides; Transaction: what its owner holds.
+"""TransactionSession sends the requests of `TransactionMachine`; Transaction is the caller's block.
 
-The shell of `transactions.py`. `run` is a task of the producer, so a transaction that its owner has
-left, by an error or because it was cancelled, is aborted whatever becomes of the owner: who leaves
-waits for that, but not for long. All requests about a transactional id travel one behind the other
-on one connection. The records themselves are the sender's, who asks `Transactions` for each
-partition whether it may be written to.
+The session is the shell of `transaction_machine`. `run` is a task of the producer, so a transaction
+whose block was left by an error or a cancellation is aborted even if the caller's task has ended;
+leaving the block waits for the abort up to `ABORT_WAIT_MS`. All requests of a transactional id are
+sent one after the other on one connection. The sender sends the records; it asks
+`TransactionMachine` for each partition whether the transaction may write to it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from streamlog.protocol.messages.classic_groups import InitProducerIdRequest
 from streamlog.protocol.schema import Message
 
 ABORT_WAIT_MS: Final = 5_000
-"""So long who leaves a transaction by an error waits for the abort, which goes on without it."""
+"""How long leaving a transaction by an error waits for the abort, which then continues in the
+background."""
 RESUMING_VERSION: Final = 3
-"""Of InitProducerId: the first by which a producer can ask for its next epoch (KIP-360)."""
+"""The first version of InitProducerId that gives a producer its next epoch (KIP-360)."""
 
 log = repeated.logger(__name__)
 
 
 class TransactionSession:
-    """One producer's dealings with the coordinator of its transactional id."""
+    """One producer's requests to the coordinator of its transactional id."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class TransactionSession:
         *,
         tell: Callable[[], None],
     ) -> None:
-        """Tell the sender by `tell` that it may look again."""
+        """Run `transactions`; call `tell` when the sender may be able to send more."""
         self._cluster = cluster
         self._transactions = transactions
         self._accumulator = accumulator
@@ -65,11 +66,11 @@ class TransactionSession:
     # ---- the task ----
 
     def look(self) -> None:
-        """There may be something to ask for."""
+        """Wake the task: a request may be due."""
         self._look.set()
 
     async def run(self) -> None:
-        """Ask for what is due until the producer is over."""
+        """Send the requests that are due until the producer is closed or fenced."""
         transactions = self._transactions
         while transactions.phase is not TransactionPhase.DEAD:
             try:
@@ -79,7 +80,7 @@ class TransactionSession:
             self._on_change()
 
     def end(self, error: StreamlogError) -> None:
-        """Nobody asks for anything any more."""
+        """End the transactions with `error`: no further request is sent."""
         self._transactions.end(error)
         self._on_change()
 
@@ -121,7 +122,7 @@ class TransactionSession:
     def _on_change(self) -> None:
         trouble = self._transactions.trouble
         if trouble is not None and not self._is_troubled:
-            log.info("%s: will try again: %s", self._transactions, trouble)
+            log.info("%s: the request will be retried: %s", self._transactions, trouble)
         self._is_troubled = trouble is not None
         self._changed.set()
         self._tell()
@@ -132,20 +133,20 @@ class TransactionSession:
         """Wait for the producer id.
 
         Raises:
-            StreamlogError: there is none to be had.
+            StreamlogError: the coordinator refused it, or did not answer in time.
         """
         await self._until(lambda: self._transactions.phase is not TransactionPhase.BEGINNING)
         self._raise_if_dead()
 
     async def begin(self) -> None:
-        """Begin a transaction, once the last one is over.
+        """Begin a transaction, once the previous one has ended.
 
         Raises:
-            UsageError: there is one.
-            ProducerFenced, StreamlogError: this producer is over.
+            UsageError: a transaction is open.
+            ProducerFenced, StreamlogError: this producer has ended.
         """
         if self._is_taken:
-            raise UsageError("a producer has one transaction at a time: leave the one that is open")
+            raise UsageError("the producer has an open transaction: leave its block first")
         self._is_taken = True
         try:
             await self._until(
@@ -158,13 +159,13 @@ class TransactionSession:
             raise
 
     async def commit(self) -> None:
-        """Wait until everything is written, then until it counts.
+        """Wait until all records are written, then commit and wait for the confirmation.
 
         Raises:
-            TransactionAborted: a record or an offset was lost, so nothing counts.
-            ProducerFenced: another producer has taken over; nothing counts, unless the error is
-                `in_doubt`: then the commit was asked for before, and it is not known.
-            RequestTimedOut: it is not known whether it counts; this producer is over.
+            TransactionAborted: a record or an offset was lost; the transaction is aborted.
+            ProducerFenced: another producer has taken over; the transaction is aborted, unless the
+                error is `in_doubt`: then the commit was requested before, with unknown outcome.
+            RequestTimedOut: the outcome of the commit is unknown; this producer has ended.
         """
         transactions = self._transactions
         try:
@@ -177,7 +178,7 @@ class TransactionSession:
             if not transactions.is_committed:
                 await self._aborted()
         except asyncio.CancelledError:
-            transactions.abort()  # Unless the commit has been asked for: then it goes on.
+            transactions.abort()  # Does nothing if the commit was requested: that continues.
             await self._aborted()
             raise
         finally:
@@ -186,7 +187,7 @@ class TransactionSession:
             raise self._reason()
 
     async def abort(self) -> None:
-        """Let nothing count; goes on in the background if that takes long."""
+        """Abort the transaction; after `ABORT_WAIT_MS` the abort continues in the background."""
         try:
             self._transactions.abort()
             await self._aborted()
@@ -194,7 +195,7 @@ class TransactionSession:
             self._is_taken = False
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """See `Transaction.send_offsets`."""
+        """Commit offsets in the transaction; see `Transaction.send_offsets`."""
         self.check_open()
         if not offsets:
             return
@@ -206,37 +207,37 @@ class TransactionSession:
             raise self._reason()
 
     def check_open(self) -> None:
-        """Whether something can become part of a transaction.
+        """Check that a transaction is open.
 
         Raises:
-            UsageError: none is open.
-            TransactionAborted: something of it is lost already.
-            ProducerFenced, StreamlogError: this producer is over.
+            UsageError: no transaction is open.
+            TransactionAborted: the transaction has lost a record or an offset.
+            ProducerFenced, StreamlogError: this producer has ended.
         """
         if self._transactions.phase is TransactionPhase.OPEN:
             return
         self.check_whole()
         raise UsageError(
-            "this producer has a transactional_id, so it writes in transactions: "
+            "a producer with a transactional_id writes only in transactions: use "
             "`async with producer.transaction():`"
         )
 
     def check_whole(self) -> None:
-        """Whether nothing of the transaction is lost, if there is one.
+        """Check that the open transaction, if any, has lost nothing.
 
         Raises:
-            TransactionAborted: something is.
-            ProducerFenced, StreamlogError: this producer is over.
+            TransactionAborted: it has lost a record or an offset.
+            ProducerFenced, StreamlogError: this producer has ended.
         """
         if self._transactions.is_lost:
             raise self._reason()
 
     def _reason(self) -> StreamlogError:
-        """Why the transaction does not count."""
+        """Return the error that says why the transaction is not committed."""
         failure = self._transactions.failure
         if self._transactions.phase is TransactionPhase.DEAD and failure is not None:
             return failure
-        what = f"nothing of the transaction of {self._transactions} counts"
+        what = f"the transaction of {self._transactions} is aborted"
         aborted = TransactionAborted(what if failure is None else f"{what}: {failure}")
         aborted.__cause__ = failure
         return aborted
@@ -246,13 +247,16 @@ class TransactionSession:
             raise self._reason()
 
     async def _aborted(self) -> None:
-        """Wait for the end of the transaction, but not for long."""
+        """Wait for the end of the transaction, `ABORT_WAIT_MS` at most."""
         self._wake()
         try:
             async with asyncio.timeout(ABORT_WAIT_MS / 1000):
                 await self._until(lambda: self._transactions.is_over)
         except TimeoutError:
-            log.warning("%s: it takes long; it goes on in the background", self._transactions)
+            log.warning(
+                "%s: the abort takes more than %d ms and continues in the background",
+                self._transactions, ABORT_WAIT_MS,
+            )  # fmt: skip
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
@@ -265,21 +269,21 @@ class TransactionSession:
 
 
 class Transaction:
-    """What is written within its block counts when the block ends, all of it or nothing.
+    """A block whose records and offsets are committed together when it ends, or not at all.
 
-    Made by `Producer.transaction`. An error that leaves the block aborts it, and so does being
-    cancelled; whatever is lost of it aborts it, too.
+    `Producer.transaction` returns it. An error or a cancellation that leaves the block aborts the
+    transaction, and so does the loss of any record or offset in it (KIP-98).
     """
 
     def __init__(self, session: TransactionSession) -> None:
         self._session = session
 
     async def __aenter__(self) -> Self:
-        """Begin it.
+        """Begin the transaction, once the previous one has ended.
 
         Raises:
-            UsageError: the producer has another one open.
-            ProducerFenced, StreamlogError: the producer is over.
+            UsageError: the producer has another open transaction.
+            ProducerFenced, StreamlogError: the producer has ended.
         """
         await self._session.begin()
         return self
@@ -290,12 +294,12 @@ class Transaction:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Commit it, or abort it.
+        """Commit the transaction; abort it if an error leaves the block.
 
         Raises:
-            TransactionAborted: something of it was lost; `__cause__` is what was first.
+            TransactionAborted: a record or an offset was lost; `__cause__` is the first error.
             ProducerFenced: another producer has taken over.
-            RequestTimedOut: it is not known whether it counts.
+            RequestTimedOut: the outcome of the commit is unknown.
         """
         if exc is None:
             await self._session.commit()
@@ -303,14 +307,15 @@ class Transaction:
             await self._session.abort()
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """Commit where a group goes on together with what is written.
+        """Commit a group's offsets in this transaction (KIP-98, KIP-447).
 
         Args:
-            offsets: the next offset to read, per partition, with metadata if there is any.
-            group: the consumer that has read so far, by `Consumer.group_metadata()`.
+            offsets: partition to the offset of the next record to read, with metadata if wanted.
+            group: `Consumer.group_metadata()` of the consumer that has read up to there.
 
         Raises:
-            TransactionAborted: the group has gone on without that consumer, or refused.
-            UsageError: the transaction is not open.
+            TransactionAborted: the group refused, for example since that consumer is no member of
+                its present generation.
+            UsageError: no transaction is open.
         """
         await self._session.send_offsets(offsets, group)

@@ -1,11 +1,11 @@
-"""A job published by a producer: everything in one transaction, as any cluster takes it.
+"""Publishes the rows of a job in one transaction, which works on any cluster.
 
-For brokers of Kafka, and for several of streamlog, of which each leads a part. The producer's
-transactional id is the job's. What says that the job was published are offsets of a group of that
-name, committed in the same transaction: the ends of its rows, by partition. They are there if and
-only if the rows are. Limits, as Kafka has them: all rows go through this one producer and have to
-be written within `transaction.max.timeout.ms`; a group without members is forgotten after
-`offsets.retention.minutes` (seven days), and with it that the job was published.
+Kafka's brokers need this, and so do several streamlog brokers that each lead some of the
+partitions. The producer's transactional id is the job's id. The receipt of the publication is a
+committed offset per partition, the end of the job's rows, in a group of that name: it is committed
+in the same transaction, so the receipt exists if and only if the rows do. Limits, which are
+Kafka's: one producer writes all rows, within `transaction.max.timeout.ms`; a coordinator forgets a
+group without members after `offsets.retention.minutes` (seven days), and the receipt with it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from streamlog.records.staged_segment import StagedSegment
 
 RECEIPT: Final = "published by streamlog"
-"""What is committed beside an offset that is a receipt; consumers commit no such thing."""
+"""The metadata of a committed offset that is a receipt; consumers never commit this text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A job that counts."""
+    """The publication of a job."""
 
     is_repeated: bool
-    """Whether an earlier call has done it; then nothing was done now."""
+    """Whether an earlier call published the job; then this call has written nothing."""
     ends: Mapping[TopicPartition, int]
-    """The offset behind its last row, in each partition that it has rows in."""
+    """Partition to the offset after the job's last row in it."""
 
 
 async def publish_in_transaction(
@@ -50,20 +50,20 @@ async def publish_in_transaction(
     segments: Sequence[StagedSegment],
     read: Callable[[str], bytes | memoryview],
 ) -> Published:
-    """Write the segments in one transaction, unless an earlier call has done it.
+    """Write the segments in one transaction, unless an earlier call has published the job.
 
     Args:
-        admin: of the same log.
-        producer: with the job's id as transactional id; open, so that whatever an earlier one has
-            begun is over.
-        job_id: the name of the job.
-        segments: what it has staged.
-        read: gives the content of a segment by its name.
+        admin: an admin client of the same log.
+        producer: an open producer whose transactional id is the job's id. Opening it has aborted
+            any transaction that an earlier producer of this job left open.
+        job_id: the job's id.
+        segments: the job's staged segments.
+        read: returns the content of a segment by its name.
 
     Raises:
-        CorruptData: a segment is not what was staged.
-        UsageError: the job's name is that of a group of consumers.
-        LogError: the log refused; nothing counts.
+        CorruptData: the content of a segment differs from what was staged.
+        UsageError: a group of consumers has the name of the job.
+        LogError: the log refused the transaction; none of the rows are visible.
     """
     if not segments:
         return Published(is_repeated=False, ends={})
@@ -93,24 +93,28 @@ async def publish_in_transaction(
 async def _receipt(
     admin: Admin, job_id: str, places: set[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The ends of the rows of a job that was published; nothing of one that was not.
+    """Return the ends of a published job's rows; empty if the job was not published.
 
     Raises:
-        UsageError: what is committed is no receipt.
+        UsageError: the group's committed offsets are not receipts.
     """
-    # What is about to count is waited for where it is asked for by name. A job that is run again
-    # may have rows in other partitions.
+    # Two requests, because only one that names its partitions waits for open transactions
+    # (`require_stable`, KIP-447):
+    # 1. An earlier run has sent its receipts and is about to commit: the first request waits for
+    #    it and finds them.
+    # 2. A job that runs again may have rows in other partitions than before: the second request
+    #    finds the receipts of all partitions.
     found = await admin.group_places(job_id, places, require_stable=True)
     found = found or await admin.group_places(job_id)
     if any(place.metadata != RECEIPT for place in found.values()):
         raise UsageError(
-            f"job {job_id!r} has the name of a group of consumers, and as such a group it would be"
-            " known when it is repeated: give it another one"
+            f"job {job_id!r} has the name of a group of consumers, whose committed offsets are no"
+            " receipts of a publication: choose another job id"
         )
     return {at: place.offset for at, place in found.items()}
 
 
 def _heard(sent: asyncio.Future[RecordMetadata]) -> None:
-    """Its error is that of the transaction."""
+    # The transaction raises the error; this marks the future's own as retrieved.
     if not sent.cancelled():
         sent.exception()
