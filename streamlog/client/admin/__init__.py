@@ -1,8 +1,8 @@
-"""Admin: everything that is managed on a log, from topics to transactions.
+"""Admin manages a log: topics, settings, groups, transactions, replicas, ACLs, users, quotas, jobs.
 
-Put together from rooms, each of which has the calls about one thing and the values that they take
-and give. A call about several things does what can be done; of what was refused it raises the
-first, and that error has all of them in `refusals`.
+`Admin` joins the areas of this package; each area has the calls about one subject, with the values
+that they take and return. A call about several things does what the brokers accept; it then raises
+the first refusal, whose `refusals` holds all of them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,13 @@ class Admin(
     PublishAdmin,
     EpochAdmin,
 ):
-    """Manages a log, over the connections of whoever made it, which it leaves open."""
+    """Manages a log. `Log.admin` returns it; it uses the log's connections and leaves them open.
+
+    Every call retries errors that may pass, for up to a minute, and raises the last one.
+
+    Example:
+        await log.admin().create_topics([NewTopic("orders", 4, configs={"retention.ms": "-1"})])
+    """
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,4 +117,4 @@ class Admin(
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Nothing is left to do: every call has been answered."""
+        """Do nothing: the connections belong to the log."""

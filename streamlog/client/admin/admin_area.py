@@ -1,7 +1,7 @@
-"""AdminRoom: what the rooms of `Admin` have in common: whom they ask, and how refusals are told.
+"""AdminArea: the base of the areas of `Admin`, and how they raise refusals.
 
-A request about several things is answered thing by thing. What can be done is done; of what was
-refused the first is raised, and has all of them in `refusals`.
+Brokers answer a request about several things one by one: they do what they accept. The caller gets
+the first refusal as an exception, whose `refusals` holds all of them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ M = TypeVar("M", bound=Message)
 R = TypeVar("R")
 
 ADMIN_TIMEOUT_MS = 30_000
-"""How long the controller may take to have something done everywhere."""
+"""How long the controller may take until a change has taken effect on all brokers."""
 
 Outcome: TypeAlias = tuple[Hashable, int, str | None]
-"""What a part of a request was about, its error code (0: none), and what the broker says to it."""
+"""The subject of a part of a request, its error code (0 for none), and the broker's message."""
 
 
 class AdminArea:
-    """Asks brokers, over the connections of whoever made it, which it leaves open."""
+    """Sends admin requests over connections that belong to its creator."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def _ask_controller(self, request: Message, answer: type[M], read: Callable[[M], R]) -> R:
-        """What `read` makes of the controller's answer; asked again while that may help."""
+        """Send a request to the controller and return `read(answer)`; retry retriable errors."""
 
         async def attempt() -> R:
             return read(await self._cluster.call_controller(request, answer))
@@ -40,10 +40,16 @@ class AdminArea:
 
 
 def raise_refused(what: str, outcomes: Iterable[Outcome], *, retriable: bool = False) -> None:
-    """Raise the first refusal, if there is one, with all of them; `what` was to be done to each.
+    """Raise the first refusal, if there is one, with all of them in `refusals`.
 
-    They are `retriable` only if it is said: asked again, the others would fail as well, and
-    what is missing stays missing.
+    Args:
+        what: what was requested of each subject, for the message.
+        outcomes: one for each subject.
+        retriable: whether the errors keep their own `retriable`. Else they are never retriable: a
+            retry of the whole request would fail for the subjects that were accepted before.
+
+    Raises:
+        LogError: a subject was refused.
     """
     refusals: dict[Any, LogError] = {}
     for about, error_code, message in outcomes:
@@ -59,10 +65,10 @@ def raise_refused(what: str, outcomes: Iterable[Outcome], *, retriable: bool = F
 
 
 def check(what: str, error_code: int, message: str | None = None) -> None:
-    """Raise the refusal of a whole request; `what` says what was asked for.
+    """Raise the error of a whole request; `what` says what was requested.
 
     Raises:
-        LogError: there is an error code.
+        LogError: `error_code` is not 0.
     """
     if error_code:
         raise error_for(error_code, what + (f": {message}" if message else ""))

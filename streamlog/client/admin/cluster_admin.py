@@ -59,14 +59,17 @@ from streamlog.protocol.messages.topics_and_configs import (
 from streamlog.record import TopicPartition
 
 REPORT_TIMEOUT_MS = 5_000
-"""How long one broker may take to report."""
+"""How long one broker may take to answer."""
 
 
 class NodeAdmin(AdminArea):
-    """Asks brokers about themselves."""
+    """Collects the reports of all brokers, for `find_problems`."""
 
     async def describe_nodes(self) -> ClusterReports:
-        """What each broker that the cluster takes for alive says of itself, all asked at once."""
+        """Return the report of each broker that the metadata lists, all requested concurrently.
+
+        A broker that does not answer is in the result's `silent`, with the reason.
+        """
         nodes = await self._cluster.retrying(self._cluster.nodes)
         told: dict[int, NodeDescription] = {}
         silent: dict[int, str] = {}
@@ -136,14 +139,14 @@ METADATA_TOPIC = "__cluster_metadata"
 
 
 class QuorumAdmin(AdminArea):
-    """Looks at the quorum."""
+    """Describes the metadata quorum (KIP-595)."""
 
     async def describe_quorum(self) -> QuorumDescription:
-        """The quorum as its leader sees it.
+        """Return the metadata quorum as its leader knows it.
 
         Raises:
-            UnsupportedVersion: it is a cluster without one, as those with ZooKeeper.
-            NotAuthorized: this is not for everybody to know.
+            UnsupportedVersion: the cluster has no quorum, for example since it uses ZooKeeper.
+            NotAuthorized: the user may not describe the cluster.
         """
         partition = DescribeQuorumPartition(partition_index=0)
         request = DescribeQuorumRequest(
@@ -154,7 +157,7 @@ class QuorumAdmin(AdminArea):
             check("describe the quorum", response.error_code, response.error_message)
             found = next((each for topic in response.topics for each in topic.partitions), None)
             if found is None:
-                raise CorruptData("the controller has described no quorum")
+                raise CorruptData("the controller's answer to DescribeQuorum has no partition")
             check("describe the quorum", found.error_code, found.error_message)
             return QuorumDescription(
                 found.leader_id,
@@ -185,30 +188,33 @@ PREFERRED, UNCLEAN = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A directory in which a broker has partitions."""
+    """A log directory of a broker."""
 
     node_id: int
     path: str
     sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Bytes of each partition."""
+    """Partition to its size in bytes."""
     error: LogError | None = None
-    """Why the broker can't say."""
+    """Why the broker can't describe the directory; None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition on its way: the brokers that hold it, and those that come and go."""
+    """A partition's reassignment in progress (KIP-455)."""
 
     replicas: tuple[int, ...]
+    """All brokers with a replica now: the old and the new ones."""
     adding: tuple[int, ...]
+    """Brokers that are getting a replica."""
     removing: tuple[int, ...]
+    """Brokers that will lose theirs."""
 
 
 class ReplicaAdmin(AdminArea):
-    """Looks after brokers and what they hold."""
+    """Describes brokers and replicas, elects leaders and moves partitions."""
 
     async def describe_cluster(self) -> ClusterDescription:
-        """The brokers there are, and which of them manages topics."""
+        """Return the live brokers, the controller and the cluster id."""
 
         def read(response: DescribeClusterResponse) -> ClusterDescription:
             check("describe the cluster", response.error_code, response.error_message)
@@ -226,7 +232,7 @@ class ReplicaAdmin(AdminArea):
             return await self._described_by_metadata()
 
     async def _described_by_metadata(self) -> ClusterDescription:
-        """As brokers before Kafka 2.8 tell it."""
+        """Describe the cluster by Metadata, for brokers before Kafka 2.8."""
 
         def read(response: MetadataResponse) -> ClusterDescription:
             brokers = (
@@ -239,7 +245,7 @@ class ReplicaAdmin(AdminArea):
         return await self._ask_controller(request, MetadataResponse, read)
 
     async def describe_partitions(self) -> list[PartitionDescription]:
-        """All partitions of all topics, internal ones too, by topic and number."""
+        """Return all partitions, those of internal topics too, sorted by topic and number."""
 
         def read(response: MetadataResponse) -> list[PartitionDescription]:
             return sorted(
@@ -265,10 +271,10 @@ class ReplicaAdmin(AdminArea):
     async def describe_log_dirs(
         self, partitions: Collection[TopicPartition] | None = None
     ) -> list[LogDir]:
-        """The directories of all brokers, with these partitions in them, or with all.
+        """Return the log directories of all brokers, with the sizes of these partitions or all.
 
         Raises:
-            NotAuthorized: this is not for everybody to know.
+            NotAuthorized: the user may not describe the cluster.
         """
         topics = None if partitions is None else _by_topic(partitions)
         request = DescribeLogDirsRequest(
@@ -290,15 +296,20 @@ class ReplicaAdmin(AdminArea):
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, LogError | None]:
-        """Have the preferred replicas lead these partitions, or all of them.
+        """Elect the preferred replicas as leaders (KIP-460).
 
-        Returned is what became of each partition that was named, or of those where something was
-        to be done: an error of code ELECTION_NOT_NEEDED says that the leader is the right one
-        already. With `unclean` it is any replica that lives, where nobody leads: records that it
-        does not have are lost.
+        Args:
+            partitions: the partitions, None for all.
+            unclean: elect any live replica of a partition without a leader. Records that this
+                replica lacks are lost.
+
+        Returns:
+            Partition to its error, None if a leader was elected. ELECTION_NOT_NEEDED means that the
+            leader already is the right one. With `partitions=None`, partitions that need no
+            election are left out.
 
         Raises:
-            NotAuthorized: this is not for everybody to do.
+            NotAuthorized: the user may not alter the cluster.
         """
         topics = None if partitions is None else _by_topic(partitions)
 
@@ -326,10 +337,17 @@ class ReplicaAdmin(AdminArea):
     async def alter_partition_reassignments(
         self, replicas: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, LogError | None]:
-        """Begin to move partitions to these brokers, or with None give it up; told for each.
+        """Start to move partitions to other brokers, or cancel moves (KIP-455).
+
+        Args:
+            replicas: partition to the ids of its brokers, the preferred leader first; None cancels
+                the partition's move.
+
+        Returns:
+            Partition to its error; None if the controller has accepted the move.
 
         Raises:
-            NotAuthorized: this is not for everybody to do.
+            NotAuthorized: the user may not alter the cluster.
         """
 
         def read(
@@ -363,13 +381,13 @@ class ReplicaAdmin(AdminArea):
     async def list_partition_reassignments(
         self, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """Those of these partitions, or of all, that are being moved."""
+        """Return the reassignments in progress, of these partitions or of all."""
         topics = None if partitions is None else _by_topic(partitions)
 
         def read(
             response: ListPartitionReassignmentsResponse,
         ) -> dict[TopicPartition, Reassignment]:
-            check("partitions that are moved", response.error_code, response.error_message)
+            check("list reassignments", response.error_code, response.error_message)
             return {
                 TopicPartition(topic.name, each.partition_index): Reassignment(
                     tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
@@ -434,24 +452,32 @@ NOTHING: Final[Mapping[TopicPartition, Sequence[int] | None]] = MappingProxyType
 
 
 class ThrottleAdmin(ConfigAdmin, ReplicaAdmin):
-    """Bounds what moves of partitions take from brokers."""
+    """Limits the bandwidth of partition moves (KIP-73)."""
 
     async def throttle_moves(
         self,
         bytes_per_s: int,
         moves: Mapping[TopicPartition, Sequence[int] | None] = NOTHING,
     ) -> list[int]:
-        """Have each broker send, and fetch, so much at most for `moves` and those on their way.
+        """Limit the rate at which each broker sends and fetches the records of moves.
 
-        To be called before the moves begin, and again for another rate. It has to be more than
-        what is written to the partitions meanwhile, or they never end. Returned are the brokers
-        that it holds for; none if nothing is copied.
+        Call it before the moves start, and again to change the rate. The rate must exceed the rate
+        of writes to the moving partitions, or the moves never complete.
+
+        Args:
+            bytes_per_s: the limit of each broker in bytes per second; positive.
+            moves: moves that are about to start, as in `alter_partition_reassignments`. Moves in
+                progress are always included.
+
+        Returns:
+            The ids of the brokers that have the limit; empty if no move copies records.
 
         Raises:
-            NotAuthorized: this is not for everybody to do.
+            NotAuthorized: the user may not alter settings.
+            UsageError: the rate is not positive.
         """
         if bytes_per_s <= 0:
-            raise UsageError(f"{bytes_per_s} bytes a second move nothing: name a positive rate")
+            raise UsageError(f"the rate is {bytes_per_s} bytes per second: it has to be positive")
         places = await self.describe_partitions()
         copies = copied(places, await self.list_partition_reassignments(), moves)
         set_before = await self._throttled({each.topic for each in copies})
@@ -471,13 +497,16 @@ class ThrottleAdmin(ConfigAdmin, ReplicaAdmin):
         return brokers
 
     async def remove_throttles(self) -> list[str]:
-        """Take the throttles away that `throttle_moves` has set; returns from which topics.
+        """Remove the limits that `throttle_moves` has set.
 
-        Nothing should be on its way any more. While a topic has a list that says `*`, that
-        stays, and so do the rates.
+        Call it when all moves have completed. A topic whose list is `*` was not throttled by
+        `throttle_moves`: that list stays, and all rates stay with it.
+
+        Returns:
+            The names of the topics whose limits were removed.
 
         Raises:
-            NotAuthorized: this is not for everybody to do.
+            NotAuthorized: the user may not alter settings.
         """
         topics = {each.topic for each in await self.describe_partitions()}
         throttled = await self._throttled(topics)
@@ -486,7 +515,8 @@ class ThrottleAdmin(ConfigAdmin, ReplicaAdmin):
             for topic, lists in throttled.items()
         }
         if not any(EVERY in lists.values() for lists in throttled.values()) and any(ours.values()):
-            # First, for who finds no lists has nothing to do.
+            # The rates go before the lists. If this call fails in between, the next one still
+            # finds the lists, and removes both; without lists it would leave the rates for ever.
             for broker in (await self.describe_cluster()).brokers:
                 await self.alter_configs(
                     {LEADER_RATE: None, FOLLOWER_RATE: None}, broker=broker.node_id
@@ -497,7 +527,7 @@ class ThrottleAdmin(ConfigAdmin, ReplicaAdmin):
         return freed
 
     async def _throttled(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """The lists of throttled replicas that are set, by topic and name."""
+        """Return topic to its lists of throttled replicas, by the setting's name."""
         request = DescribeConfigsRequest(
             resources=[
                 DescribeConfigsResource(
@@ -534,7 +564,13 @@ def copied(
     under_way: Mapping[TopicPartition, Reassignment],
     moves: Mapping[TopicPartition, Sequence[int] | None],
 ) -> dict[TopicPartition, tuple[list[int], list[int]]]:
-    """From which brokers partitions are copied, and to which, by moves now and those to come."""
+    """Return partition to the brokers it is copied from and those it is copied to.
+
+    Args:
+        places: all partitions.
+        under_way: moves in progress.
+        moves: moves that are about to start.
+    """
     copies: dict[TopicPartition, tuple[list[int], list[int]]] = {}
     for place in places:
         partition = TopicPartition(place.topic, place.partition)
@@ -551,7 +587,7 @@ def copied(
 def listed(
     copies: Mapping[TopicPartition, tuple[Sequence[int], Sequence[int]]],
 ) -> dict[str, dict[str, list[str]]]:
-    """The lists of throttled replicas that this makes, by topic and name."""
+    """Return topic to its lists of throttled replicas, as `partition:broker` entries."""
     lists: dict[str, dict[str, list[str]]] = {}
     for (topic, number), (sources, targets) in sorted(copies.items()):
         of_topic = lists.setdefault(topic, {LEADER_REPLICAS: [], FOLLOWER_REPLICAS: []})

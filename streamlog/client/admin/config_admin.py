@@ -27,7 +27,7 @@ from streamlog.protocol.messages.topics_and_configs import (
 
 
 class _Operation(IntEnum):
-    """What becomes of a setting, by Kafka's numbers."""
+    """How a change alters a setting, with Kafka's numbers (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -38,7 +38,7 @@ class _Operation(IntEnum):
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 ALL_BROKERS: Final = "all"
-"""In place of a broker's number: the settings that hold for each that has none of its own."""
+"""In place of a broker's id: the settings of all brokers that have no value of their own."""
 KINDS: Final[Mapping[int, str]] = {
     TOPIC_RESOURCE: "topic",
     BROKER_RESOURCE: "broker",
@@ -53,21 +53,21 @@ SOURCES: Final[Mapping[int, str]] = {
     4: "start",
     5: "default",
 }
-"""Where a value comes from, by Kafka's numbers: set for the topic, altered for the broker or for
-all of them, given when the broker was started, or nobody's wish."""
+"""The source of a value, by Kafka's numbers: set for the topic, altered for the broker or for all
+brokers, given at the broker's start, or the default."""
 
 BrokerName: TypeAlias = int | Literal["all"]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A setting of a topic or broker."""
+    """A setting of a topic or broker, with its value."""
 
     name: str
     value: str | None
-    """None if nobody is shown it."""
+    """None if the value is sensitive: brokers never send it."""
     source: str
-    """One of `SOURCES`, or empty if the log knows others."""
+    """One of `SOURCES`; empty for a source that is not in there."""
     is_read_only: bool
     documentation: str | None
     is_sensitive: bool = False
@@ -75,45 +75,48 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """Something that has settings."""
+    """A topic, a broker or another thing that has settings."""
 
     kind: str
-    """`topic`, `broker`, or what else of `KINDS` a cluster knows."""
+    """One of `KINDS`; empty for a kind that is not in there."""
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A change: add to a setting that is a list what is not in it, commas between."""
+    """A change that adds values, separated by commas, to a list that does not have them yet."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class Subtract:
-    """A change: take from a setting that is a list."""
+    """A change that removes values, separated by commas, from a list."""
 
     value: str
 
 
 Change: TypeAlias = str | Append | Subtract | None
-"""A new value, a part of a list that comes or goes, or None: back to the default."""
+"""A new value, values to add to or remove from a list, or None for the default."""
 
 
 class ConfigAdmin(AdminArea):
-    """Manages settings."""
+    """Describes and alters settings of topics and brokers."""
 
     async def describe_configs(
         self, topic: str | None = None, *, broker: BrokerName | None = None
     ) -> dict[str, ConfigEntry]:
-        """All settings of a topic or a broker, by name.
+        """Return all settings of a topic or a broker, by name.
 
-        Without either they are those of the broker that manages topics; of "all" brokers, those
-        that were set for all.
+        Args:
+            topic: the topic's name.
+            broker: the broker's id; "all" for the settings that were altered for all brokers.
+                Without topic and broker, the settings are the controller's.
 
         Raises:
-            UnknownTopicOrPartition: there is no such topic.
-            LogError: there is no such broker.
+            UnknownTopicOrPartition: the topic does not exist.
+            LogError: the broker does not exist.
+            UsageError: both a topic and a broker are given.
         """
 
         async def attempt() -> dict[str, ConfigEntry]:
@@ -151,14 +154,19 @@ class ConfigAdmin(AdminArea):
         broker: BrokerName | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change settings of a topic or a broker, all of them or none.
+        """Change settings of a topic or a broker, all of them or none (KIP-339).
 
-        Without either they are those of the broker that manages topics. With `validate_only`
-        nothing changes, and what would be refused is.
+        Args:
+            changes: setting to its change.
+            topic: the topic's name.
+            broker: the broker's id, or "all" for all brokers. Without topic and broker, the
+                settings are the controller's.
+            validate_only: check the request, and change nothing.
 
         Raises:
-            UnknownTopicOrPartition: there is no such topic.
-            LogError: a setting is unknown, or a value not allowed.
+            UnknownTopicOrPartition: the topic does not exist.
+            LogError: a setting is unknown, or a value invalid.
+            UsageError: both a topic and a broker are given.
         """
         configs = [_alterable(name, change) for name, change in changes.items()]
 
@@ -178,14 +186,14 @@ class ConfigAdmin(AdminArea):
         await self._cluster.retrying(attempt)
 
     async def list_config_resources(self) -> list[ConfigResource]:
-        """Everything that has settings: topics, brokers, and what else a cluster has.
+        """Return everything that has settings: topics, brokers, and so on (KIP-1142).
 
         Raises:
             UnsupportedVersion: the brokers are older than Kafka 4.1.
         """
 
         def read(response: ListConfigResourcesResponse) -> list[ConfigResource]:
-            check("list what has settings", response.error_code)
+            check("list config resources", response.error_code)
             return [
                 ConfigResource(KINDS.get(each.resource_type, ""), each.resource_name)
                 for each in response.config_resources
@@ -195,9 +203,9 @@ class ConfigAdmin(AdminArea):
         return await self._ask_controller(request, ListConfigResourcesResponse, read)
 
     async def _resource(self, topic: str | None, broker: BrokerName | None) -> tuple[int, int, str]:
-        """Whom to ask, and the type and name of what."""
+        """Return the broker to send the request to, and the type and name of the resource."""
         if topic is not None and broker is not None:
-            raise UsageError("settings are a topic's or a broker's: name one of them")
+            raise UsageError("both a topic and a broker are given: settings belong to one of them")
         controller = await self._cluster.controller()
         if topic is not None:
             return controller, TOPIC_RESOURCE, topic
@@ -205,7 +213,8 @@ class ConfigAdmin(AdminArea):
             return controller, BROKER_RESOURCE, ""
         node_id = controller if broker is None else int(broker)
         known = await self._cluster.nodes()
-        # Of a broker that is not there any other says so.
+        # A broker answers for its own settings. For a broker that is not alive, the controller
+        # answers, with an error.
         return node_id if node_id in known else controller, BROKER_RESOURCE, str(node_id)
 
 

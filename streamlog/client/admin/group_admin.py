@@ -1,4 +1,4 @@
-"""Admin requests about groups and about transactions."""
+"""Admin requests about groups and about transactions, each sent to its coordinator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from streamlog.record import TopicPartition
 M = TypeVar("M", bound=Message)
 
 CONSUMER = "consumer"
-"""The kind of group whose coordinator assigns (KIP-848), and the protocol type of consumers."""
+"""The kind of a group whose coordinator assigns (KIP-848), and the protocol type of consumers."""
 CLASSIC = "classic"
 DEAD = "Dead"
 PASSING = frozenset(
@@ -46,23 +46,23 @@ PASSING = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Another broker is about to coordinate the group, or a transaction to commit an offset of it."""
+"""Errors that pass: the coordinator moves, or a transaction is about to commit an offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A line about a group."""
+    """A group in the result of `list_groups`."""
 
     group_id: str
     kind: str
-    """`classic` or `consumer`: who assigns, a member or the coordinator."""
+    """"classic" if a member assigns, "consumer" if the coordinator does (KIP-848)."""
     state: str
-    """Kafka's word for it: Stable, Empty, ..."""
+    """The group's state in Kafka's words: Stable, Empty and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMemberDescription:
-    """A member, and what it reads."""
+    """A member of a group, with its assignment."""
 
     member_id: str
     instance_id: str | None
@@ -73,7 +73,7 @@ class GroupMemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group with its members."""
+    """A group with its members, in the result of `describe_groups`."""
 
     group_id: str
     kind: str
@@ -81,14 +81,14 @@ class GroupDescription:
     assignor: str
     members: tuple[GroupMemberDescription, ...]
     coordinator: int
-    """The broker that coordinates it."""
+    """The id of the broker that coordinates the group."""
 
 
 class GroupAdmin(AdminArea):
-    """Manages groups."""
+    """Lists, describes and deletes groups, and changes their offsets."""
 
     async def list_groups(self, *, states: Collection[str] = ()) -> list[GroupListing]:
-        """All groups by name, or those in one of these states, in any case of letters."""
+        """Return all groups, or those in one of these states (case-insensitive), sorted by id."""
 
         async def attempt() -> list[GroupListing]:
             found: list[GroupListing] = []
@@ -106,18 +106,19 @@ class GroupAdmin(AdminArea):
         return await self._cluster.retrying(attempt)
 
     async def describe_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
-        """These groups with their members.
+        """Return these groups with their members.
 
         Raises:
-            LogError: there is no such group.
+            LogError: a group does not exist (GROUP_ID_NOT_FOUND).
         """
         return [await self._describe(group_id) for group_id in group_ids]
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
-        """Delete groups with all that they have committed.
+        """Delete groups with their committed offsets.
 
         Raises:
-            LogError: there is no such group, or it has members.
+            LogError: a group does not exist, or has members (NON_EMPTY_GROUP). The groups before it
+                are deleted.
         """
         for group_id in group_ids:
             response = await self._ask(
@@ -133,9 +134,9 @@ class GroupAdmin(AdminArea):
     async def group_offsets(
         self, group_id: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
-        """The next offset that a group reads, of these partitions, or of all it has committed.
+        """Return a group's committed offsets, of these partitions or of all.
 
-        A partition without one is left out, so a group that is not known has none.
+        Partitions without a committed offset are left out; for an unknown group, all are.
         """
         places = await self.group_places(group_id, partitions)
         return {at: place.offset for at, place in places.items()}
@@ -147,9 +148,13 @@ class GroupAdmin(AdminArea):
         *,
         require_stable: bool = False,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The same, with what is committed beside each offset.
+        """Return a group's committed offsets with metadata and leader epoch.
 
-        With `require_stable` what a transaction is about to commit is waited for.
+        Args:
+            group_id: the group.
+            partitions: the partitions, None for all.
+            require_stable: wait for open transactions that commit an offset of the named
+                partitions (KIP-447).
         """
         numbers = None if partitions is None else _by_topic(partitions).items()
         request = wire.OffsetFetchRequest(
@@ -186,10 +191,10 @@ class GroupAdmin(AdminArea):
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> None:
-        """Set the next offset that a group reads, as if it had committed it.
+        """Commit offsets for a group without members.
 
         Raises:
-            LogError: the group has members, who decide that themselves.
+            LogError: the group has members (NON_EMPTY_GROUP), which commit their own offsets.
             UnknownTopicOrPartition: a partition does not exist.
         """
         request = wire.OffsetCommitRequest(
@@ -217,6 +222,7 @@ class GroupAdmin(AdminArea):
         )
         for topic in response.topics:
             for each in topic.partitions:
+                # The request names no member, which a group with members answers like this.
                 code = each.error_code
                 if code == ErrorCode.UNKNOWN_MEMBER_ID:
                     code = ErrorCode.NON_EMPTY_GROUP
@@ -227,10 +233,10 @@ class GroupAdmin(AdminArea):
     async def delete_group_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> None:
-        """Forget what a group has committed for these partitions.
+        """Delete a group's committed offsets of these partitions.
 
         Raises:
-            LogError: there is no such group, or a member reads the topic.
+            LogError: the group does not exist, or a member is subscribed to the topic.
             UnknownTopicOrPartition: a partition does not exist.
         """
         request = admin.OffsetDeleteRequest(
@@ -267,6 +273,8 @@ class GroupAdmin(AdminArea):
         )
         coordinator = await self._cluster.coordinator(group_id)
         (found,) = response.groups
+        # DescribeGroups answers "Dead", without an error, for groups that it does not know: the
+        # group may be one of KIP-848, which has a request of its own.
         if found.group_state == DEAD or found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             return await self._describe_consumers(group_id, coordinator)
         if found.error_code:
@@ -323,7 +331,7 @@ class GroupAdmin(AdminArea):
         answer: type[M],
         codes: Callable[[M], Iterable[int]],
     ) -> M:
-        """Ask the group's coordinator, wherever it is by now; `codes` are those of an answer."""
+        """Send a request to the group's coordinator; retry if one of the `codes` may pass."""
 
         async def attempt() -> M:
             node_id = await self._cluster.coordinator(group_id)
@@ -344,13 +352,15 @@ def _fetch_codes(response: wire.OffsetFetchResponse) -> Iterator[int]:
 
 
 def _member(member: wire.DescribedGroupMember, protocol_type: str) -> GroupMemberDescription:
-    """What members of another kind than consumers were given can't be read."""
+    """Describe a member; only the assignment of consumers can be decoded, others are opaque."""
     assigned: frozenset[TopicPartition] = frozenset()
     if protocol_type == CONSUMER and member.member_assignment:
         try:
             read = codec.decode_versioned(wire.ConsumerProtocolAssignment, member.member_assignment)
         except CorruptData as corrupt:
-            raise CorruptData(f"the part of member {member.member_id}: {corrupt}") from corrupt
+            raise CorruptData(
+                f"the assignment of member {member.member_id}: {corrupt}"
+            ) from corrupt
         assigned = frozenset(
             TopicPartition(topic.topic, number)
             for topic in read.assigned_partitions
@@ -378,17 +388,17 @@ NOT_FILTERED = -1
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A line about a transactional id."""
+    """A transactional id in the result of `list_transactions`."""
 
     transactional_id: str
     producer_id: int
     state: str
-    """Kafka's word for it: Empty, Ongoing, PrepareCommit, ..."""
+    """The state in Kafka's words: Empty, Ongoing, PrepareCommit and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """A transactional id with its transaction."""
+    """A transactional id with its open transaction, if any."""
 
     transactional_id: str
     state: str
@@ -396,16 +406,16 @@ class TransactionDescription:
     producer_epoch: int
     timeout_ms: int
     start_ms: int | None
-    """When its transaction began, in ms since 1970; None if there is none."""
+    """When the open transaction began, in ms since 1970; None if there is none."""
     partitions: frozenset[TopicPartition]
-    """Where it has written."""
+    """The partitions in the transaction."""
     coordinator: int
-    """The broker that coordinates it."""
+    """The id of the broker that coordinates the transactional id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerDescription:
-    """A producer as the leader of a partition knows it."""
+    """A producer's state in one partition, in the result of `describe_producers`."""
 
     producer_id: int
     producer_epoch: int
@@ -413,11 +423,11 @@ class ProducerDescription:
     last_timestamp_ms: int
     coordinator_epoch: int
     transaction_start_offset: int | None
-    """Where its open transaction begins in this partition; None if there is none."""
+    """The first offset of its open transaction in this partition; None if there is none."""
 
 
 class TransactionAdmin(AdminArea):
-    """Looks after transactions."""
+    """Lists, describes and aborts transactions (KIP-664)."""
 
     async def list_transactions(
         self,
@@ -426,15 +436,15 @@ class TransactionAdmin(AdminArea):
         producer_ids: Collection[int] = (),
         open_for_ms: int | None = None,
     ) -> list[TransactionListing]:
-        """Transactional ids, by name: all, or those that every filter lets through.
+        """Return the transactional ids that match every filter, sorted by name.
 
         Args:
-            states: Kafka's words, such as `Ongoing`.
-            producer_ids: whose they are.
-            open_for_ms: those with a transaction that is older.
+            states: states in Kafka's words, such as `Ongoing`; empty for all.
+            producer_ids: producer ids; empty for all.
+            open_for_ms: only ids whose transaction has been open for more milliseconds.
 
         Raises:
-            LogError: there is no such state.
+            LogError: a state is unknown.
         """
         request = ListTransactionsRequest(
             state_filters=list(states),
@@ -460,10 +470,10 @@ class TransactionAdmin(AdminArea):
     async def describe_transactions(
         self, transactional_ids: Iterable[str]
     ) -> list[TransactionDescription]:
-        """These transactional ids, each from its own coordinator.
+        """Return these transactional ids, each as its coordinator describes it.
 
         Raises:
-            LogError: TRANSACTIONAL_ID_NOT_FOUND, there is no such id.
+            LogError: an id does not exist (TRANSACTIONAL_ID_NOT_FOUND).
         """
         return [await self._described(name) for name in transactional_ids]
 
@@ -495,7 +505,7 @@ class TransactionAdmin(AdminArea):
     async def describe_producers(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """Who writes to partitions, as their leaders know it.
+        """Return the producers of each partition, as its leader knows them.
 
         Raises:
             UnknownTopicOrPartition: a partition does not exist.
@@ -520,13 +530,13 @@ class TransactionAdmin(AdminArea):
     async def abort_transaction(
         self, partition: TopicPartition, producer: ProducerDescription
     ) -> None:
-        """End the open transaction of a producer in one partition; its records are aborted.
+        """Abort the open transaction of a producer in one partition.
 
-        For one that its coordinator has forgotten: what a living producer is about to commit is
-        taken from it.
+        Use it only for a hanging transaction, which its coordinator has forgotten: a live producer
+        loses the records of this partition from the transaction that it commits.
 
         Raises:
-            LogError: the producer has gone on since it was described.
+            LogError: the producer has a newer epoch than `producer` says.
         """
         marker = WritableTxnMarker(
             producer_id=producer.producer_id,

@@ -46,23 +46,24 @@ W = TypeVar("W", bound=IntEnum)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acl:
-    """A rule: a principal may, or may not, do something to resources, from a host.
+    """An access rule: it allows or denies a principal an operation on resources, from a host.
 
-    A number that this release has no word for, from a newer cluster, stays a number.
+    A resource type, operation, pattern or permission that this release does not know, from a newer
+    cluster, stays a number.
     """
 
     resource_type: ResourceType | int
     name: str
-    """Of the resource, `*` for all; of the cluster it is `kafka-cluster`."""
+    """The resource's name, or `*` for all; the cluster's is `kafka-cluster`."""
     principal: str
-    """`User:alice`, or `User:*` for everybody."""
+    """`User:alice`, or `User:*` for all users."""
     operation: Operation | int
     pattern: Pattern | int = Pattern.LITERAL
     host: str = ANY_HOST
     permission: Permission | int = Permission.ALLOW
 
     def __str__(self) -> str:
-        """What it says, in a line."""
+        """Return the rule as one line of text."""
         prefixed = "..." if self.pattern == Pattern.PREFIXED else ""
         return (
             f"{word(self.permission).lower()} {self.principal} from {self.host}"
@@ -72,10 +73,10 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Which ACLs are meant; None and ANY stand for all.
+    """Selects ACLs; None and ANY match everything.
 
-    With `Pattern.MATCH` they are those that the named resource falls under: by its own name, by a
-    prefix of it, and by `*`.
+    `Pattern.MATCH` selects the ACLs that apply to the named resource: by its name, by a prefix of
+    it, and by `*` (KIP-290).
     """
 
     resource_type: ResourceType = ResourceType.ANY
@@ -91,13 +92,13 @@ EVERY_ACL = AclFilter()
 
 
 class AclAdmin(AdminArea):
-    """Manages ACLs."""
+    """Describes, creates and deletes ACLs."""
 
     async def describe_acls(self, which: AclFilter = EVERY_ACL) -> list[Acl]:
-        """The ACLs that are meant, by resource and principal.
+        """Return the ACLs that match the filter, sorted by resource and principal.
 
         Raises:
-            LogError: SECURITY_DISABLED, the cluster checks none.
+            LogError: the cluster has no authorizer (SECURITY_DISABLED).
         """
 
         def read(response: DescribeAclsResponse) -> list[Acl]:
@@ -121,10 +122,11 @@ class AclAdmin(AdminArea):
         return await self._ask_controller(request, DescribeAclsResponse, read)
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Add ACLs; they hold at once. Those that can be are, even if others are refused.
+        """Add ACLs, which take effect at once; valid ones are added even if others are refused.
 
         Raises:
-            LogError: the cluster checks none, or one can't be meant; `refusals` has it by the ACL.
+            LogError: the cluster has no authorizer, or an ACL is invalid; `refusals` has all errors
+                by ACL.
         """
         wanted = list(acls)
 
@@ -152,10 +154,10 @@ class AclAdmin(AdminArea):
         await self._ask_controller(request, CreateAclsResponse, read)
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
-        """Delete the ACLs that are meant, and say which they were.
+        """Delete the ACLs that match any of the filters, and return them.
 
         Raises:
-            LogError: the cluster checks none; `refusals` has it by the filter.
+            LogError: the cluster has no authorizer; `refusals` has all errors by filter.
         """
         wanted = list(filters)
 
@@ -189,7 +191,7 @@ class AclAdmin(AdminArea):
 
 
 def word(number: IntEnum | int) -> str:
-    """The name of a number, or the number if there is no name."""
+    """Return the name of an enum member, or a plain number as text."""
     return number.name if isinstance(number, IntEnum) else str(number)
 
 
@@ -229,24 +231,24 @@ EXACT, DEFAULT = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class ClientQuota:
-    """What clients may use, in bytes a second."""
+    """The quotas of an entity."""
 
     entity: Mapping[str, str | None]
-    """For whom: `user`, `client-id` or both, each with a name, or None for its default."""
+    """`user`, `client-id` or both, each with a name, or None for the default of its kind."""
     rates: Mapping[str, float]
-    """`producer_byte_rate` and `consumer_byte_rate`."""
+    """`producer_byte_rate` and `consumer_byte_rate`, in bytes per second."""
 
 
 class QuotaAdmin(AdminArea):
-    """Manages quotas."""
+    """Describes and alters quotas (KIP-546)."""
 
     async def describe_client_quotas(
         self, entity: Mapping[str, str | None] | None = None
     ) -> list[ClientQuota]:
-        """The quotas that were set, of users and client ids; with an entity those of just that.
+        """Return the quotas of all users and client ids, or of one entity.
 
         Raises:
-            LogError: no such entity can have any.
+            LogError: the kind of the entity is unknown.
         """
 
         def read(response: DescribeClientQuotasResponse) -> list[ClientQuota]:
@@ -273,12 +275,15 @@ class QuotaAdmin(AdminArea):
         *,
         validate_only: bool = False,
     ) -> None:
-        """Change what clients may use, see `ClientQuota`; a rate of None is taken away.
+        """Set or remove quotas of an entity.
 
-        With `validate_only` nothing changes, and what would be refused is.
+        Args:
+            entity: the entity, as in `ClientQuota`.
+            rates: quota to its rate in bytes per second; None removes the quota.
+            validate_only: check the request, and change nothing.
 
         Raises:
-            LogError: there is no such quota, or no such entity can have one.
+            LogError: the quota or the kind of the entity is unknown.
         """
 
         def read(response: AlterClientQuotasResponse) -> None:
@@ -297,27 +302,33 @@ class QuotaAdmin(AdminArea):
 
 
 def shown(entity: Mapping[str, str | None]) -> str:
-    """An entity in a line: user=alice, client-id=(default)."""
+    """Return an entity as one line of text: `user=alice, client-id=(default)`."""
     parts = (f"{kind}={'(default)' if name is None else name}" for kind, name in entity.items())
     return ", ".join(parts)
 
 
 class UserAdmin(AdminArea):
-    """Manages users."""
+    """Manages users with passwords (KIP-554)."""
 
     async def set_password(
         self, user: str, password: str, *, iterations: int = ITERATIONS_DEFAULT
     ) -> None:
-        """Give a user a password, for PLAIN and every SCRAM mechanism; it replaces the old one.
+        """Set a user's password, for PLAIN and every SCRAM mechanism.
+
+        Args:
+            user: the user's name.
+            password: the new password; it is sent only as salted hashes.
+            iterations: rounds of the key derivation, which slow down guessing.
 
         Raises:
-            LogError: the broker does not take it.
+            LogError: the broker refuses the credentials.
+            UsageError: the password is empty.
         """
         if not password:
-            raise UsageError("a password has at least one character")
+            raise UsageError("the password is empty: it needs at least one character")
 
         def made() -> list[ScramCredentialUpsertion]:
-            """Slow on purpose, so in a thread."""
+            # PBKDF2 is slow on purpose, so this runs in a thread.
             upsertions = []
             for mechanism in ScramMechanism:
                 salt = secrets.token_bytes(SALT_BYTES)
@@ -337,10 +348,10 @@ class UserAdmin(AdminArea):
         await self._alter_users(AlterUserScramCredentialsRequest(upsertions=upsertions))
 
     async def remove_user(self, user: str) -> None:
-        """Take a user's password away.
+        """Remove a user's password.
 
         Raises:
-            LogError: there is no such user.
+            LogError: the user does not exist (RESOURCE_NOT_FOUND).
         """
         known = await self.list_users()
         if user not in known:
@@ -354,7 +365,7 @@ class UserAdmin(AdminArea):
         await self._alter_users(AlterUserScramCredentialsRequest(deletions=deletions))
 
     async def list_users(self) -> dict[str, frozenset[ScramMechanism]]:
-        """Everybody who has a password, and the mechanisms that prove it."""
+        """Return each user with a password, and the user's SCRAM mechanisms."""
 
         def read(
             response: DescribeUserScramCredentialsResponse,

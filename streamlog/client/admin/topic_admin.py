@@ -1,7 +1,7 @@
-"""Admin requests about topics: create, grow, delete, read offsets and leader epochs, publish.
+"""Admin requests about topics: create, grow, delete, compare leader epochs, publish jobs.
 
-Leader epochs (KIP-320) tell a log from another one with the same offsets. A broker that does not
-have the request knows no epochs: no log is reported as truncated then.
+Leader epochs (KIP-320) distinguish a log from another log with the same offsets. On a broker that
+does not serve OffsetForLeaderEpoch, no log is reported as truncated.
 """
 
 from __future__ import annotations
@@ -68,21 +68,24 @@ T = TypeVar("T")
 
 
 class EpochAdmin(AdminArea):
-    """Tells logs from others at the same offsets."""
+    """Detects logs that were truncated, by their leader epochs (KIP-320)."""
 
     async def leader_epochs(
         self,
         offsets: Mapping[TopicPartition, int],
         known: Mapping[TopicPartition, EpochChain] | None = None,
     ) -> dict[TopicPartition, EpochChain]:
-        """The last leader epochs of the records before each offset; empty where nobody knows.
+        """Return the last leader epochs of the records before each offset.
 
         Args:
-            offsets: by partition.
-            known: what this told of earlier offsets; spares requests.
+            offsets: partition to offset.
+            known: earlier results for lower offsets, which save requests.
+
+        Returns:
+            Partition to its chain of epochs; empty if the brokers don't know.
 
         Raises:
-            UnknownTopicOrPartition: there is no such partition.
+            UnknownTopicOrPartition: a partition does not exist.
         """
         await self._cluster.retrying(
             lambda: self._cluster.refresh(sorted({at.topic for at in offsets}))
@@ -99,17 +102,23 @@ class EpochAdmin(AdminArea):
     async def divergences(
         self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
     ) -> dict[TopicPartition, int]:
-        """The partitions that are not the logs any more that had these epochs before an offset.
+        """Return the partitions whose log no longer has these epochs before an offset.
+
+        Args:
+            places: partition to (offset, chain), as `leader_epochs` returned the chain.
 
         Returns:
-            Up to where each still is that log; -1 if nobody knows.
+            Partition to the offset up to which the log is unchanged; -1 if it is unknown.
 
         Raises:
-            UnknownTopicOrPartition: there is no such partition.
+            UnknownTopicOrPartition: a partition does not exist.
         """
         asked = {at: place for at, place in places.items() if place[1]}
         for _ in range(2):
-            # Again: a log whose beginning was moved meanwhile has forgotten epochs.
+            # Twice, for a log whose start moves between the two requests:
+            # 1. The log start offset is 100; retention then deletes the records up to 200.
+            # 2. The epochs below 200 are gone, so the log looks truncated at 100.
+            # 3. The second round compares from 200 on, and finds the log unchanged.
             begins = await list_offsets(self._cluster, dict.fromkeys(asked, EARLIEST))
             found = await self._answered(
                 {at: find_divergence(*place, begins[at].offset) for at, place in asked.items()},
@@ -134,45 +143,49 @@ class EpochAdmin(AdminArea):
 
 
 PUBLISH_TIMEOUT_MS = 15 * 60 * 1_000
-"""How long a broker may take: a transaction may not be open for longer."""
+"""How long a broker may take to publish: the longest that it keeps a transaction open."""
 STAGE_PIECE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRange:
-    """Where the records of a job stand in a partition."""
+    """The offsets of a job's records in one partition."""
 
     base_offset: int
-    """Of the first one; -1 if there is none."""
+    """Offset of the first record; -1 if the job has none here."""
     last_offset: int
     record_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What was published."""
+    """The result of `publish`."""
 
     is_repeated: bool
-    """Whether an earlier call has done it; then nothing was done now."""
+    """Whether an earlier call published the job; then this call has changed nothing."""
     ranges: Mapping[TopicPartition, PublishedRange]
 
 
 class PublishAdmin(AdminArea):
-    """Publishes jobs."""
+    """Publishes jobs: staged records that become visible together (decision 010)."""
 
     async def is_streamlog(self) -> bool:
-        """Whether the log's brokers are those of streamlog, and not of Kafka.
+        """Whether the log's brokers are streamlog's, and not Kafka's.
 
-        Asked once: for who goes on without the answer if no broker can be reached.
+        This call does not retry.
+
+        Raises:
+            ConnectionLost: no broker can be reached.
         """
         key = api_of(PublishRequest).key
         return await self._cluster.speaks(await self._cluster.controller(), key, 0)
 
     async def can_publish(self) -> bool:
-        """Whether the log takes what is staged: one broker of streamlog leads everything.
+        """Whether the log can publish staged records: its one broker is a streamlog broker.
 
-        Where there are more, those that do not live just now included, a job is written in a
-        transaction of a producer (`Log.publish`): it is to be told in one way only whether it was.
+        With several brokers, fenced ones included, `Log.publish` writes a job in a producer's
+        transaction. Fenced brokers count, so that a job that runs again looks for the receipt of
+        its publication in the same place.
         """
         return await self._cluster.retrying(self._is_alone)
 
@@ -195,22 +208,24 @@ class PublishAdmin(AdminArea):
         records: Mapping[TopicPartition, bytes] | None = None,
         offsets: Mapping[str, Offsets] | None = None,
     ) -> Publication:
-        """Have all of it count, or nothing. A job that was published before changes nothing.
+        """Make all records and offsets of a job visible at once, or none.
+
+        A job that was published before changes nothing.
 
         Args:
-            job_id: a name that no other job has, and the job again when it is repeated. It is
-                the transactional id, too.
-            staged_by: under which name its segments were staged; empty: the job's id.
-            segments: files that were staged for this job, in the order of their records.
-            records: record batches that go behind those.
-            offsets: by group, where it goes on. It may have no members.
+            job_id: the job's unique id, and the same id when the job runs again. It is also the
+                transactional id.
+            staged_by: the id under which the segments were staged; empty for `job_id`.
+            segments: the staged files, in the order of their records.
+            records: partition to record batches that follow the segments.
+            offsets: group to the offsets to commit for it. The group must have no members.
 
         Raises:
-            LogError: with Kafka's code: a segment is not what it should be (INVALID_REQUEST,
-                INVALID_RECORD), a group has members (NON_EMPTY_GROUP), ...; nothing counts.
-                UNSUPPORTED_VERSION says that the broker is none of streamlog's. INVALID_REQUEST
-                comes, too, if another broker leads a partition: see `can_publish`.
-            RequestTimedOut: nobody knows whether it was published: call again.
+            LogError: nothing is published. The code is Kafka's: INVALID_REQUEST or INVALID_RECORD
+                for a segment that differs from what was staged, NON_EMPTY_GROUP for a group with
+                members, UNSUPPORTED_VERSION from Kafka's brokers, and INVALID_REQUEST if another
+                broker leads a partition (`can_publish`).
+            RequestTimedOut: the outcome is unknown; call again.
         """
         request = PublishRequest(
             job_id=job_id,
@@ -241,10 +256,10 @@ class PublishAdmin(AdminArea):
         return await self._cluster.retrying(attempt)
 
     async def stage(self, job_id: str, name: str, data: bytes | memoryview) -> None:
-        """Send a file of whole record batches to the broker, for this job.
+        """Send a file of whole record batches to the broker, to be published with this job.
 
         Raises:
-            LogError: a name can't be one, or the disk refused.
+            LogError: the name is invalid, or the broker can't write the file.
         """
         view, position = memoryview(data), 0
         while position == 0 or position < len(view):
@@ -264,10 +279,10 @@ class PublishAdmin(AdminArea):
                 return
 
     async def drop_staged(self, job_id: str) -> None:
-        """Forget what the job has staged; nothing happens if it has nothing staged.
+        """Delete the files that the job has staged, if any.
 
         Raises:
-            LogError: the disk refused.
+            LogError: the broker can't delete a file.
         """
         response = await self._ask_one(DropStagedRequest(job_id=job_id), DropStagedResponse)
         check(f"drop what job {job_id} has staged", response.error_code, response.error_message)
@@ -324,11 +339,12 @@ def _group(name: str, places: Offsets) -> PublishGroup:
 
 
 HIGH_WATERMARK = -1
-"""In `delete_records`: everything that consumers can see."""
+"""In `delete_records`: delete all records below the high watermark."""
 PARTITIONS_DEFAULT = -1
-"""In `NewTopic`: as many as the broker gives a topic that does not say."""
+"""In `NewTopic`: the broker's num.partitions."""
 REPLICAS_DEFAULT = -1
-"""Likewise; one copy on a cluster of many brokers is lost with one disk."""
+"""In `NewTopic`: the broker's default.replication.factor. It is the default here, too: a topic with
+one replica on a cluster of many brokers is lost with one disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,14 +354,14 @@ class NewTopic:
     name: str
     partitions: int
     replication_factor: int = REPLICAS_DEFAULT
-    """Copies of each partition; without a number as many as the cluster gives to any topic."""
+    """Replicas of each partition; by default the cluster's default.replication.factor."""
     configs: Mapping[str, str] = field(default_factory=dict)
-    """Kafka's topic settings by name, such as `retention.ms`."""
+    """Topic settings by Kafka's names, such as `retention.ms`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic as the log knows it."""
+    """A topic with its partitions and leaders."""
 
     name: str
     topic_id: bytes
@@ -353,22 +369,24 @@ class TopicDescription:
     replication_factor: int
     is_internal: bool
     leaders: Mapping[int, int]
-    """Partition to broker; -1 while nobody leads it."""
+    """Partition to the id of its leader; -1 while it has none."""
 
 
 class TopicAdmin(AdminArea):
-    """Manages topics."""
+    """Creates, grows, deletes and describes topics."""
 
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> None:
-        """Create topics; those that could be created are, even if others are refused.
+        """Create topics; the valid ones are created even if others are refused.
 
-        With `validate_only` nothing is created, and what would be refused is.
+        Args:
+            topics: the topics to create.
+            validate_only: check the request, and create nothing.
 
         Raises:
-            TopicExists: one of them is there already.
-            LogError: a name, a number or a setting is not allowed.
+            TopicExists: a topic exists already.
+            LogError: a name, a number or a setting is invalid; `refusals` has all errors by name.
         """
         wanted = list(topics)
 
@@ -388,11 +406,16 @@ class TopicAdmin(AdminArea):
     async def create_partitions(
         self, topic: str, partitions: int, *, validate_only: bool = False
     ) -> None:
-        """Give a topic so many partitions in all. Records with keys may go elsewhere from then on.
+        """Add partitions to a topic; keys may map to other partitions from then on.
+
+        Args:
+            topic: the topic's name.
+            partitions: the new total number of partitions.
+            validate_only: check the request, and change nothing.
 
         Raises:
-            UnknownTopicOrPartition: it does not exist.
-            LogError: it has as many already, or can't have so many.
+            UnknownTopicOrPartition: the topic does not exist.
+            LogError: the topic has at least that many partitions, or the number is too large.
         """
 
         def read(response: CreatePartitionsResponse) -> None:
@@ -413,7 +436,7 @@ class TopicAdmin(AdminArea):
         """Delete topics with all their records.
 
         Raises:
-            UnknownTopicOrPartition: one of them does not exist.
+            UnknownTopicOrPartition: a topic does not exist; the others are deleted.
         """
         wanted = list(names)
 
@@ -432,37 +455,43 @@ class TopicAdmin(AdminArea):
         self._cluster.forget(wanted)
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicDescription]:
-        """All topics, by name; those that the log keeps for itself only if they are asked for."""
+        """Return all topics, sorted by name; internal ones only with `internal=True`."""
         found = await self._cluster.retrying(self._cluster.describe)
         return [
             _description(topic) for topic in _by_name(found) if internal or not topic.is_internal
         ]
 
     async def describe_topics(self, names: Collection[str]) -> list[TopicDescription]:
-        """These topics, by name.
+        """Return the topics of these names, sorted by name.
 
         Raises:
-            UnknownTopicOrPartition: one of them does not exist.
+            UnknownTopicOrPartition: a topic does not exist.
         """
         await self._cluster.retrying(lambda: self._cluster.refresh(names))
         found = await self._cluster.retrying(lambda: self._cluster.describe(names))
         return [_description(topic) for topic in _by_name(found)]
 
     async def find_topics(self, names: Collection[str]) -> list[TopicDescription]:
-        """Those of these topics that exist, by name; for who looks again and again."""
+        """Return the topics of these names that exist, sorted by name; use it to poll for them."""
         found = await self._cluster.retrying(lambda: self._cluster.survey(names))
         return [_description(topic) for topic in _by_name(found.values())]
 
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Delete the records before an offset, per partition; -1 stands for all there are.
+        """Delete the records before an offset (KIP-107).
 
-        Returned is where each partition begins now.
+        Args:
+            offsets: partition to the first offset to keep; `HIGH_WATERMARK` (-1) deletes all
+                records that consumers can see.
+
+        Returns:
+            Partition to its new log start offset.
 
         Raises:
             UnknownTopicOrPartition: a partition does not exist.
-            LogError: an offset is beyond the end, or the topic is only compacted.
+            LogError: an offset is above the high watermark, or the topic's cleanup.policy is
+                compact alone.
         """
 
         async def attempt() -> dict[TopicPartition, int]:

@@ -108,9 +108,9 @@ class ConsumerSettings(FetchSettings):
     heartbeat_interval_ms: int = 3_000
     """Milliseconds between heartbeats; positive, below `session_timeout_ms`, best a third of it."""
     max_poll_interval_ms: int = 300_000
-    """Milliseconds that may pass from one poll to the next; positive. After that the consumer leaves
-    its group, so that other members take over; the next poll awaits `on_lost` and joins again
-    (KIP-62)."""
+    """Milliseconds that may pass from one poll to the next; positive. After that, the consumer
+    leaves its group, so that other members take over; the next poll awaits `on_lost` and joins
+    again (KIP-62)."""
     max_poll_records: int | None = None
     """Most records that a poll returns if it does not say otherwise; positive. None: no limit."""
     time_marks: bool = False

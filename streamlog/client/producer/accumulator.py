@@ -687,7 +687,7 @@ class StickyPartitions:
         self._begun[topic] = batch
 
     def turn(self, topic: str, partition: int, partitions: int) -> None:
-        """Move on to the next partition, if `partition`, whose batch is full, is the present one."""
+        """Move on to the next partition if `partition`, whose batch is full, is the present one."""
         current = self._current.get(topic)
         if current is not None and current % partitions == partition:
             self._current[topic] = (partition + 1) % partitions

@@ -5,9 +5,9 @@
                          FAILED ─► ABORTING ─► READY, or RESUMING ─► READY
 
 A state machine without I/O: `next` returns the request that is due, and `transaction_session.py`
-sends the requests one at a time and reports the answers by `on_…`. Rules of the file: a partition is
-added to the transaction before a record is written to it. Once a record is lost, the only way out
-is an abort. A commit that was requested is never withdrawn. After a transaction that leaves
+sends the requests one at a time and reports the answers by `on_…`. Rules of the file: a partition
+is added to the transaction before a record is written to it. Once a record is lost, the only way
+out is an abort. A commit that was requested is never withdrawn. After a transaction that leaves
 something in doubt (a numbered batch, or a request without an answer), the producer requests its
 next epoch, so that brokers refuse what is still in flight: no late request of one transaction ends
 the next one. DEAD is reached from every phase. Not done here: KIP-890's epoch bump by the
