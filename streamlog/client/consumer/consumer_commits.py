@@ -1,6 +1,7 @@
-"""OffsetCommits: commits of a consumer, on request and by time, one after the other.
+"""OffsetCommits: sends a consumer's commits, requested and automatic, one after the other.
 
-An offset of a topic that was deleted since is not committed: it belongs to another log.
+In order, since an older commit that overtook a newer one would move the group back. An offset of a
+topic that was deleted since is not committed: it belongs to another log.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from streamlog.record import TopicPartition
 async def find_outdated(
     cluster: Cluster, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> frozenset[TopicPartition]:
-    """Those that belong to another topic than the present one of the same name, or to none.
+    """Return the partitions whose offsets belong to a topic that was deleted since.
 
     Raises:
-        LogError: retriable: it can't be found out just now.
+        LogError: the topic ids can't be looked up now; retriable.
     """
     told = {part: place.topic_id for part, place in offsets.items() if place.topic_id != ZERO_UUID}
     present = {topic: await _topic_id(cluster, topic) for topic in {part.topic for part in told}}
@@ -37,7 +38,7 @@ async def find_outdated(
 
 
 async def _topic_id(cluster: Cluster, topic: str) -> bytes | None:
-    """The id of a topic; None if there is none of this name."""
+    """Return the id of a topic; None if no topic has this name."""
     try:
         return (await cluster.topic(topic)).topic_id
     except UnknownTopicOrPartition:
@@ -45,10 +46,11 @@ async def _topic_id(cluster: Cluster, topic: str) -> bytes | None:
 
 
 AUTO_COMMIT_TIMEOUT_MS = 5_000
-"""How long an auto-commit is retried: it holds up a poll or the end."""
+"""How long an auto-commit is retried; short, because `poll` or `close` waits for it."""
 
 ORDERS_MAX = 1_000
-"""So many commits wait at most: whoever gives one a record outruns any broker."""
+"""The largest number of commits in the queue. A caller that commits every record is faster than
+any broker."""
 
 log = repeated.logger(__name__)
 
@@ -57,14 +59,14 @@ log = repeated.logger(__name__)
 class _Order:
     offsets: dict[TopicPartition, OffsetAndMetadata]
     generation: int | None
-    """In which it was given."""
+    """The group's generation when the commit was requested; a later one refuses it."""
     timeout_ms: int
     done: asyncio.Future[None]
     is_awaited: bool
 
 
 class OffsetCommits:
-    """The commits of one consumer in a group."""
+    """The commits of one consumer in a group. `run` is a task of the consumer."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class OffsetCommits:
         settings: ConsumerSettings,
     ) -> None:
         self.is_open = False
-        """Whether `run` runs, or is about to."""
+        """Whether commits are accepted: `run` runs, or is about to start."""
         self._group = group
         self._positions = positions
         self._settings = settings
@@ -87,7 +89,7 @@ class OffsetCommits:
         self._drained.set()
 
     async def run(self) -> None:
-        """Carry out orders for ever."""
+        """Send commits until cancelled."""
         try:
             while True:
                 while self._orders:
@@ -100,7 +102,7 @@ class OffsetCommits:
             self.close()
 
     def close(self) -> None:
-        """Nothing is carried out any more."""
+        """Fail all queued commits, and accept no others."""
         self.is_open = False
         for order in self._orders:
             _fail(order, UsageError("the consumer was closed before this was committed"))
@@ -108,7 +110,7 @@ class OffsetCommits:
         self._drained.set()
 
     async def commit(self, offsets: Offsets | None) -> None:
-        """Store `offsets`, or the positions; see `Consumer.commit`."""
+        """Commit `offsets`, or the positions, and wait; see `Consumer.commit`."""
         await self.order(offsets, is_awaited=True)
 
     def order(
@@ -118,12 +120,22 @@ class OffsetCommits:
         timeout_ms: int = RETRY_TIMEOUT_MS,
         is_awaited: bool = False,
     ) -> asyncio.Future[None]:
-        """Store them after what was ordered before, without waiting for it."""
+        """Queue a commit of `offsets`, or of the positions, behind the earlier ones.
+
+        Args:
+            offsets: partition to offset; None for the positions.
+            timeout_ms: how long the commit is retried.
+            is_awaited: whether the caller awaits the future, so that a failure is not logged.
+
+        Raises:
+            UsageError: the consumer is not open, or `ORDERS_MAX` commits wait already.
+        """
         if not self.is_open:
             raise UsageError("the consumer is not open: use it inside its `async with` block")
         if len(self._orders) >= ORDERS_MAX and not is_awaited:
             raise UsageError(
-                f"{ORDERS_MAX} commits wait for the broker: commit less often, or await some"
+                f"{ORDERS_MAX} commits already wait for the broker: commit less often, or await"
+                " the futures"
             )
         member = self._group.member
         order = _Order(
@@ -139,20 +151,27 @@ class OffsetCommits:
         return order.done
 
     async def drain(self) -> None:
-        """Wait until what was ordered is done, or has failed."""
+        """Wait until every queued commit has succeeded or failed."""
         await self._drained.wait()
 
     async def auto_commit(self) -> None:
-        """What is due, if it is and the group takes it."""
+        """Commit the positions if the interval has passed and the group accepts commits."""
         if not self._settings.auto_commit or not self._group.may_commit():
-            return  # In a cooperative rebalance; then it is done afterwards.
+            return  # During a cooperative rebalance; a later poll commits.
         now_ms = self._cluster.clock.now_ms()
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + self._settings.auto_commit_interval_ms
             await self.commit_consumed()
 
     async def commit_consumed(self) -> None:
-        """With auto-commit: what has moved; what the group refuses, its next owner reads again."""
+        """Commit the positions that have moved, if auto-commit is on.
+
+        A retriable failure is only logged: a later commit, or the next owner's reading the records
+        again, makes up for it.
+
+        Raises:
+            StreamlogError: a fatal error.
+        """
         moved = {
             partition: place
             for partition, place in self._positions.places().items()
@@ -168,14 +187,14 @@ class OffsetCommits:
             log.warning("auto-commit: %s", error)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are another member's now, and so is where they go on."""
+        """Forget the committed offsets of partitions that were revoked: others commit them now."""
         for partition in partitions:
             self._committed.pop(partition, None)
 
     async def _carry_out(self, order: _Order) -> None:
         async def attempt() -> None:
             if order.done.cancelled():
-                return  # Who ordered it does not want it any more.
+                return  # The caller has cancelled the future.
             current = await self._of_present_topics(order.offsets)
             if current or not order.offsets:
                 await self._group.commit(current, order.generation)
@@ -192,11 +211,11 @@ class OffsetCommits:
     async def _of_present_topics(
         self, offsets: dict[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Without offsets of topics that others of the same name have replaced."""
+        """Leave out the offsets of topics that were deleted since."""
         stale = await find_outdated(self._cluster, offsets)
         if stale:
             log.warning(
-                "not committed, as the topic was deleted and created again: %s",
+                "offsets were not committed, since the topic was deleted and created again: %s",
                 ", ".join(f"{topic}-{number}" for topic, number in sorted(stale)),
             )
         return {part: place for part, place in offsets.items() if part not in stale}
@@ -207,6 +226,7 @@ def _fail(order: _Order, error: StreamlogError) -> None:
         return
     order.done.set_exception(error)
     if not order.is_awaited:
-        # Whoever ordered it may not look; asyncio's complaint about that says less.
+        # The caller may ignore the future. Marked as retrieved, asyncio does not log it; this
+        # message says more.
         order.done.exception()
-        log.warning("not committed: %s", error)
+        log.warning("the commit failed: %s", error)

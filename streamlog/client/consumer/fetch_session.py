@@ -1,10 +1,11 @@
-"""FetchSession: what one broker remembers of a reader, as the reader sees it (KIP-227).
+"""FetchSession: the client's side of an incremental fetch session with one broker (KIP-227).
 
-The first request names every partition; if the answer names a session, those that follow say only
-what has moved, come or gone, each with the next epoch. Pure: `question` says what to send, and
-`on_answer` and `on_failure` what became of it. A broker without sessions answers with none, and
-every request is a whole one. Whoever is in doubt, after an error or no answer, asks in full again,
-and names the old session so that the broker can drop it.
+The first request names every partition. If the answer has a session id, the following requests name
+only partitions that have moved, are new, or are gone, each request with the next session epoch. A
+state machine without I/O: `question` returns the request, `on_answer` and `on_failure` take its
+outcome. A broker without sessions answers with id 0, and every request is a full one. After an
+error, or without an answer, the client does not know what the broker remembers: it sends a full
+request, with the old session id so that the broker can drop that session.
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ SESSION_OVER: Final = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-"""Errors after which the next request, a whole one, is right."""
+"""Errors that a full request resolves."""
 
 
 class WantedPartition(NamedTuple):
-    """A partition to ask for, and the id of its topic."""
+    """A partition to fetch, with the id of its topic."""
 
     topic_id: bytes
     fetch: FetchPartition
 
 
 class FetchSession:
-    """The session with one broker, or its absence."""
+    """The fetch session with one broker; at first there is none."""
 
     def __init__(self) -> None:
         self.session_id = NO_SESSION
         self._epoch = FIRST_EPOCH
         self._followed: dict[TopicPartition, WantedPartition] = {}
-        """What the broker will know when it has the last request."""
+        """What the broker remembers once it has received the last request."""
         self.names: dict[bytes, str] = {}
-        """Of the topics of the last request, by id: answers that go by id lack them."""
+        """Topic id to name, for the last request: answers from version 13 on have only ids."""
 
     def question(self, wanted: Mapping[TopicPartition, WantedPartition]) -> FetchRequest:
-        """A request for these partitions; bounds and times are the caller's to set."""
+        """Return a request for these partitions; the caller sets its limits and times."""
         known, self._followed = self._followed, dict(wanted)
         self.names = {each.topic_id: partition.topic for partition, each in wanted.items()}
         request = FetchRequest(session_id=self.session_id, session_epoch=self._epoch)
@@ -68,7 +69,8 @@ class FetchSession:
                 topics.setdefault((partition.topic, each.topic_id), []).append(each.fetch)
         gone: dict[tuple[str, bytes], list[int]] = {}
         for partition, each in known.items():
-            # A topic that was made again has another id, and is another one to the broker.
+            # A topic that was created again has another id: for the broker it is another topic, so
+            # the old one is forgotten and the new one added in one request.
             if partition not in wanted or wanted[partition].topic_id != each.topic_id:
                 gone.setdefault((partition.topic, each.topic_id), []).append(partition.partition)
         request.topics = [
@@ -82,7 +84,7 @@ class FetchSession:
         return request
 
     def on_answer(self, response: FetchResponse) -> None:
-        """The broker has answered the last question."""
+        """Handle the answer to the last request."""
         if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self.session_id, self._epoch = NO_SESSION, FIRST_EPOCH
         elif response.error_code:
@@ -90,15 +92,16 @@ class FetchSession:
         elif response.session_id == NO_SESSION:
             self.session_id, self._epoch = NO_SESSION, FIRST_EPOCH
         else:
+            # After the largest epoch comes 1: 0 would open a new session.
             self.session_id = response.session_id
             self._epoch = 1 if self._epoch == EPOCH_MAX else self._epoch + 1
 
     def on_failure(self) -> None:
-        """It has not, or not so that anything could be relied on."""
+        """Make the next request a full one: the broker may or may not have the last request."""
         self._epoch = FIRST_EPOCH
 
     def farewell(self) -> FetchRequest | None:
-        """What ends the session, if there is one."""
+        """Return the request that closes the session; None if there is none."""
         if self.session_id == NO_SESSION:
             return None
         return FetchRequest(session_id=self.session_id, session_epoch=LAST_EPOCH)

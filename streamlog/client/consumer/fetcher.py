@@ -1,15 +1,20 @@
-"""Fetcher: keeps the buffers of a consumer filled, one long-polling request per broker.
+"""Fetcher: keeps the buffers of a consumer filled, with one long-polling request per broker.
 
-While the owner works on one answer, the next is on its way. A partition is left out of a request
-while its buffer is full. If that happens the request must not wait at the broker: the full one may
-be emptied a moment later and would have to wait for records of the others. So such a request asks
-for what is there, and if there is nothing, the next one goes out when the owner has taken
-something, or after `FULL_PAUSE_MS`. Positions that are not known (new, reset, out of range) are
-looked up before.
-A reader that says where it stands may be sent by a leader to a replica that is nearer (KIP-392). It
-reads from there for a while, and asks the leader again after that. A replica that does not answer,
-or refuses, is no place to read from: the leader is asked, and for a while not told where the reader
-stands, for it would send it there again.
+While the caller works on one answer, the next request is in flight. A request leaves out partitions
+whose buffer is full, and then it must not wait at the broker:
+
+1. t-0 is full; the request names t-1 alone, and the broker waits 500 ms for records of t-1.
+2. A moment later, the caller empties t-0.
+3. t-0 waits up to 500 ms for its next fetch, although its records are there.
+
+So such a request takes only what is there. If there is nothing, the next request is sent when the
+caller has taken records, or after `FULL_PAUSE_MS`. Unknown positions (new, reset, out of range) are
+looked up before the fetch.
+
+A leader that knows the reader's rack may redirect it to a nearer replica (KIP-392). The reader
+fetches from there for `metadata_max_age_ms`, then asks the leader again. If the replica fails or
+refuses, the reader goes back to the leader, and for `AT_LEADER_MS` does not name its rack: the
+leader would redirect it again.
 """
 
 from __future__ import annotations
@@ -49,23 +54,25 @@ from streamlog.record import TopicPartition
 from streamlog.records.control_batches import AbortedRange
 
 Requests: TypeAlias = dict[int, list[tuple[TopicPartition, PartitionState]]]
-"""Partitions to ask for, by broker."""
+"""Broker to the partitions to fetch from it."""
 
 FULL_PAUSE_MS: Final = 20
+"""Wait between requests that found nothing while a buffer is full."""
 REQUEST_MARGIN_MS: Final = 10_000
-"""How much longer than it was told to wait a broker may take to answer a fetch."""
+"""How long a broker may take to answer a fetch, beyond the time that the request lets it wait."""
 FAREWELL_TIMEOUT_MS: Final = 500
-"""A broker that does not answer by then forgets the reader by itself."""
+"""How long `end_sessions` waits for a broker. If it does not answer, it drops the session itself
+after a while."""
 ERROR_BACKOFF_MS: Final = 200
-"""Before a partition that met an error is asked for again."""
+"""Wait before a partition is fetched again after an error."""
 AT_LEADER_MS: Final = 10_000
-"""How long a partition is read from its leader after a nearer replica was of no use."""
+"""How long a partition is read from its leader after a nearer replica has failed."""
 
 log = repeated.logger(__name__)
 
 
 class Fetcher:
-    """Fills `positions` from the brokers. `run` is its task."""
+    """Fills the buffers of `positions` from the brokers. `run` is its task."""
 
     def __init__(
         self,
@@ -77,7 +84,7 @@ class Fetcher:
         *,
         tell: Callable[[StreamlogError | None], None],
     ) -> None:
-        """Tell the owner by `tell` that there are records (None) or what went wrong."""
+        """Fetch for `positions`; call `tell` with None for new records, or with an error."""
         self._cluster = cluster
         self._positions = positions
         self._beginnings = beginnings
@@ -87,29 +94,29 @@ class Fetcher:
         self._look = asyncio.Event()
         self._busy: set[int] = set()
         self._plain: set[int] = set()
-        """Brokers whose last request did not say where the reader stands, for it must not."""
+        """Brokers whose last request left out the reader's rack, since it had to (`_separated`)."""
         self._sessions: dict[int, FetchSession] = {}
         self._troubled_since_ms: int | None = None
         self._outage: Outage[TopicPartition] = Outage()
 
     async def end_sessions(self) -> None:
-        """Let go of what brokers remember for this reader; nothing waits for it but a moment."""
+        """Close the fetch sessions, so that brokers free them at once (KIP-227)."""
         for node_id, session in self._sessions.items():
             farewell = session.farewell()
             if farewell is None or not self._cluster.is_connected(node_id, Lane.MAIN):
                 continue
-            # Not behind a Fetch that the broker holds back: it would wait as long.
+            # On the main connection: on the fetch lane it would wait behind a long poll.
             with suppress(StreamlogError):
                 await self._cluster.call(
                     node_id, farewell, FetchResponse, timeout_ms=FAREWELL_TIMEOUT_MS
                 )
 
     def look(self) -> None:
-        """Something has changed: assignments, positions, or room in a buffer."""
+        """Wake the task: the assignment, a position, or the room in a buffer has changed."""
         self._look.set()
 
     async def run(self) -> None:
-        """Fetch for ever."""
+        """Fetch until cancelled."""
         while True:
             self._look.clear()
             pause_ms = await self._round()
@@ -120,7 +127,7 @@ class Fetcher:
                 continue
 
     async def _round(self) -> int | None:
-        """Send what can be sent; returns when to look again if nothing happens."""
+        """Send the requests that are possible; return the pause in ms, None if there is none."""
         now_ms = self._cluster.clock.now_ms()
         try:
             await self._beginnings.find()
@@ -136,12 +143,13 @@ class Fetcher:
         return None if next_ms is None else max(next_ms - now_ms, 1)
 
     async def _requests(self, now_ms: int) -> tuple[Requests, int | None, bool]:
-        """Partitions to ask for by broker, when those that wait may be, and if some are full."""
+        """Return the partitions to fetch, the next time when one may be, and if some are full."""
         requests: Requests = {}
         next_ms: int | None = None
         some_full = False
         for partition, state in self._positions.items():
-            # A paused one as well, until its buffer is full: when it is resumed there is no wait.
+            # Paused partitions are fetched as well until their buffer is full, so that `resume`
+            # has records at once.
             if self._is_full(state):
                 some_full = True
                 continue
@@ -160,14 +168,14 @@ class Fetcher:
         return self._separated(requests, now_ms), next_ms, some_full
 
     async def _leader(self, partition: TopicPartition, state: PartitionState) -> int | None:
-        """Who leads a partition, if somebody does that can know what was read of it."""
+        """Return the leader of a partition; None if there is none that is new enough."""
         leader = self._cluster.leader(partition)
         if leader is None:
             await self._cluster.refresh([partition.topic])
             leader = self._cluster.leader(partition)
         if self._is_recreated(partition, state):
             if not state.is_drained:
-                return None  # What was fetched of the old topic comes first.
+                return None  # First the caller takes the records of the old topic.
             self._on_recreated(partition, state)
             return None
         known = self._cluster.leader_epoch(partition)
@@ -175,9 +183,15 @@ class Fetcher:
             return leader
         if self._cluster.known(partition.topic) is None:
             return leader
+        # 1. Broker 1, leader in epoch 5, is cut off; broker 2 is elected in epoch 6.
+        # 2. This consumer reads records of epoch 6 from broker 2.
+        # 3. Metadata from a broker that has missed the election names broker 1, in epoch 5.
+        # Broker 1 lacks the records of epoch 6: its log would seem to be truncated (KIP-320). So
+        # the consumer waits for metadata of epoch 6.
         log.warning(
-            "%s-%d: what was read is of leader epoch %d, and brokers know of %d: waiting for one"
-            " that has heard of that election; if the topic was made again, seek",
+            "%s-%d: records were read of leader epoch %d, but brokers know only of epoch %d:"
+            " waiting for a broker that knows of the newer leader; if the topic was created again,"
+            " seek",
             *partition,
             state.fetched_epoch,
             known,
@@ -186,12 +200,12 @@ class Fetcher:
         return None
 
     def _is_recreated(self, partition: TopicPartition, state: PartitionState) -> bool:
-        """Whether the position belongs to a topic that another one has replaced."""
+        """Whether the position belongs to an older topic of the same name."""
         topic_id = self._cluster.topic_id(partition.topic)
         return topic_id != ZERO_UUID and state.topic_id not in (None, topic_id)
 
     def _on_recreated(self, partition: TopicPartition, state: PartitionState) -> None:
-        """The topic was deleted and created again: the position means nothing in the new one."""
+        """Reset the position, or report the loss: the topic was deleted and created again."""
         new_id, old_id = self._cluster.topic_id(partition.topic), state.topic_id or b""
         what = (
             f"{partition.topic}-{partition.partition}: the topic was deleted and created again"
@@ -201,12 +215,12 @@ class Fetcher:
             self._lost(
                 partition,
                 state,
-                f"{what}, and {state.position} was next; seek, or set auto_offset_reset",
+                f"{what}; the position was {state.position}: seek, or set auto_offset_reset",
                 ids=(old_id, new_id),
             )
             return
         log.warning(
-            "%s; reading on at its %s instead of %s",
+            "%s; reading continues at its %s instead of offset %s",
             what,
             "beginning" if self._settings.auto_offset_reset == "earliest" else "end",
             state.position,
@@ -223,7 +237,7 @@ class Fetcher:
         ids: tuple[bytes, bytes],
         resume: tuple[int, int] = (-1, -1),
     ) -> None:
-        """Tell the owner, and again as long as it does not seek."""
+        """Report a lost position; the fetcher repeats the report until the caller seeks."""
         state.not_before_ms = self._cluster.clock.now_ms() + ERROR_BACKOFF_MS
         self._tell(
             SourceLost(
@@ -237,9 +251,9 @@ class Fetcher:
         )
 
     def _source(self, state: PartitionState, leader: int, now_ms: int) -> int:
-        """Whom to ask: the replica that the leader has named, as long as that holds, or the leader.
+        """Return the broker to fetch from: the nearer replica while it is valid, or the leader.
 
-        Time marks are set by leaders alone.
+        A fetch with a time mark goes to the leader, as only leaders write marks.
         """
         source = state.replica
         if source is None or state.mark_after_ms != NO_MARK:
@@ -250,9 +264,10 @@ class Fetcher:
         return leader
 
     def _separated(self, requests: Requests, now_ms: int) -> Requests:
-        """What is to be read from leaders, and not to be sent away, is not asked for with copies.
+        """Split requests whose partitions disagree about whether to name the reader's rack.
 
-        Where there are both they take turns: a request says where the reader stands, or not.
+        A broker may lead one partition, which must not be redirected (no rack), and be the nearer
+        replica of another (rack). These take turns: every other request is without a rack.
         """
         if not self._settings.client_rack:
             return requests
@@ -275,10 +290,9 @@ class Fetcher:
         *,
         some_full: bool,
     ) -> None:
-        """One request to one broker.
+        """Send one request to one broker, and store the answer.
 
-        Where partitions were left out because they were full, the broker must not hold it back:
-        they may have room again by now, and would wait for records of others.
+        With `some_full` the broker must not hold the answer back; see the module's head.
         """
         wait_ms = 0 if some_full else self._settings.fetch_max_wait_ms
         eras = {partition: state.era for partition, state in wanted}
@@ -318,7 +332,7 @@ class Fetcher:
         self._look.set()
 
     async def _look_up_lost(self, topics: Collection[FetchableTopicResponse]) -> None:
-        """Where a position is not in the log, look whether that is still the same topic's."""
+        """Refresh the metadata of topics that lack a position: they may have been created again."""
         lost = {
             topic.topic
             for topic in topics
@@ -329,7 +343,7 @@ class Fetcher:
             await self._cluster.refresh(sorted(lost))
 
     async def _pause_full(self) -> None:
-        """Wait until the owner takes something, or a little."""
+        """Wait until the caller has taken records, up to `FULL_PAUSE_MS`."""
         self._look.clear()
         try:
             async with asyncio.timeout(FULL_PAUSE_MS / 1000):
@@ -377,14 +391,14 @@ class Fetcher:
         topics: Collection[FetchableTopicResponse],
         eras: Mapping[TopicPartition, int],
     ) -> int:
-        """Put what came into the buffers; returns how many bytes."""
+        """Buffer the records of an answer; return the number of bytes."""
         kept = 0
         for topic in topics:
             for data in topic.partitions:
                 partition = TopicPartition(topic.topic, data.partition_index)
                 state = self._positions.get(partition)
                 if state is None or state.era != eras.get(partition):
-                    continue  # Revoked, or moved elsewhere meanwhile.
+                    continue  # The partition was revoked, or its position moved, meanwhile.
                 is_refused = data.error_code or data.diverging_epoch is not None
                 if is_refused and self._give_up(node_id, state):
                     log.debug("%s-%d: asking the leader, not broker %d", *partition, node_id)
@@ -412,7 +426,7 @@ class Fetcher:
         return kept
 
     def _send_to(self, partition: TopicPartition, state: PartitionState, replica: int) -> None:
-        """The leader has named a replica that is nearer."""
+        """Read from the nearer replica that the leader names."""
         now_ms = self._cluster.clock.now_ms()
         if self._cluster.knows(replica):
             state.replica = replica
@@ -422,7 +436,7 @@ class Fetcher:
             state.keep_at_leader(now_ms + AT_LEADER_MS)
 
     def _give_up(self, node_id: int, state: PartitionState) -> bool:
-        """Ask the leader, if it was a nearer replica that was of no use; whether it was."""
+        """Go back to the leader if `node_id` is the nearer replica; return whether it is."""
         if state.replica != node_id:
             return False
         state.keep_at_leader(self._cluster.clock.now_ms() + AT_LEADER_MS)
@@ -435,24 +449,24 @@ class Fetcher:
         where = f"fetch of {partition.topic}-{partition.partition} at {state.fetch_offset}"
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             if self._is_recreated(partition, state):
-                return  # The next round tells.
+                return  # The next round reports it.
             if self._settings.auto_offset_reset == "none":
                 topic_id = state.topic_id or b""
                 self._lost(
                     partition,
                     state,
-                    f"{where}: the log has nothing there (any more); seek to an offset between "
+                    f"{where}: the log does not hold this offset; seek to an offset between "
                     "begin_offsets and end_offsets, or set auto_offset_reset",
                     ids=(topic_id, topic_id),
                 )
                 return
-            log.warning("%s: outside of the log; reset by policy", where)
+            log.warning("%s: the log does not hold this offset: auto_offset_reset applies", where)
             state.move(None, PositionStart.RESET)
             return
         self._cluster.forget([partition.topic])
         error = error_for(data.error_code, where)
-        # Kafka calls CORRUPT_MESSAGE retriable, but what is damaged on disk stays so: who reads
-        # has to hear of it, and may seek behind it.
+        # Kafka calls CORRUPT_MESSAGE retriable, but damage on disk stays: the caller gets the
+        # error, and may seek past it.
         if error.retriable and data.error_code != ErrorCode.CORRUPT_MESSAGE:
             log.debug("%s", error)
         else:
@@ -461,25 +475,28 @@ class Fetcher:
     def _on_cut(
         self, partition: TopicPartition, state: PartitionState, end: DivergingEpoch
     ) -> None:
-        """The log lacks what was read (KIP-320): a crash has cut it, and others were written."""
+        """Go back to where the log diverges from what was read, or report the loss (KIP-320)."""
         if self._is_recreated(partition, state):
-            return  # The next round tells.
-        # Records of this epoch that a later leader had replaced were never read.
+            return  # The next round reports it.
+        # The broker's end of that epoch may lie behind what this reader has seen of it:
+        # 1. The reader has read epoch 4 up to offset 80, and epoch 5 from 80 to 100.
+        # 2. Epoch 5 was truncated; the broker's log has epoch 4 up to 120.
+        # 3. The logs agree up to 80 only: `end_of` returns where the reader's epoch 5 began.
         end_offset = state.epochs.end_of(end.epoch, end.end_offset)
-        where = f"{partition.topic}-{partition.partition}: the log was cut at {end_offset}"
+        where = f"{partition.topic}-{partition.partition}: the log was truncated at {end_offset}"
         if self._settings.auto_offset_reset == "none":
             topic_id = state.topic_id or b""
             self._lost(
                 partition,
                 state,
-                f"{where}, and {state.fetch_offset} was read up to before that; "
-                f"leader epoch {end.epoch} ends there, and epoch {state.fetched_epoch} was read; "
+                f"{where}, and this consumer has read up to {state.fetch_offset}; "
+                f"leader epoch {end.epoch} ends there, but epoch {state.fetched_epoch} was read: "
                 "seek, or set auto_offset_reset",
                 ids=(topic_id, topic_id),
                 resume=(end_offset, end.epoch),
             )
             return
-        log.warning("%s, reading on from there instead of %d", where, state.fetch_offset)
+        log.warning("%s: reading continues there instead of at %d", where, state.fetch_offset)
         state.cut(OffsetAndMetadata(end_offset, leader_epoch=end.epoch))
 
     def _delay(self, wanted: list[tuple[TopicPartition, PartitionState]]) -> None:
@@ -487,19 +504,19 @@ class Fetcher:
             state.not_before_ms = self._cluster.clock.now_ms() + ERROR_BACKOFF_MS
 
     def _on_answer(self, partitions: Collection[TopicPartition]) -> None:
-        """A broker answers for these partitions; log it if that ends an outage."""
+        """Note that a broker has answered for partitions; log it if that ends an outage."""
         self._outage.keep([partition for partition, _ in self._positions.items()])
         lasted_s = self._outage.end(partitions, self._cluster.clock.now_ms())
         if lasted_s is not None:
-            log.warning("brokers are reachable again after %.1f s: fetching continues", lasted_s)
+            log.warning("brokers answer fetches again after %.1f s", lasted_s)
 
     def _on_error(self, error: StreamlogError, partitions: Collection[TopicPartition]) -> None:
-        """A broker could not be asked: go on trying, but not for ever and not in silence."""
+        """Log an error once; report it to the caller after `RETRY_TIMEOUT_MS`."""
         now_ms = self._cluster.clock.now_ms()
         if self._troubled_since_ms is None:
             self._troubled_since_ms = now_ms
             if not self._outage.is_on:
-                log.warning("can't fetch, will try again: %s", error)
+                log.warning("the fetch failed and will be retried: %s", error)
         self._outage.begin(partitions, now_ms)
         if not error.retriable or now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:
             self._troubled_since_ms = None

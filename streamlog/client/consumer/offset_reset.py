@@ -1,6 +1,7 @@
-"""Beginnings: where a consumer goes on in partitions whose position is not known.
+"""OffsetReset: finds the position of partitions that have none.
 
-Where their group has committed, else by the reset policy; or where the owner wants them to.
+The order is: the group's committed offset, else `auto_offset_reset`; `seek_to_beginning` and
+`seek_to_end` look up the log's start or end instead.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Committed: TypeAlias = Callable[
 
 
 class OffsetReset:
-    """Gives `positions` the places where they begin."""
+    """Looks up the positions of partitions, and sets them in `positions`."""
 
     def __init__(
         self, cluster: Cluster, positions: SubscriptionState, settings: FetchSettings
@@ -40,18 +41,21 @@ class OffsetReset:
         self._committed: Committed | None = None
 
     def begin_at_committed(self, committed: Committed) -> None:
-        """Begin partitions where their group has committed."""
+        """Use this function to look up the offsets that the group has committed."""
         self._committed = committed
 
     async def find(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Give these a position, or all whose owner is not just about to.
+        """Set the unknown positions of these partitions; without any, of all that are not held.
 
         Raises:
-            OffsetOutOfRange: the reset policy is "none" and a partition has no place to begin.
+            OffsetOutOfRange: a partition has no committed offset, and `auto_offset_reset` is
+                "none".
         """
         async with self._finding:
-            # Again for those that were assigned anew while it was asked for the others: they don't
-            # begin by the reset policy as long as it isn't known that their group has no place.
+            # A loop, for partitions that are assigned during the look-up:
+            # 1. The committed offset of t-0 is looked up; t-1 is assigned meanwhile.
+            # 2. t-1 has no position either, and the reset below would take it along.
+            # 3. It would start at the log's end, although its group has committed an offset.
             while asked := self._unknown(partitions, {PositionStart.COMMITTED}):
                 await self._from_committed(asked)
             await self._by_time(self._unknown(partitions))
@@ -96,7 +100,8 @@ class OffsetReset:
         for partition, found in (await self._ends(times)).items():
             unmoved = self._positions.get(partition)
             if unmoved is not None and unmoved.era == eras[partition]:
-                # The id as of before: if the topic is created again meanwhile, that is noticed.
+                # The id from before the look-up: if the topic was created again in between, the
+                # first fetch finds the new id, and resets the position.
                 unmoved.move(found.offset, topic_id=known_id(ids[partition]))
 
     async def _topic_id(self, partition: TopicPartition) -> bytes:
@@ -116,7 +121,7 @@ class OffsetReset:
             case _ if self._settings.auto_offset_reset == "none":
                 raise OffsetOutOfRange(
                     f"{partition.topic}-{partition.partition} has no committed offset, and "
-                    "auto_offset_reset is 'none': seek, commit, or choose 'earliest' or 'latest'"
+                    "auto_offset_reset is 'none': seek, commit, or set it to 'earliest' or 'latest'"
                 )
             case _:
                 return EARLIEST if self._settings.auto_offset_reset == "earliest" else LATEST

@@ -1,7 +1,7 @@
-"""What changes a consumer's assignment: a rebalance of its group, and topics that come and go.
+"""Changes of a consumer's assignment: rebalances of its group, and changes of its topics.
 
-`Rebalance` calls the listener and commits before partitions are revoked. `TopicWatch` looks for new
-topics that match a pattern and for new partitions, and makes the member join again.
+`Rebalance` awaits the caller's callbacks, and commits before partitions are revoked. `TopicWatch`
+looks for new topics that match a pattern and for new partitions, and makes the member rejoin.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = repeated.logger(__name__)
 
 
 class Rebalance:
-    """What a consumer is given and has to give up."""
+    """Carries out the assignments and revocations of a member, within the caller's `poll`."""
 
     def __init__(
         self, group: GroupSession, positions: SubscriptionState, commits: OffsetCommits
@@ -43,16 +43,16 @@ class Rebalance:
         on_revoked: OnRebalance | None,
         on_lost: OnRebalance | None,
     ) -> None:
-        """Await these from now on; without `on_lost`, `on_revoked` takes its place."""
+        """Set the callbacks; without `on_lost`, `on_revoked` is awaited instead."""
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         self._on_lost = on_revoked if on_lost is None else on_lost
 
     async def settle(self) -> bool:
-        """Carry out what is due; returns whether there is a new part."""
+        """Revoke and assign what is due; return whether there is a new assignment."""
         member = self._group.member
         if member is None:
             return False
-        # The coordinator may ask for more while the owner finishes.
+        # A loop: while `on_revoked` runs, the coordinator may revoke further partitions (KIP-848).
         while revoked := member.revoking:
             await self._revoke(revoked, lost=member.is_lost)
             self._group.on_revoked(revoked)
@@ -62,7 +62,8 @@ class Rebalance:
         log.info("%s", member)
         self._positions.assign(member.assignment)
         if self._on_assigned is not None:
-            # The owner may know better where to begin.
+            # Held, so that no position is looked up or fetched before the callback has had the
+            # chance to seek.
             self._positions.hold(added)
             try:
                 await self._on_assigned(added)
@@ -71,7 +72,7 @@ class Rebalance:
         return True
 
     async def finish(self) -> None:
-        """Hand back in good order what is assigned."""
+        """Revoke the whole assignment, with the callback and a commit, and drain the commits."""
         member = self._group.member
         if member is not None and member.assignment:
             await self._revoke(member.assignment, lost=member.is_lost)
@@ -83,6 +84,9 @@ class Rebalance:
         told = self._on_lost if lost else self._on_revoked
         if told is not None:
             await told(partitions)
+        # The order matters: the callback may still process or seek, so its work is in the positions
+        # that are committed; and the commit needs the positions that `assign` drops. Lost
+        # partitions are not committed: their new owner may have committed already.
         if not lost:
             await self._commits.commit_consumed()
         self._positions.assign(self._positions.assigned() - partitions)
@@ -90,21 +94,21 @@ class Rebalance:
 
 
 class TopicWatch:
-    """Looks at the topics of a group from time to time. `run` is a task of the consumer."""
+    """Looks up the subscribed topics every `interval_ms`. `run` is a task of the consumer."""
 
     def __init__(self, cluster: Cluster, group: GroupSession, *, interval_ms: int) -> None:
         self.subscription = Subscription()
-        """The one to look after."""
+        """The subscription whose topics are watched."""
         self._cluster = cluster
         self._group = group
         self._interval_ms = interval_ms
         self._look = asyncio.Event()
 
     async def topics(self, subscription: Subscription) -> tuple[str, ...]:
-        """What a subscription means now.
+        """Return the topics of a subscription, as the cluster has them now.
 
         Raises:
-            UnknownTopicOrPartition: one of the names does not exist.
+            UnknownTopicOrPartition: a name does not exist.
         """
         if subscription.pattern is None:
             await self._cluster.retrying(lambda: self._cluster.refresh(subscription.names))
@@ -113,11 +117,11 @@ class TopicWatch:
         return subscription.means(name for name, topic in there.items() if not topic.is_internal)
 
     def look(self) -> None:
-        """Look now: something was not as it was."""
+        """Wake the task: a topic was deleted."""
         self._look.set()
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Look up the topics until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(self._interval_ms / 1000):
@@ -128,7 +132,9 @@ class TopicWatch:
             try:
                 await self._see()
             except StreamlogError as error:
-                log.warning("topics were not looked up, will be later: %s", error)
+                log.warning(
+                    "the look-up of subscribed topics failed and will be retried: %s", error
+                )
 
     async def _see(self) -> None:
         member = self._group.member

@@ -1,9 +1,9 @@
 """SubscriptionState: a consumer's topics, its positions, and the records that it has fetched.
 
-A partition has two positions: `position` is the offset of the next record for the owner,
+A partition has two positions: `position` is the offset of the next record for the caller,
 `fetch_offset` that of the next fetch. `EpochStarts` remembers the leader epoch of the record before
-a position (KIP-320); `Subscription` says which topics are subscribed to. Pure. Not done here:
-requests.
+a position (KIP-320). `Subscription` holds the topics or the pattern. A state machine without I/O.
+Not done here: requests.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class EpochStarts:
     __slots__ = ("_epochs", "_starts")
 
     def __init__(self, position: int = 0, leader_epoch: int = NO_EPOCH) -> None:
-        """Start at a position whose preceding record has this epoch."""
+        """Start at a position; the record before it has this epoch."""
         self._starts: list[int] = [position - 1]
         self._epochs: list[int] = [leader_epoch]
 
     def note(self, offset: int, leader_epoch: int) -> None:
-        """A batch that begins at `offset` was written in this epoch; offsets ascend."""
+        """Note the epoch of a batch that begins at `offset`; call it with ascending offsets."""
         if leader_epoch == self._epochs[-1]:
             return
         self._starts.append(offset)
@@ -59,12 +59,12 @@ class EpochStarts:
             del self._starts[0], self._epochs[0]
 
     def before(self, position: int) -> int:
-        """The epoch of the record before a position; -1 if it is unknown."""
+        """Return the epoch of the record before a position; -1 if it is unknown."""
         at = bisect_left(self._starts, position) - 1
         return self._epochs[at] if at >= 0 else NO_EPOCH
 
     def end_of(self, leader_epoch: int, end: int) -> int:
-        """`end`, or where a later epoch than this is known to begin, if that comes first."""
+        """Return `end`, or the first offset that was read in a later epoch, if that is smaller."""
         for start, epoch in zip(self._starts, self._epochs, strict=True):
             if epoch > leader_epoch:
                 return min(max(start, 0), end)
@@ -72,41 +72,45 @@ class EpochStarts:
 
 
 NO_MARK = -1
-"""No time mark is wanted."""
+"""No time mark is requested."""
 NOT_TOLD = MarkTold("", NO_MARK)
-"""A mark that is wanted tells nobody an event time."""
+"""The requested mark carries no event time."""
 _NO_CRC = 0
-"""What librdkafka's mock cluster has for the CRC of its markers. Chance leaves that as rarely as
-the right one, and what zeroes bytes takes the magic before or the control bit behind along."""
+"""The CRC of transaction markers from librdkafka's mock cluster, which is accepted. The check loses
+little: random damage yields 0 as rarely as the right CRC, and damage that zeroes bytes also zeroes
+the magic byte before it or the control bit behind it."""
 
 R = TypeVar("R", list[LogRecord], RecordColumns)
-"""Records of one partition, as `take` or as `take_columns` gives them."""
+"""Records of one partition, as `take` or `take_columns` returns them."""
 D = TypeVar("D", list[LogRecord], RecordColumns, list[RecordBatch])
-"""The same, or what `take_batches` gives."""
+"""Records of one partition, as `take`, `take_columns` or `take_batches` returns them."""
 
-# No two eras are alike, not even of one partition that is taken away and given back: an answer to
-# a question from before would else be put behind records that nobody has asked for yet.
+# Every move of a partition gets an era of its own, so that a late answer is recognized:
+# 1. A fetch of t-0 at offset 100 is in flight.
+# 2. t-0 is revoked, assigned again, and starts at offset 40.
+# 3. The answer with the records from 100 on arrives. Buffered, it would skip 40 to 99.
+# A counter per partition would start again in step 2 and not see the difference.
 _eras = itertools.count()
 
 
 def known_id(topic_id: bytes) -> bytes | None:
-    """A topic id; None for the zero that stands for an unknown one."""
+    """Return a topic id; None for zero, which means unknown."""
     return None if topic_id == ZERO_UUID else topic_id
 
 
 class PositionStart(Enum):
-    """Where a partition without a position begins."""
+    """How to find the position of a partition that has none."""
 
     COMMITTED = auto()
-    """Where its group has committed; without that, by the reset policy."""
+    """By the group's committed offset; if there is none, by `auto_offset_reset`."""
     RESET = auto()
-    """By the reset policy: the position was outside of the log."""
+    """By `auto_offset_reset`: the log does not hold the old position."""
     EARLIEST = auto()
     LATEST = auto()
 
 
 class PartitionState:
-    """One assigned partition."""
+    """The position, the buffer and the fetch state of one assigned partition."""
 
     __slots__ = (
         "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "epochs", "era",
@@ -121,42 +125,44 @@ class PartitionState:
         self.fetch_offset = 0
         self.start = PositionStart.COMMITTED
         self.leader_epoch = NO_EPOCH
-        """Of the record before the position."""
+        """Leader epoch of the record before the position."""
         self.fetched_epoch = NO_EPOCH
-        """Of the record before `fetch_offset`: the broker sees by it whether it has that, too."""
+        """Leader epoch of the record before `fetch_offset`. The broker compares it with its own log
+        and reports where the two diverge (KIP-320)."""
         self.topic_id: bytes | None = None
-        """Of the topic that the position belongs to; None until it is known. A topic that is
+        """Id of the topic that the position belongs to; None until it is known. A topic that is
         created again has another id, and its offsets and epochs start again."""
         self.epochs = EpochStarts()
-        """Leader epochs of what was taken."""
+        """Leader epochs of the records that were taken."""
         self.paused = False
         self.is_held = False
-        """Its owner may move it before anything is fetched."""
+        """Whether `on_assigned` runs, which may still move the partition: nothing is fetched."""
         self.in_flight = False
-        """A fetch request asks for it just now."""
+        """Whether a fetch request for the partition is in flight."""
         self.not_before_ms = 0
         self.replica: int | None = None
-        """The broker to read from instead of the leader."""
+        """The broker to read from instead of the leader (KIP-392)."""
         self.replica_until_ms = 0
-        """How long that is so; without one, how long the leader is not asked for one."""
+        """Until when `replica` is used; if it is None, until when the reader stays at the leader
+        and does not ask for a nearer replica."""
         self.high_watermark: int | None = None
         self.stable_offset: int | None = None
-        """Up to where committed records are shown."""
+        """The last stable offset, below which "read_committed" reads."""
         self.batches: deque[RecordBatch] = deque()
         self.aborted: set[int] = set()
-        """Base offsets of those of `batches` whose records nobody may see."""
+        """Base offsets of the batches in `batches` that belong to aborted transactions."""
         self.rest: list[LogRecord] | RecordColumns = []
-        """Decoded, but there was no room for them in the last `take`."""
+        """Decoded records for which the last `take` had no room."""
         self.after_rest = 0
         """The position once `rest` is taken."""
         self.corrupt: CorruptData | None = None
-        """Why the first of `batches` can't be read."""
+        """Why the first batch in `batches` can't be read."""
         self.buffered_bytes = 0
         self.mark_after_ms, self.mark_told = NO_MARK, NOT_TOLD
-        """How long nothing has to have come until the owner wants a time mark, and the event time
-        to which that brings the readers of a clock."""
+        """Milliseconds without an append after which the caller wants a time mark, and the event
+        time to which the mark brings the readers of a clock."""
         self.marks: list[TimeMark] = []
-        """Those that were passed and not told yet, if they are kept."""
+        """Time marks that were passed and not returned yet, if they are kept."""
 
     def move(
         self,
@@ -166,7 +172,7 @@ class PartitionState:
         leader_epoch: int = NO_EPOCH,
         topic_id: bytes | None = None,
     ) -> None:
-        """Go on from `position`, or from `start` if that has to be looked up first."""
+        """Set the position; None means that it must be looked up by `start`. Drops the buffer."""
         self.era = next(_eras)
         self.position = position
         self.leader_epoch = self.fetched_epoch = leader_epoch
@@ -183,26 +189,31 @@ class PartitionState:
         self.marks = []
 
     def place(self, offset: int) -> OffsetAndMetadata:
-        """An offset up to the position, with what tells later whether the log still has it."""
+        """Return an offset up to the position, with its leader epoch and topic id."""
         epoch = self.epochs.before(offset)
         return OffsetAndMetadata(offset, "", epoch, self.topic_id or ZERO_UUID)
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything that was fetched has been taken."""
+        """Whether all fetched records have been taken."""
         return not self.batches and not self.rest
 
     def keep_at_leader(self, until_ms: int) -> None:
-        """Read from the leader until then, whoever is nearer."""
+        """Read from the leader until `until_ms`, even if a replica is nearer."""
         self.replica, self.replica_until_ms = None, until_ms
 
     def is_kept_at_leader(self, now_ms: int) -> bool:
-        """Whether the leader is not to be asked for somebody nearer."""
+        """Whether requests to the leader must not name the reader's rack.
+
+        A leader that knows the rack would redirect the reader to a nearer replica.
+        """
         return self.replica is None and now_ms < self.replica_until_ms
 
     def cut(self, end: OffsetAndMetadata) -> None:
-        """The log was cut at `end`, before `fetch_offset`: what was fetched behind is not in it."""
+        """Drop what was fetched behind `end`: the log was truncated there."""
         topic_id = self.topic_id
+        # If the position is not beyond the end, only buffered records are lost, and the caller has
+        # seen nothing of what was truncated.
         if self.position is not None and self.position <= end.offset:
             self.move(self.position, leader_epoch=self.leader_epoch, topic_id=topic_id)
         else:
@@ -211,7 +222,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class _Form(Generic[D]):
-    """How records are handed out."""
+    """A form of records: how to decode a batch, and how to start from records that are decoded."""
 
     decode: Callable[[RecordBatch], D]
     gathered: Callable[[Iterable[LogRecord]], D]
@@ -223,7 +234,7 @@ _BATCHES: Final[_Form[list[RecordBatch]]] = _Form(lambda batch: [batch], lambda 
 
 
 class SubscriptionState:
-    """All partitions that are assigned to a consumer."""
+    """The state of all partitions that are assigned to a consumer."""
 
     def __init__(self, *, keeps_marks: bool = False) -> None:
         """With `keeps_marks`, time marks are kept for `take_marks`."""
@@ -231,8 +242,8 @@ class SubscriptionState:
         self._states: dict[TopicPartition, PartitionState] = {}
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these from now on; what was assigned before and still is keeps its place."""
-        # The order in which they are asked for hangs on no hash: a run can be repeated.
+        """Set the assignment; partitions that are in the old one, too, keep their state."""
+        # Sorted, so that the order of requests does not depend on hashes: simulated runs repeat.
         in_order = sorted(partitions) if isinstance(partitions, AbstractSet) else partitions
         wanted = dict.fromkeys(in_order)
         self._states = {
@@ -240,14 +251,14 @@ class SubscriptionState:
         }
 
     def assigned(self) -> set[TopicPartition]:
-        """What is assigned."""
+        """Return the assigned partitions."""
         return set(self._states)
 
     def state(self, partition: TopicPartition) -> PartitionState:
-        """The state of an assigned partition.
+        """Return the state of an assigned partition.
 
         Raises:
-            UsageError: it is not assigned.
+            UsageError: the partition is not assigned.
         """
         state = self._states.get(partition)
         if state is None:
@@ -257,15 +268,15 @@ class SubscriptionState:
         return state
 
     def get(self, partition: TopicPartition) -> PartitionState | None:
-        """The state of a partition if it is (still) assigned."""
+        """Return the state of a partition; None if it is not assigned (any more)."""
         return self._states.get(partition)
 
     def items(self) -> Collection[tuple[TopicPartition, PartitionState]]:
-        """Every assigned partition with its state."""
+        """Return every assigned partition with its state."""
         return list(self._states.items())
 
     def consumed(self) -> dict[TopicPartition, int]:
-        """The next offset of every partition whose position is known: what a commit stores."""
+        """Return the known positions, which a commit stores."""
         return {
             partition: state.position
             for partition, state in self._states.items()
@@ -273,7 +284,7 @@ class SubscriptionState:
         }
 
     def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The same, with the leader's epoch."""
+        """Return the known positions, with leader epoch and topic id."""
         return {
             partition: OffsetAndMetadata(
                 state.position, "", state.leader_epoch, state.topic_id or ZERO_UUID
@@ -283,12 +294,12 @@ class SubscriptionState:
         }
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Look nothing up for these and fetch nothing from them, unless the owner asks."""
+        """Stop look-ups and fetches for partitions while `on_assigned` runs."""
         for partition in partitions:
             self.state(partition).is_held = True
 
     def let_go(self) -> None:
-        """Nothing is held any more."""
+        """Allow look-ups and fetches for all partitions again."""
         for state in self._states.values():
             state.is_held = False
 
@@ -299,15 +310,19 @@ class SubscriptionState:
         data: bytes | bytearray | memoryview,
         aborted: Iterable[AbortedRange] = (),
     ) -> int:
-        """Buffer what was fetched; returns the number of bytes kept.
+        """Buffer fetched batches.
 
-        `aborted` names the aborted transactions in it, whose records are left out.
+        Args:
+            partition: the partition that was fetched.
+            era: `PartitionState.era` when the request was made; data of another era is dropped.
+            data: whole batches.
+            aborted: the aborted transactions among them, whose records `take` leaves out.
 
-        A damaged marker is kept wherever it is: nobody can say what it ended, so `take` tells of
-        it when its turn comes, and gives nothing that is behind it.
+        Returns:
+            The number of bytes that were buffered.
 
         Raises:
-            CorruptData: the bytes are no batches.
+            CorruptData: the bytes are not batches.
         """
         state = self._states.get(partition)
         if state is None or state.era != era:
@@ -315,12 +330,15 @@ class SubscriptionState:
         kept = 0
         hidden = AbortedBatches(aborted, marker_of=_marker)
         for batch in split_batches(data):
+            # A damaged marker is kept even below the fetch offset. It may have ended a transaction,
+            # so whether the records behind it are aborted is unknown: `take` raises at the marker
+            # and returns nothing behind it.
             try:
                 is_hidden, is_damaged = hidden.hides(batch), False
             except CorruptData:
                 is_hidden, is_damaged = False, True
             if batch.next_offset <= state.fetch_offset and not is_damaged:
-                continue  # It was compacted away up to here, or sent twice.
+                continue  # Sent twice, or compaction has removed the records from the offset on.
             state.batches.append(batch)
             if is_hidden:
                 state.aborted.add(batch.base_offset)
@@ -331,31 +349,32 @@ class SubscriptionState:
         return kept
 
     def take(self, records_max: int | None) -> dict[TopicPartition, list[LogRecord]]:
-        """Buffered records in order, at most so many; positions move past them.
+        """Take buffered records, at most `records_max`, and move the positions past them.
 
-        Partitions with something left come later next time, so none waits for ever.
+        A partition with records left over moves to the end of the order, so that no partition
+        starves another.
 
         Raises:
-            DamagedBatch: a batch is damaged; everything before it has been taken.
+            DamagedBatch: a batch is damaged; all records before it have been taken.
         """
         return self._taken(records_max, _LISTS)
 
     def take_columns(self, records_max: int | None) -> dict[TopicPartition, RecordColumns]:
-        """The same as columns, which costs half as much.
+        """Take buffered records as columns, which costs half as much as `take`.
 
         Raises:
-            DamagedBatch: as `take`.
+            DamagedBatch: a batch is damaged; all records before it have been taken.
         """
         return self._taken(records_max, _COLUMNS)
 
     def take_batches(self) -> dict[TopicPartition, list[RecordBatch]]:
-        """Whole batches as they came, for who decodes them in another way; not beside `take`.
+        """Take whole batches as they were fetched; don't mix with `take`.
 
-        Those of transactions that were aborted and of control are left out. The first one may begin
-        before the position, as brokers send whole batches.
+        Control batches and those of aborted transactions are left out. The first batch may begin
+        before the position, because brokers send whole batches.
 
         Raises:
-            DamagedBatch: as `take`.
+            DamagedBatch: a batch is damaged; all batches before it have been taken.
         """
         self._check()
         taken: dict[TopicPartition, list[RecordBatch]] = {}
@@ -398,11 +417,11 @@ class SubscriptionState:
 
     @property
     def has_marks(self) -> bool:
-        """Whether `take_marks` would find something."""
+        """Whether `take_marks` would return a mark."""
         return self._keeps_marks and any(state.marks for state in self._states.values())
 
     def take_marks(self) -> dict[TopicPartition, list[TimeMark]]:
-        """The time marks that were passed since the last call, in order of offset."""
+        """Take the time marks that were passed since the last call, in order of offset."""
         found: dict[TopicPartition, list[TimeMark]] = {}
         for partition, state in self._states.items():
             if state.marks:
@@ -410,7 +429,7 @@ class SubscriptionState:
         return found
 
     def has_records(self) -> bool:
-        """Whether `take` would find something."""
+        """Whether `take` would return records, or raise."""
         return any(
             (state.batches or state.rest) and not state.paused for state in self._states.values()
         )
@@ -435,9 +454,11 @@ def _take_from(
         state.buffered_bytes -= batch.size_bytes
         position = state.position or 0
         if records and records[0].offset < position:
-            # The broker sends whole batches; the first may begin before what was asked for.
+            # Brokers send whole batches: the first one may begin before the position.
             records = records[bisect_left(records, position, key=_offset_of) :]
         taken += records
+        # The batch's next offset, not the last record's: compaction may have removed the records at
+        # the batch's end, and a commit must not point into the gap.
         state.position = batch.next_offset
         state.leader_epoch = batch.leader_epoch
         state.epochs.note(batch.base_offset, batch.leader_epoch)
@@ -478,7 +499,7 @@ def _offset_of(record: LogRecord) -> int:
 
 
 def _decoded(partition: TopicPartition, state: PartitionState, form: _Form[D]) -> D:
-    """The records of the first batch that is buffered; of a time mark it is taken note."""
+    """Decode the first buffered batch; a control batch yields no records, a time mark is noted."""
     batch = state.batches[0]
     try:
         if batch.is_control:
@@ -488,7 +509,7 @@ def _decoded(partition: TopicPartition, state: PartitionState, form: _Form[D]) -
                 mark = time_mark_of(batch)
             if mark is not None and mark.offset >= (state.position or 0):
                 state.marks.append(mark)
-            return form.gathered(())  # Marks of the broker for itself; only their place counts.
+            return form.gathered(())  # Control batches only take up offsets.
         batch.check_crc()
         return form.decode(batch)
     except CorruptData as corrupt:
@@ -497,33 +518,33 @@ def _decoded(partition: TopicPartition, state: PartitionState, form: _Form[D]) -
 
 
 Topics: TypeAlias = Sequence[str] | re.Pattern[str]
-"""What an owner may subscribe to."""
+"""Topics by name, or a pattern."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Names, or a pattern."""
+    """The subscribed topics: names, or a pattern."""
 
     names: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
 
     @classmethod
     def of(cls, topics: Topics) -> Self:
-        """Check what an owner asks for.
+        """Check and copy what the caller subscribes to.
 
         Raises:
-            UsageError: it is one name, or a pattern of bytes.
+            UsageError: `topics` is a single string, or a pattern of bytes.
         """
         if isinstance(topics, re.Pattern):
             if not isinstance(topics.pattern, str):
-                raise UsageError(f"topics have names of text: {topics.pattern!r} is of bytes")
+                raise UsageError(f"the pattern {topics.pattern!r} is of bytes: topic names are str")
             return cls(pattern=topics)
         if isinstance(topics, str):
-            raise UsageError(f"subscribe takes a list of topics: [{topics!r}]")
+            raise UsageError(f"subscribe takes a list of topics: use [{topics!r}]")
         return cls(names=tuple(sorted(set(topics))))
 
     def means(self, there: Iterable[str]) -> tuple[str, ...]:
-        """The topics, given those that there are besides the log's own."""
+        """Return the subscribed topics; `there` are all topics that are not internal."""
         if self.pattern is None:
             return self.names
         return tuple(sorted(name for name in there if self.pattern.fullmatch(name)))
