@@ -1,9 +1,9 @@
 """Background: the tasks that a client owns between `open` and `close`.
 
-A TaskGroup whose owner enters and leaves it in two calls, for classes that are themselves async
-context managers. A task that fails does not tear down the owner's block: the owner is told, and
-raises the error from its next call. Closing cancels what still runs, so that an error or a
-cancellation in the owner's block goes on as it is, not wrapped into a group.
+A TaskGroup that is entered and left by two calls, for classes that are themselves async context
+managers. A task that fails does not cancel the caller's block: `on_failure` gets the error, and the
+client raises it from its next call. `close` cancels the tasks that still run, so an error or a
+cancellation that leaves the caller's block is not wrapped in an exception group.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 
 
 class Background:
-    """Tasks of one owner. Open and close it in the same task."""
+    """The background tasks of one client. Open and close it in the same task."""
 
     def __init__(self, on_failure: Callable[[Exception], None]) -> None:
         self._stack = AsyncExitStack()
@@ -23,11 +23,11 @@ class Background:
         self._on_failure = on_failure
 
     async def open(self) -> None:
-        """Tasks may be started from here on."""
+        """Allow tasks to be started."""
         await self._stack.enter_async_context(self._group)
 
     def start(self, work: Coroutine[object, object, None]) -> None:
-        """Run `work` beside the owner, at most until `close`."""
+        """Run `work` as a task, until it ends or `close` cancels it."""
         task = self._group.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -35,7 +35,7 @@ class Background:
         task.add_done_callback(lambda _: work.close())
 
     async def close(self) -> None:
-        """Cancel what runs and wait for its end."""
+        """Cancel the tasks that run, and wait until they have ended."""
         for task in self._tasks:
             task.cancel()
         await self._stack.aclose()

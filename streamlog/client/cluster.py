@@ -1,8 +1,8 @@
-"""Cluster: the brokers, the leaders of partitions, and connections to both.
+"""Cluster: a client's view of the brokers and of the partitions' leaders, with the connections.
 
-Rule of the file: leaders of an older epoch never replace those of a newer one, for as long as the
-topic keeps its id. A request that fails for a reason that passes is repeated after new metadata.
-Not done here: what requests mean.
+Rule of the file: a leader of an older epoch never replaces one of a newer epoch, as long as the
+topic keeps its id (KIP-320). `retrying` repeats a request whose error may pass. Not done here: the
+meaning of requests.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ NOBODY: Final = -1
 
 
 class ElectedLeader(NamedTuple):
-    """The leader of one epoch, `NOBODY` if it is not known or there is none."""
+    """The leader of one epoch; `NOBODY` if it is unknown or there is none."""
 
     leader: int
     epoch: int
 
 
 FORMER_IDS_MAX: Final = 16
-"""Remembered per topic name. An id is never used twice, so one that was replaced is old news."""
+"""Former topic ids that are remembered per name. No id is used twice, so metadata with a former id
+is outdated."""
 
 
 class _Topic(NamedTuple):
@@ -63,13 +64,21 @@ class _Topic(NamedTuple):
 
 
 class LeaderEpochs:
-    """The newest that is known of each partition; it outlives metadata that turned out wrong."""
+    """The newest known leader epoch of each partition; `Cluster.forget` does not reset it."""
 
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
 
     def learn(self, answer: MetadataResponseTopic) -> tuple[dict[int, int], bool]:
-        """Who leads its partitions, and whether the broker that says so has missed elections."""
+        """Take in a broker's metadata of a topic.
+
+        Returns:
+            Partition to its newest known leader, and whether the broker has missed an election.
+        """
+        # 1. Broker 2 is elected leader of t-0 in epoch 6; this client learns that from broker 3.
+        # 2. Broker 1, which is cut off from the controller, still says: broker 1 leads in epoch 5.
+        # 3. Broker 1's answer is older, so broker 2 stays the leader, and broker 1 "is behind":
+        #    `_reachable` prefers others for the next look-up.
         name = answer.name or ""
         known = self._topics.get(name)
         if known is not None and answer.topic_id in known.former_ids:
@@ -91,17 +100,17 @@ class LeaderEpochs:
         return {number: known.partitions[number].leader for number in numbers}, is_behind
 
     def topic_id(self, name: str) -> bytes:
-        """The newest id of a topic; zero if nothing is known, or brokers tell none."""
+        """Return the newest id of a topic; zero if it is unknown, or brokers don't serve ids."""
         known = self._topics.get(name)
         return ZERO_UUID if known is None else known.topic_id
 
     def epoch(self, partition: TopicPartition) -> int:
-        """The newest of a partition; -1 if nothing is known, or brokers don't tell."""
+        """Return the newest leader epoch of a partition; -1 if it is unknown."""
         newest = self._newest(partition)
         return NO_EPOCH if newest is None else newest.epoch
 
     def note(self, partition: TopicPartition, epoch: int) -> bool:
-        """Somebody has read what the leader of `epoch` wrote; whether that is news."""
+        """Note that records of leader epoch `epoch` were read; return whether that is newer."""
         newest = self._newest(partition)
         if newest is None or not NO_EPOCH < newest.epoch < epoch:
             return False
@@ -115,22 +124,23 @@ class LeaderEpochs:
 
 Address: TypeAlias = tuple[str, int]
 Bootstrap: TypeAlias = Callable[[], Sequence[Address]]
-"""Gives the addresses to begin with, as of now."""
+"""Returns the bootstrap addresses, as of the moment of the call."""
 Connect: TypeAlias = Callable[[str, int], Awaitable[Transport]]
 
 REQUEST_TIMEOUT_MS = 30_000
 RETRY_TIMEOUT_MS = 60_000
-"""How long an operation of the user is retried before its error is the user's."""
+"""How long a caller's operation is retried before its error is raised."""
 GROUP = 0
-"""What a key is the name of, unless it is something else; the number is Kafka's."""
+"""The key type of a group in FindCoordinator."""
 RETRY_BACKOFF_MS = 50
 RETRY_BACKOFF_MS_MAX = 1_000
 METADATA_AGE_MS_MAX = 300_000
-"""After this time a topic is looked up again although nothing went wrong: it may have grown."""
+"""Age at which a topic's metadata is looked up again without an error: the topic may have grown."""
 UNKNOWN_TOPIC_TIMEOUT_MS = 1_000
-"""How long a topic may be unknown to the broker that is asked: it may just have been created."""
+"""How long a look-up retries an unknown topic: it may have just been created, and not every broker
+knows it yet."""
 FORMING_TIMEOUT_MS = 15_000
-"""How long brokers that answer may take to find their cluster: they elect who leads it first."""
+"""How long brokers that answer may take to find their cluster: they elect a controller first."""
 FORMING_POLL_MS = 100
 CLOSED = "this client was closed: open another one"
 
@@ -140,35 +150,40 @@ R = TypeVar("R")
 
 
 class _Forming(ConnectionLost):
-    """A broker answers that has not found its cluster (yet)."""
+    """A broker answers, but has not found its cluster yet."""
 
 
 class Lane(Enum):
-    """Which of the connections to a broker a request takes."""
+    """The connection to a broker that a request uses.
+
+    Brokers answer the requests of a connection in order, so a request behind a long poll waits.
+    """
 
     MAIN = auto()
-    """Answered at once: produce, metadata, offsets."""
+    """Requests that are answered at once: produce, metadata, offsets."""
     FETCH = auto()
-    """The broker holds the answer back until there are records."""
+    """Fetches, which the broker holds back until there are records."""
     GROUP = auto()
-    """The coordinator holds the answer back until all members have joined."""
+    """Joins and syncs, which the coordinator holds back until all members have joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """What brokers say about a topic."""
+    """A topic's metadata, as brokers have sent it."""
 
     name: str
     topic_id: bytes
     is_internal: bool
     leaders: dict[int, int]
-    """Partition to the broker that leads it; -1 while nobody does."""
+    """Partition to the id of its leader; -1 while it has none."""
     replicas: dict[int, tuple[int, ...]]
+    """Partition to the ids of the brokers with a replica."""
     learnt_ms: int
+    """Monotonic time in ms at which the metadata was received."""
 
 
 class Cluster:
-    """The brokers behind one or more bootstrap addresses, as one client sees them."""
+    """The brokers behind the bootstrap addresses, as one client knows them."""
 
     def __init__(
         self,
@@ -179,7 +194,15 @@ class Cluster:
         cluster_id: str | None = None,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """Look for the cluster with this id, or for whichever answers first."""
+        """Connect on demand.
+
+        Args:
+            bootstrap: returns the addresses to connect to first.
+            connect: opens a connection to a host and port.
+            clock: monotonic time.
+            cluster_id: the id of the cluster; None accepts the first cluster that answers.
+            request_timeout_ms: how long one request waits for its answer.
+        """
         self.cluster_id = cluster_id
         self.clock = clock
         self.request_timeout_ms = request_timeout_ms
@@ -190,13 +213,13 @@ class Cluster:
         self._topics: dict[str, TopicMetadata] = {}
         self._elected = LeaderEpochs()
         self._behind: set[int] = set()
-        """Brokers that have missed elections, as of their last metadata."""
+        """Brokers whose last metadata had missed an election."""
         self._transports: dict[tuple[int, Lane], Transport] = {}
         self._connecting: dict[tuple[int, Lane], asyncio.Lock] = {}
         self._is_closed = False
 
     def leader(self, partition: TopicPartition) -> int | None:
-        """The broker that leads a partition, None if it has to be looked up."""
+        """Return the leader of a partition; None if it must be looked up."""
         topic = self.known(partition.topic)
         if topic is None:
             return None
@@ -204,32 +227,32 @@ class Cluster:
         return leader if leader in self._brokers else None
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """The newest that is known, though its leader may have to be looked up; -1: none is."""
+        """Return the newest known leader epoch, even if its leader is unknown; -1 if none is."""
         return self._elected.epoch(partition)
 
     def topic_id(self, topic: str) -> bytes:
-        """The newest id of a topic that is known; zero if none is, or brokers tell none."""
+        """Return the newest known id of a topic; zero if it is unknown."""
         return self._elected.topic_id(topic)
 
     def note_epoch(self, partition: TopicPartition, leader_epoch: int) -> None:
-        """Somebody has read what the leader of this epoch wrote: who led before leads no more."""
+        """Note that records of this leader epoch were read; older metadata is forgotten."""
         if self._elected.note(partition, leader_epoch):
             self.forget([partition.topic])
 
     def knows(self, node_id: int) -> bool:
-        """Whether it is known where this broker is reached."""
+        """Whether the address of a broker is known."""
         return node_id in self._brokers
 
     def forget(self, topics: Collection[str]) -> None:
-        """What is known about these topics was wrong."""
+        """Drop the metadata of topics, so that it is looked up again."""
         for topic in topics:
             self._topics.pop(topic, None)
 
     async def topic(self, name: str) -> TopicMetadata:
-        """A topic's partitions and leaders.
+        """Return a topic's metadata; look it up if it is unknown or too old.
 
         Raises:
-            UnknownTopicOrPartition: there is no such topic.
+            UnknownTopicOrPartition: the topic does not exist.
         """
         known = self.known(name)
         if known is None:
@@ -238,17 +261,17 @@ class Cluster:
         return known
 
     def known(self, name: str) -> TopicMetadata | None:
-        """A topic, None if it has to be looked up."""
+        """Return a topic's metadata; None if it must be looked up."""
         known = self._topics.get(name)
         if known is not None and self.clock.now_ms() - known.learnt_ms > METADATA_AGE_MS_MAX:
             return None
         return known
 
     async def refresh(self, topics: Collection[str]) -> None:
-        """Look up these topics, and the brokers.
+        """Look up the metadata of topics, and the brokers.
 
         Raises:
-            UnknownTopicOrPartition: one of them does not exist.
+            UnknownTopicOrPartition: a topic does not exist.
             ConnectionLost: no broker can be reached.
         """
         deadline_ms = self.clock.now_ms() + UNKNOWN_TOPIC_TIMEOUT_MS
@@ -256,15 +279,15 @@ class Cluster:
             if self.clock.now_ms() >= deadline_ms:
                 raise UnknownTopicOrPartition(
                     f"the log has no topic {missing[0]!r}: check its name, or create it first",
-                    retriable=False,  # This was the retry.
+                    retriable=False,  # This loop has already retried.
                 )
             await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
 
     async def find(self, *, timeout_ms: int = FORMING_TIMEOUT_MS) -> None:
-        """Learn who is there; brokers that answer have `timeout_ms` to find their cluster.
+        """Look up the brokers; those that answer have `timeout_ms` to find their cluster.
 
         Raises:
-            ConnectionLost: no broker can be reached, or none has found it in that time.
+            ConnectionLost: no broker can be reached, or none has found its cluster in that time.
         """
         deadline_ms = self.clock.now_ms() + timeout_ms
         while True:
@@ -278,10 +301,10 @@ class Cluster:
             await asyncio.sleep(FORMING_POLL_MS / 1000)
 
     async def describe(self, topics: Collection[str] | None = None) -> list[TopicMetadata]:
-        """These topics, or all of them.
+        """Look up the metadata of these topics, or of all.
 
         Raises:
-            UnknownTopicOrPartition: one of `topics` does not exist.
+            UnknownTopicOrPartition: a topic of `topics` does not exist.
         """
         asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         response = await self._metadata(asked)
@@ -291,10 +314,10 @@ class Cluster:
         return [self._topics[topic.name or ""] for topic in response.topics]
 
     async def survey(self, topics: Collection[str] | None = None) -> dict[str, TopicMetadata]:
-        """Those of these topics, or of all, that there are.
+        """Look up which of these topics, or of all, exist; return name to metadata.
 
         Raises:
-            LogError: retriable: of some it can't be said just now.
+            LogError: a broker can't answer for some topic at present; retriable.
         """
         asked = (
             None if topics is None else [MetadataRequestTopic(name=name) for name in sorted(topics)]
@@ -319,10 +342,17 @@ class Cluster:
         lane: Lane = Lane.MAIN,
         timeout_ms: int | None = None,
     ) -> M:
-        """Ask one broker.
+        """Send a request to one broker and return the answer.
+
+        Args:
+            node_id: the broker.
+            request: the request.
+            answer: the type of the answer.
+            lane: the connection to use.
+            timeout_ms: how long to wait for the answer; None for the client's default.
 
         Raises:
-            ConnectionLost, RequestTimedOut: as `Transport.call`; the next call connects anew.
+            ConnectionLost, RequestTimedOut: as `Transport.call`; the next call reconnects.
         """
         transport = await self.transport(node_id, lane)
         try:
@@ -335,7 +365,7 @@ class Cluster:
         return _expect(response, answer)
 
     async def send(self, node_id: int, request: Message) -> None:
-        """Tell one broker something that it does not answer.
+        """Send a request that the broker does not answer (Produce with acks=0).
 
         Raises:
             ConnectionLost: as `Transport.send`.
@@ -348,35 +378,35 @@ class Cluster:
             raise
 
     async def call_any(self, request: Message, answer: type[M]) -> M:
-        """Ask whichever broker can be reached.
+        """Send a request to any broker that can be reached.
 
         Raises:
-            ConnectionLost: none can.
+            ConnectionLost: no broker can be reached.
         """
         node_id = await self._reachable()
         return await self.call(node_id, request, answer)
 
     async def call_controller(self, request: Message, answer: type[M]) -> M:
-        """Ask the broker that creates and deletes topics."""
+        """Send a request to the controller, which creates and deletes topics."""
         return await self.call(await self.controller(), request, answer)
 
     async def controller(self) -> int:
-        """The broker that creates and deletes topics, or while nobody does any that is there."""
+        """Return the broker that acts as the controller; while there is none, any broker."""
         await self._metadata([])
         if self._controller_id in self._brokers:
             return self._controller_id
         return await self._reachable()
 
     async def nodes(self) -> list[int]:
-        """All brokers there are."""
+        """Return the ids of all brokers, sorted."""
         await self._metadata([])
         return sorted(self._brokers)
 
     async def coordinator(self, key: str, *, key_type: int = GROUP) -> int:
-        """The broker that coordinates a group, or a transactional id (`key_type` 1).
+        """Return the broker that coordinates a group, or a transactional id (`key_type` 1).
 
         Raises:
-            LogError: retriable while there is none.
+            LogError: there is no coordinator now; retriable.
         """
         request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
         response = await self.call_any(request, FindCoordinatorResponse)
@@ -389,11 +419,11 @@ class Cluster:
     async def speaks(self, node_id: int, api_key: int, version: int) -> bool:
         """Return whether a broker serves this version of an API, or a newer one.
 
-        A broker that does not serve the API at all, as Apache Kafka does not serve those of
-        streamlog, is an answer and no error.
+        The answer is False, and no error, if the broker does not serve the API at all, such as
+        streamlog's own APIs on Kafka's brokers.
 
         Raises:
-            ConnectionLost: it can't be reached.
+            ConnectionLost: the broker can't be reached.
         """
         transport = await self.transport(node_id, Lane.MAIN)
         try:
@@ -402,14 +432,14 @@ class Cluster:
             return False
 
     def is_connected(self, node_id: int, lane: Lane) -> bool:
-        """Whether a call would be written at once."""
+        """Whether the connection is open, so that a call writes its request at once."""
         return (node_id, lane) in self._transports
 
     async def transport(self, node_id: int, lane: Lane) -> Transport:
-        """The connection to a broker, opened if need be.
+        """Return the connection to a broker; open it if it is not.
 
         Raises:
-            ConnectionLost: it can't be reached.
+            ConnectionLost: the broker can't be reached, or its address is unknown.
         """
         key = node_id, lane
         if key in self._transports:
@@ -419,24 +449,29 @@ class Cluster:
                 return self._transports[key]
             address = self._brokers.get(node_id)
             if address is None:
-                raise ConnectionLost(f"broker {node_id} is not known any more")
+                raise ConnectionLost(f"broker {node_id} is not part of the cluster any more")
             try:
                 transport = await self._opened(*address)
             except StreamlogError:
-                self._brokers.pop(node_id, None)  # It may have moved: look it up again.
+                self._brokers.pop(node_id, None)  # Its address may have changed: look it up again.
                 raise
+            # `_begin_at` may have kept its bootstrap connection under this key meanwhile.
             other = self._transports.setdefault(key, transport)
-            if other is not transport:  # The way in has become this connection meanwhile.
+            if other is not transport:
                 await transport.close()
             return other
 
     async def retrying(
         self, attempt: Callable[[], Awaitable[R]], *, timeout_ms: int = RETRY_TIMEOUT_MS
     ) -> R:
-        """Await `attempt()` again and again while its error is retriable, for `timeout_ms`.
+        """Await `attempt()`; repeat it with backoff while its error is retriable.
+
+        Args:
+            attempt: makes one attempt.
+            timeout_ms: no attempt starts after this time.
 
         Raises:
-            StreamlogError: the last attempt's.
+            StreamlogError: the last attempt's error.
         """
         deadline_ms = self.clock.now_ms() + timeout_ms
         backoff_ms = RETRY_BACKOFF_MS
@@ -446,24 +481,24 @@ class Cluster:
             except StreamlogError as error:
                 if not error.retriable or self.clock.now_ms() + backoff_ms > deadline_ms:
                     raise
-                log.debug("will be tried again in %d ms: %s", backoff_ms, error)
+                log.debug("retrying in %d ms: %s", backoff_ms, error)
             await asyncio.sleep(backoff_ms / 1000)
             backoff_ms = min(2 * backoff_ms, RETRY_BACKOFF_MS_MAX)
 
     async def close(self) -> None:
-        """Close every connection, and open no other."""
+        """Close all connections; later calls raise `UsageError`."""
         self._is_closed = True
         await self._hang_up()
 
     async def _hang_up(self) -> None:
-        """On everybody, also if cancelled meanwhile."""
+        """Close all connections, even if the task is cancelled in between."""
         transports, self._transports = self._transports, {}
         async with AsyncExitStack() as stack:
             for transport in transports.values():
                 stack.push_async_callback(transport.close)
 
     async def _look_up(self, name: str) -> bool:
-        """Ask about one topic; False if the broker does not know it."""
+        """Look up one topic; return False if the broker does not know it."""
         response = await self._metadata([MetadataRequestTopic(name=name)])
         for topic in response.topics:
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -482,7 +517,8 @@ class Cluster:
             await self._hang_up()
             self._brokers.clear()
             raise ConnectionLost(
-                f"another log answers now: cluster {response.cluster_id}, not {self.cluster_id}"
+                f"the broker belongs to cluster {response.cluster_id}, not {self.cluster_id}: "
+                "another log answers at this address"
             )
         self.cluster_id = response.cluster_id
         self._controller_id = response.controller_id
@@ -494,14 +530,14 @@ class Cluster:
         return response
 
     def _learn(self, node_id: int, topics: Collection[MetadataResponseTopic]) -> None:
-        """What a broker says about topics; where it is behind, what is known stays."""
+        """Take in a broker's metadata of topics; newer leaders that are known stay."""
         self._behind.discard(node_id)
         for topic in topics:
             if topic.error_code:
                 continue
             leaders, is_behind = self._elected.learn(topic)
             if is_behind:
-                log.debug("broker %d has missed elections of %r", node_id, topic.name)
+                log.debug("broker %d has missed an election of topic %r", node_id, topic.name)
                 self._behind.add(node_id)
             name, parts = topic.name or "", topic.partitions
             self._topics[name] = TopicMetadata(
@@ -520,7 +556,7 @@ class Cluster:
         self._brokers[node_id] = address
 
     async def _reachable(self) -> int:
-        """A broker to which there is a connection, or can be made."""
+        """Return a broker that is connected or can be; those that have missed elections last."""
         connected = [node_id for node_id, lane in self._transports if lane is Lane.MAIN]
         candidates = [each for each in connected if each in self._brokers]
         candidates += [each for each in self._brokers if each not in candidates]
@@ -534,7 +570,7 @@ class Cluster:
         return await self._begin()
 
     async def _begin(self) -> int:
-        """Learn the brokers from a bootstrap address; one of them is reachable."""
+        """Learn the brokers from a bootstrap address; return one that can be reached."""
         if self._is_closed:
             raise UsageError(CLOSED)
         problems: list[StreamlogError] = []
@@ -546,15 +582,15 @@ class Cluster:
         if len(problems) == 1:
             raise problems[0]
         refusal = next((each for each in problems if each.fatal), None)
-        if refusal is not None:  # A wrong password does not get right at another broker.
+        if refusal is not None:  # For example a wrong password, which no other broker accepts.
             raise refusal
         is_forming = any(isinstance(each, _Forming) for each in problems)
         raise (_Forming if is_forming else ConnectionLost)(
-            "; ".join(map(str, problems)) or "no broker runs: nobody has this log open"
+            "; ".join(map(str, problems)) or "no broker runs: no process has this log open"
         )
 
     async def _opened(self, host: str, port: int) -> Transport:
-        """A connection, unless `close` was called, be it meanwhile."""
+        """Open a connection; raise if `close` is called before or meanwhile."""
         if not self._is_closed:
             transport = await self._connect(host, port)
             if not self._is_closed:
@@ -577,12 +613,14 @@ class Cluster:
         if not response.brokers:
             await transport.close()
             raise _Forming(
-                f"the broker at {host}:{port} has not found its cluster (yet): a majority of the"
-                " controllers has to run and to be reached, see controller.quorum.voters and the"
+                f"the broker at {host}:{port} has not found its cluster yet: a majority of the"
+                " controllers must run and be reachable; see controller.quorum.voters and the"
                 " broker's log"
             )
         known = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         self._brokers.update(known)
+        # The bootstrap connection is kept if the address is a broker's own. A load balancer's
+        # address belongs to no broker, so its connection is closed.
         here = next((node for node, address in known.items() if address == (host, port)), None)
         if here is None or self.is_connected(here, Lane.MAIN):
             await transport.close()

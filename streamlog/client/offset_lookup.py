@@ -1,8 +1,8 @@
-"""Offsets of a log: its start and end, the first at a time, and the end of a leader epoch.
+"""Look-ups of offsets: a log's start and end, the first at a time, and the end of a leader epoch.
 
-ListOffsets and OffsetsForLeaderEpoch (KIP-320): one request to each leader, repeated as a whole
-while leaders move. -1 means the end, -2 the start, as in Kafka. Whether a position is still in the
-log, `records.epoch_chains.contains` decides.
+ListOffsets and OffsetForLeaderEpoch (KIP-320) send one request to each leader, and repeat all of
+them while leaders move. As in Kafka, time -1 means the end, and -2 the start. Not done here:
+whether a log still holds a position (`records.epoch_chains.contains`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record found by time."""
+    """The first record at or after a time: its offset and its timestamp in ms since 1970."""
 
     offset: int
     timestamp_ms: int
@@ -51,12 +51,12 @@ async def list_offsets(
     *,
     isolation: Isolation = "read_uncommitted",
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """The first record at or after a time, per partition; offset -1 if there is none.
+    """Return the first record at or after a time, per partition; offset -1 if there is none.
 
     Args:
-        cluster: whom to ask.
-        times: ms since the epoch, or `EARLIEST` or `LATEST`.
-        isolation: for whom the partition ends where the first open transaction begins.
+        cluster: the brokers.
+        times: partition to milliseconds since 1970, or to `EARLIEST` or `LATEST`.
+        isolation: with "read_committed", a partition ends at its last stable offset.
 
     Raises:
         UnknownTopicOrPartition: a partition does not exist.
@@ -77,18 +77,18 @@ async def list_offsets(
 async def by_leader(
     cluster: Cluster, values: Mapping[TopicPartition, int]
 ) -> dict[int, dict[TopicPartition, int]]:
-    """`values` divided by the broker that leads the partition.
+    """Group `values` by the leader of their partition.
 
     Raises:
-        UnknownTopicOrPartition: a partition does not exist; not retriable if its topic does.
-        NotLeader: nobody leads it just now.
+        UnknownTopicOrPartition: a partition does not exist; not retriable if its topic exists.
+        NotLeader: a partition has no leader now.
     """
     leaders: dict[int, dict[TopicPartition, int]] = {}
     for partition, value in values.items():
         topic = await cluster.topic(partition.topic)
         if partition.partition not in topic.leaders:
             cluster.forget([partition.topic])
-            topic = await cluster.topic(partition.topic)  # It may have grown.
+            topic = await cluster.topic(partition.topic)  # The topic may have grown.
         if partition.partition not in topic.leaders:
             raise UnknownTopicOrPartition(
                 f"topic {partition.topic!r} has {len(topic.leaders)} partitions, "
@@ -98,7 +98,7 @@ async def by_leader(
         leader = cluster.leader(partition)
         if leader is None:
             cluster.forget([partition.topic])
-            raise NotLeader(f"{partition.topic}-{partition.partition} has no leader just now")
+            raise NotLeader(f"{partition.topic}-{partition.partition} has no leader at present")
         leaders.setdefault(leader, {})[partition] = value
     return leaders
 
@@ -134,17 +134,20 @@ def _found(
 
 
 OWN_API: Final = api_of(PublishRequest).key
-"""Only our brokers have it: they keep all epochs of a compacted log."""
+"""An API that only streamlog's brokers serve. These keep all leader epochs of a compacted log;
+Kafka's brokers may lose the epochs of records that compaction removed."""
 
 
 async def find_truncated(
     cluster: Cluster, positions: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> frozenset[TopicPartition]:
-    """Return the positions whose log lost the record before them; without an epoch, none is asked.
+    """Return the partitions whose log lost the record before the position (KIP-320).
+
+    Positions without a leader epoch can't be checked, and are left out.
 
     Raises:
         UnknownTopicOrPartition: a partition does not exist.
-        UnsupportedVersion: the brokers don't have the request.
+        UnsupportedVersion: the brokers don't serve OffsetForLeaderEpoch.
     """
     epochs = {
         partition: position.leader_epoch
@@ -162,11 +165,11 @@ async def find_truncated(
 async def list_epoch_ends(
     cluster: Cluster, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, EpochEnd]:
-    """Where these epochs end: one request to each leader, repeated as a whole while leaders move.
+    """Return the end of each leader epoch, as the partition's leader knows it.
 
     Raises:
         UnknownTopicOrPartition: a partition does not exist.
-        UnsupportedVersion: the brokers don't have the request.
+        UnsupportedVersion: the brokers don't serve OffsetForLeaderEpoch.
     """
 
     async def attempt() -> dict[TopicPartition, EpochEnd]:

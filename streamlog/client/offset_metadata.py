@@ -1,7 +1,4 @@
-"""Values of a commit: the offset with its metadata, and the group member that commits it.
-
-Pure.
-"""
+"""Values of a commit: the offset with its metadata, and the group member that commits it."""
 
 from __future__ import annotations
 
@@ -18,39 +15,41 @@ NO_MEMBER: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadata:
-    """A consumer as its group knows it; see `Consumer.group_metadata`."""
+    """The member by which a coordinator checks a commit; see `Consumer.group_metadata`."""
 
     group_id: str
     generation_id: int = NO_GENERATION
-    """-1 for who assigns partitions itself: nobody can take them away, so nothing is checked."""
+    """The generation or member epoch; -1 for a consumer that assigns partitions itself, which the
+    coordinator does not check."""
     member_id: str = NO_MEMBER
     instance_id: str | None = None
-    """Of a static member."""
+    """The instance id of a static member (KIP-345)."""
 
 
 NO_EPOCH: Final = -1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """Where to go on."""
+    """A position, with what detects later that the log has changed."""
 
     offset: int
-    """Of the next record."""
+    """The offset of the next record to read."""
     metadata: str = ""
-    """Whatever the owner writes; nobody else reads it."""
+    """Text that is stored with the offset; for the caller's use."""
     leader_epoch: int = NO_EPOCH
-    """Of the record before it; -1 if nobody knows. By it a reader notices that a log was cut."""
+    """Leader epoch of the record before `offset`; -1 if unknown. A reader detects by it that the
+    log was truncated (KIP-320)."""
     topic_id: bytes = ZERO_UUID
-    """Of the topic that the offset belongs to; zero if it is unknown. By it a reader notices that
-    a topic was deleted and created again under the same name."""
+    """Id of the topic that the offset belongs to; zero if unknown. A reader detects by it that the
+    topic was deleted and created again."""
 
 
 Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
-"""What an owner commits."""
+"""Offsets to commit, with or without metadata."""
 
 
 def with_metadata(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The same, in full."""
+    """Return the offsets, each as `OffsetAndMetadata`."""
     return {
         partition: place if isinstance(place, OffsetAndMetadata) else OffsetAndMetadata(place)
         for partition, place in offsets.items()

@@ -1,7 +1,7 @@
-"""Outage: what a client has logged that it can't do, until it can again.
+"""Outage: what a client has logged as failing, until it works again.
 
-Pure: a log line at the first failure and one at the end, with the time between, however many
-partitions and attempts there are. What is given up meanwhile ends nothing by itself.
+One log line at the first failure and one at the end, with the time in between, whatever the number
+of partitions and attempts. A partition that is given up meanwhile does not end the outage.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
-"""What fails: a partition, or the name of a coordinator."""
+"""The type of what fails: a partition, or the name of a coordinator."""
 
 
 class Outage(Generic[T]):
-    """Whether something that was logged as failing works again."""
+    """Collects what fails, and says when to log the start and the end of an outage."""
 
     __slots__ = ("_failing", "_since_ms")
 
@@ -28,7 +28,7 @@ class Outage(Generic[T]):
         return bool(self._failing)
 
     def begin(self, failing: Iterable[T], now_ms: int) -> bool:
-        """These fail; whether nothing did before, so that it has to be logged."""
+        """Note failures; return whether they start an outage, which is to be logged."""
         is_first = not self._failing
         if is_first:
             self._since_ms = now_ms
@@ -36,11 +36,11 @@ class Outage(Generic[T]):
         return is_first and self.is_on
 
     def keep(self, wanted: Collection[T]) -> None:
-        """Nothing else is asked for any more."""
+        """Forget failures of anything that is not in `wanted`."""
         self._failing.intersection_update(wanted)
 
     def end(self, working: Iterable[T], now_ms: int) -> float | None:
-        """These work; the seconds of the outage if nothing fails any more, to be logged."""
+        """Note what works; return the seconds of the outage if that ends it, to be logged."""
         if not self._failing:
             return None
         self._failing.difference_update(working)

@@ -37,7 +37,7 @@ def test_a_broker_on_another_port_is_found_by_the_addresses_as_they_are_now(
     async def main() -> None:
         addresses: list[Address] = []
         cluster = Cluster(lambda: addresses, connect, SystemClock())
-        with pytest.raises(ConnectionLost, match="nobody has this log open"):
+        with pytest.raises(ConnectionLost, match="no process has this log open"):
             await cluster.describe([])
         for _ in range(2):
             async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:

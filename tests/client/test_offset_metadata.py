@@ -25,7 +25,7 @@ def test_a_member_says_who_it_is_and_who_assigns_itself_is_nobody(open_log: Open
                 assert alone.group_metadata() == GroupMetadata(group_id="g")
             async with log.consumer(group_id="g", group_instance_id="i") as member:
                 await member.subscribe(["t"])
-                with pytest.raises(UnknownMember, match="does not count on it"):
+                with pytest.raises(UnknownMember, match="is not a member of its group"):
                     member.group_metadata()
                 while not member.assignment():
                     await member.poll(timeout_ms=1_000)

@@ -1,15 +1,24 @@
 """GroupMember: one member of a consumer group, by the classic protocol.
 
-Pure: `next` says which request is due, the answers come back by `on_…`; the shell in `group.py`
-carries them. The rounds are those of Kafka's "client-side assignment": everybody joins, the
-leader assigns, everybody learns its part by sync, then heartbeats until somebody comes or goes.
-Eagerly, a member gives up everything before it joins again, and joins only after its owner has
-said that it is done with it (`on_revoked`); heartbeats go on meanwhile. With a cooperative
-assignor (KIP-429) it keeps what it has while it joins; what the answer leaves out is given up
-then, and the member joins once more, so that others can get it. What was lost to a new generation
-is given up at once. A static member (KIP-345) has an instance id and does not leave. A member whose
-owner does not poll (`on_poll`) for too long leaves by itself, and joins when the owner is back.
-The protocol of KIP-848 is in `consumer_member`.
+A state machine without I/O: `next` returns the action that is due, and `group_session` reports the
+answers by `on_…`. A rebalance is a round of Kafka's "client-side assignment": all members join, the
+leader assigns, each member gets its assignment by sync, and sends heartbeats until the group
+changes.
+
+An eager member gives up its whole assignment before it rejoins, and rejoins only after the caller
+has finished with it (`on_revoked`); heartbeats continue meanwhile. A member with a cooperative
+assignor (KIP-429) keeps its assignment while it rejoins:
+
+1. A has t-0 and t-1. B joins, and the coordinator answers A's heartbeat with REBALANCE_IN_PROGRESS.
+2. A rejoins with t-0 and t-1 and goes on reading them.
+3. The leader assigns t-0 to A, and t-1 to no member: A still owns it.
+4. A revokes t-1 and rejoins once more, without it.
+5. The leader assigns t-1 to B. t-0 was read all the time.
+
+Partitions that were lost to a new generation are given up at once. A static member (KIP-345) has an
+instance id and does not leave. A member whose caller does not poll for `max_poll_interval_ms`
+leaves by itself (KIP-62), and rejoins with the next poll. KIP-848's protocol is in
+`consumer_protocol`.
 """
 
 from __future__ import annotations
@@ -30,41 +39,42 @@ from streamlog.record import TopicPartition
 
 PROTOCOL_TYPE: Final = "consumer"
 SUBSCRIPTION_VERSION: Final = 3
-"""It tells what a member owned, since which generation; readers of other versions understand it."""
+"""Version 3 names the partitions that a member owned, and their generation; readers of older
+versions skip these fields."""
 ASSIGNMENT_VERSION: Final = 1
 RETRY_BACKOFF_MS: Final = 100
-"""Between attempts to join while the coordinator can't be asked, and to find topics."""
+"""Wait between attempts to join while there is no coordinator, and between look-ups of topics."""
 MISSING_TOPICS_MS: Final = 1_000
-"""So long the leader looks for topics that are not there: they may have been made just now."""
+"""How long the leader waits for topics that it can't find: they may have just been created."""
 
 
 GroupProtocol: TypeAlias = Literal["classic", "consumer"]
-"""Whether a member assigns for all (classic), or the coordinator does (KIP-848)."""
+"""Whether the group's leader assigns ("classic"), or the coordinator ("consumer", KIP-848)."""
 
 
 class MemberPhase(Enum):
-    """Where a member stands, and what ends it."""
+    """The phase of a member, and the event that ends it."""
 
     UNJOINED = auto()
-    """It has nothing and asks to join, at once or after a pause."""
+    """The member is about to join, at once or after a pause."""
     JOINING = auto()
-    """The coordinator waits for the others; `on_join` or a lost coordinator ends it."""
+    """The coordinator waits for the other members; ends with `on_join` or a lost coordinator."""
     ASSIGNING = auto()
-    """It leads, and needs partition counts to assign; `on_partitions` ends it."""
+    """The member leads, and needs partition counts to assign; ends with `on_partitions`."""
     SYNCING = auto()
-    """Its part is on the way; `on_sync` ends it."""
+    """The member waits for its assignment; ends with `on_sync`."""
     STABLE = auto()
-    """It has its part and sends heartbeats, until one of them says otherwise."""
+    """The member has its assignment and sends heartbeats; ends when an answer says so."""
     REVOKING = auto()
-    """The owner finishes what it has begun; heartbeats go on; `on_revoked` ends it."""
+    """The caller finishes its work, while heartbeats continue; ends with `on_revoked`."""
     AWAY = auto()
-    """It has left because its owner did not poll, and owns nothing; `on_poll` ends it."""
+    """The member has left because its caller did not poll; ends with `on_poll`."""
     LEFT = auto()
-    """It has left, for good."""
+    """The member has left for good."""
 
 
 class _Reaction(Enum):
-    """What an error code means to a member."""
+    """The reaction of a member to an error code."""
 
     JOIN_AGAIN = auto()
     LOSE_AND_JOIN_AGAIN = auto()
@@ -90,47 +100,47 @@ _BEATING: Final = {
     MemberPhase.REVOKING,
 }
 _KNOWN_TO_JOINERS: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}
-"""Says no more than that it has to join."""
+"""Errors of a heartbeat that tell a member only that it must join, which it is about to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Send this; the answer goes to `on_join`."""
+    """Send the request; pass the answer to `on_join`."""
 
     request: wire.JoinGroupRequest
 
 
 @dataclass(frozen=True, slots=True)
 class CountPartitions:
-    """Look up how many partitions those of these topics have that there are: `on_partitions`."""
+    """Look up the partition counts of these topics; pass those that exist to `on_partitions`."""
 
     topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Send this; the answer goes to `on_sync`."""
+    """Send the request; pass the answer to `on_sync`."""
 
     request: wire.SyncGroupRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Send this; the answer goes to `on_heartbeat`."""
+    """Send the request; pass the answer to `on_heartbeat`."""
 
     request: wire.HeartbeatRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The owner does not poll: say so, and send this if there is anything to send."""
+    """Log that the caller does not poll, and send the request if there is one."""
 
     request: Message | None
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForGroup:
-    """Nothing is due before this time, unless the owner calls; None: unless the owner calls."""
+    """Wait until this monotonic time in ms, or until the caller acts; None: no time."""
 
     until_ms: float | None
 
@@ -140,25 +150,25 @@ Action: TypeAlias = Join | CountPartitions | Sync | Heartbeat | Leave | WaitForG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Which group, and its patience."""
+    """The group, and the time limits of a member; see `ConsumerSettings`."""
 
     group_id: str
     session_timeout_ms: int
-    """Without a heartbeat for this long the coordinator takes the member for dead."""
+    """Milliseconds without a heartbeat after which the coordinator removes the member."""
     heartbeat_interval_ms: int
     max_poll_interval_ms: int
-    """How long the owner may take from one poll to the next."""
+    """Milliseconds that the caller may take from one poll to the next."""
     rebalance_timeout_ms: int
-    """How long the others wait for a member to join again."""
+    """Milliseconds that the other members wait for a member to rejoin."""
     protocol: GroupProtocol = "classic"
     remote_assignor: str | None = None
-    """How the coordinator is to assign, if it does."""
+    """The coordinator's assignor, with the consumer protocol."""
     instance_id: str | None = None
-    """Of a static member: who it is, whatever process it is in."""
+    """The instance id of a static member (KIP-345)."""
 
 
 class GroupPatience:
-    """How long the owner of a member may do without a poll."""
+    """Watches `max_poll_interval_ms`: the time since the caller's last poll (KIP-62)."""
 
     def __init__(self, limit_ms: int) -> None:
         self.idle_since_ms: int | None = None
@@ -166,31 +176,31 @@ class GroupPatience:
 
     @property
     def ends_ms(self) -> float:
-        """When it has taken too long."""
+        """The time at which the interval is exceeded; infinite while the caller polls."""
         return inf if self.idle_since_ms is None else self.idle_since_ms + self._limit_ms
 
     @property
     def complaint(self) -> str:
-        """What the owner is told."""
+        """The message for the caller."""
         return (
-            f"it was not polled for {self._limit_ms} ms (max_poll_interval_ms): "
-            "poll more often, take fewer records at once, or allow more time"
+            f"poll() was not called for {self._limit_ms} ms (max_poll_interval_ms): "
+            "poll more often, take fewer records at once, or increase it"
         )
 
     def on_poll(self, now_ms: int, *, waits: bool) -> None:
-        """The owner polls; from now on its time runs, unless it `waits` for what comes."""
+        """Note a poll: the interval begins, unless the caller `waits` for records in it."""
         self.idle_since_ms = None if waits else now_ms
 
     def start_over(self) -> None:
-        """Time begins with the next poll."""
+        """Suspend the interval until the next poll."""
         self.idle_since_ms = None
 
 
 class GroupMember:
-    """The member's side of the group protocol.
+    """The member's side of the classic group protocol.
 
-    `assignment` is what the owner may read; it changes only in `on_assigned` and `on_revoked`,
-    both called by the owner.
+    `assignment` is what the caller may read. It changes only in `on_assigned` and `on_revoked`,
+    which are called within the caller's poll.
     """
 
     def __init__(self, settings: GroupSettings, assignor: Assignor, topics: Sequence[str]) -> None:
@@ -199,14 +209,15 @@ class GroupMember:
         self.generation_id = -1
         self.is_leader = False
         self.coordinator_lost = False
-        """The shell has to find the coordinator (again) before it sends anything."""
+        """Whether the coordinator must be looked up before the next request."""
         self.assignment: frozenset[TopicPartition] = frozenset()
         self.is_lost = False
-        """What is to be given up is another's already: nothing can be committed for it."""
+        """Whether other members may own the partitions to revoke already, so that no commit for
+        them is possible."""
         self.absence = ""
-        """Why it has left by itself, until it is a member again."""
+        """Why the member has left by itself; empty while it is a member."""
         self.is_held = False
-        """The owner is in the middle of something that belongs to this generation."""
+        """Whether the caller is within `Consumer.staying`, so that the member does not rejoin."""
         self._asks_for_round = False
         self._settings = settings
         self._assignor = assignor
@@ -230,7 +241,7 @@ class GroupMember:
         self._patience = GroupPatience(settings.max_poll_interval_ms)
 
     def next(self, now_ms: int) -> Action:
-        """What is due now."""
+        """Return the action that is due now."""
         if (
             self.phase not in {MemberPhase.AWAY, MemberPhase.LEFT}
             and now_ms >= self._patience.ends_ms
@@ -252,12 +263,13 @@ class GroupMember:
         return self._beat(now_ms)
 
     def _beat(self, now_ms: int) -> Heartbeat | WaitForGroup:
-        """A heartbeat, if it is time.
+        """Return a heartbeat if it is due, else the time to wait.
 
-        Also from a member that is held, or looks for topics: whatever that takes, it is alive.
+        A member that is held or looks for topics sends heartbeats, too: it is alive, however long
+        that takes.
         """
         if self.phase not in _BEATING or self.generation_id < 0:
-            return WaitForGroup(None)  # The group knows nobody who could be alive.
+            return WaitForGroup(None)  # The group does not know the member: no session can expire.
         if now_ms >= self._heartbeat_ms:
             self._asked_ms = now_ms
             self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
@@ -268,67 +280,75 @@ class GroupMember:
         )
 
     def on_poll(self, now_ms: int, *, waits: bool) -> None:
-        """The owner polls; from now on its time runs, unless it `waits` for what comes."""
+        """Note a poll; a member that is away rejoins."""
         self._patience.on_poll(now_ms, waits=waits)
         if self.phase is MemberPhase.AWAY:
             self._unjoined(now_ms)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """What the owner has subscribed to."""
+        """The topics to which the caller has subscribed."""
         return self._topics
 
     @property
     def read_together(self) -> frozenset[str]:
-        """The topics of all members, which the leader is to assign; empty for the others."""
+        """The topics of all members, which the leader assigns; empty for other members."""
         if not self.is_leader:
             return frozenset()
         return frozenset(topic for each in self._subscriptions.values() for topic in each.topics)
 
     def missing(self, partitions: Mapping[str, int]) -> frozenset[str]:
-        """Which of the topics of all members are not there: nobody gets anything of them."""
+        """Return the topics of all members that do not exist, so that none can be assigned."""
         return self.read_together - partitions.keys()
 
     @property
     def offered(self) -> frozenset[TopicPartition] | None:
-        """A new part that the owner has not taken over yet."""
+        """A new assignment that the caller has not taken over yet; None if there is none."""
         return self._offered
 
     @property
     def revoking(self) -> frozenset[TopicPartition]:
-        """What the owner has to give up now: everything, or what a new part leaves out."""
+        """The partitions that the caller must give up now.
+
+        The whole assignment, or with a cooperative assignor what the new assignment leaves out.
+        """
         if self.phase is MemberPhase.REVOKING:
             return self.assignment
         return frozenset() if self._offered is None else self.assignment - self._offered
 
     @property
     def is_known(self) -> bool:
-        """Whether the coordinator has given it a name."""
+        """Whether the coordinator has given the member an id."""
         return bool(self.member_id)
 
     @property
     def may_commit(self) -> bool:
-        """Whether the group takes commits now: not while it is between two generations."""
+        """Whether the group accepts commits now, which it does not between two generations."""
         return self.phase in {MemberPhase.STABLE, MemberPhase.REVOKING}
 
     def is_current(self, now_ms: int) -> bool:
-        """Whether the coordinator has answered a request of this session.
+        """Whether the coordinator has answered a request of the last `session_timeout_ms`.
 
-        If not, it may have given the partitions to another member: a process that was stopped
-        and goes on does not know yet that it is too late. Read nothing until it has answered. An
-        answer is as old as its request: it may have come long ago, while the process was stopped.
+        If not, it may have removed the member and assigned its partitions to others, so the caller
+        must read nothing until it answers.
         """
+        # `_heard_ms` is the time of the request, not of the answer:
+        # 1. A heartbeat is sent at 0 s; its answer arrives in the socket at once.
+        # 2. The process is stopped from 0 s to 60 s; the coordinator removes the member at 45 s.
+        # 3. The answer is read at 60 s. Counted from then, the session would seem valid.
         return now_ms - self._heard_ms < self._settings.session_timeout_ms
 
     def on_join(self, response: wire.JoinGroupResponse, now_ms: int) -> None:
-        """The round is complete, or the coordinator refused.
+        """Handle the answer to a join: the new generation, or an error.
 
         Raises:
-            LogError: the group can't be joined at all.
+            LogError: the member can't join the group.
         """
         if self.phase is MemberPhase.LEFT:
             return
         if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            # The coordinator only names the member at first (KIP-394): a join that is sent again
+            # after a lost answer then leaves no dead member behind.
             self.member_id = response.member_id
             self._unjoined(now_ms)
             return
@@ -349,7 +369,7 @@ class GroupMember:
         self._not_before_ms, self._missing_until_ms = now_ms, now_ms + MISSING_TOPICS_MS
 
     def on_partitions(self, partitions: Mapping[str, int], now_ms: int) -> None:
-        """The leader knows the topics: assign, unless some may still come."""
+        """Assign as the leader, unless topics are missing that may have just been created."""
         if self.phase is MemberPhase.LEFT:
             return
         if self.missing(partitions) and now_ms < self._missing_until_ms:
@@ -364,10 +384,10 @@ class GroupMember:
         self.phase = MemberPhase.SYNCING
 
     def on_sync(self, response: wire.SyncGroupResponse, now_ms: int) -> None:
-        """The leader has assigned, or the round failed.
+        """Handle the answer to a sync: the member's assignment, or an error.
 
         Raises:
-            LogError: the coordinator refuses the member for good.
+            LogError: the error is not one that a retry or a rejoin cures.
         """
         if self.phase is MemberPhase.LEFT:
             return
@@ -379,43 +399,45 @@ class GroupMember:
         self._offered = frozenset(share.partitions)
         if isinstance(self._assignor, DirectingPort):
             self._assignor.heard(share.user_data)
+        # If the sync was sent so long ago that the session may have expired, a heartbeat is due at
+        # once: its answer says whether the member still is one.
         self._heartbeat_ms = now_ms
         if self.is_current(now_ms):
             self._heartbeat_ms += self._settings.heartbeat_interval_ms
         self.phase = MemberPhase.STABLE
 
     def on_heartbeat(self, response: wire.HeartbeatResponse, now_ms: int) -> None:
-        """The coordinator is content, or the group has moved on.
+        """Handle the answer to a heartbeat.
 
         Raises:
-            LogError: the coordinator refuses the member for good.
+            LogError: the error is not one that a retry or a rejoin cures.
         """
         if not response.error_code:
             self._heard_ms = self._asked_ms
         if not response.error_code or self.phase is MemberPhase.LEFT:
             return
         if self.phase is MemberPhase.UNJOINED and response.error_code in _KNOWN_TO_JOINERS:
-            return  # It will join as soon as it is let go.
+            return  # It rejoins as soon as it is no longer held.
         if self.phase is not MemberPhase.REVOKING:
             self._react(response.error_code, now_ms)
         elif response.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-            self._forget()  # It will join as a new one, once the owner is done.
+            self._forget()  # It joins as a new member, once the caller has revoked.
         elif _REACTIONS.get(response.error_code) is _Reaction.FIND_COORDINATOR:
             self.on_coordinator_lost(now_ms)
 
     def on_coordinator_lost(self, now_ms: int) -> None:
-        """A request got no answer, so what it asked for may have happened or not."""
+        """Handle a request without an answer, or a coordinator that has moved."""
         self.coordinator_lost = True
         if self.phase in {MemberPhase.JOINING, MemberPhase.ASSIGNING, MemberPhase.SYNCING}:
             self._unjoined(now_ms, pause_ms=RETRY_BACKOFF_MS)
         self._heartbeat_ms = now_ms + RETRY_BACKOFF_MS
 
     def on_coordinator_found(self) -> None:
-        """Requests can be sent."""
+        """Note that requests can be sent again."""
         self.coordinator_lost = False
 
     def on_assigned(self, now_ms: int) -> frozenset[TopicPartition]:
-        """The owner takes over what is `offered`; returned is what it has not had before."""
+        """Take over the `offered` assignment; return the partitions that are new in it."""
         offered = self._offered or frozenset()
         added, self._offered = offered - self.assignment, None
         self.assignment = self._owned = offered
@@ -425,35 +447,37 @@ class GroupMember:
         return added
 
     def on_revoked(self, partitions: frozenset[TopicPartition], now_ms: int) -> None:
-        """The owner is done with what it was to give up (`revoking`)."""
+        """Give up the partitions in `revoking`: the caller has finished with them."""
         self.assignment -= partitions
         if self.phase is MemberPhase.REVOKING:
             self.is_lost = False
             self._unjoined(now_ms)
         else:
+            # Step 4 of the head: the revoked partitions are free only once this member rejoins.
             self._joins_once_more = self._offered is not None
 
     def on_counts(self, partitions: Mapping[str, int]) -> None:
-        """So many partitions those of the topics of all members have that there are."""
+        """As the leader, note the present partition counts; a change makes the group rebalance."""
         if not self.is_leader or self.phase is not MemberPhase.STABLE:
             return
-        # A static leader that is back has not assigned, so it takes what it sees for that.
+        # A static leader that has returned did not compute this assignment, so it has no counts to
+        # compare with: it takes the present ones for those of the assignment.
         self._has_other_counts = self._counts is not None and self._counts != partitions
         self._counts = dict(partitions)
 
     def on_request(self) -> None:
-        """The owner asks for a round, as soon as none is held any more (KIP-568)."""
+        """Request a rebalance, as soon as the member is not held (KIP-568)."""
         self._asks_for_round = True
 
     def on_subscription(self, topics: Sequence[str]) -> None:
-        """The owner wants other topics: the member joins again as soon as it can."""
+        """Change the topics; the member rejoins as soon as it can."""
         self._topics = tuple(sorted(set(topics)))
 
     def leave(self, *, for_good: bool = False) -> wire.LeaveGroupRequest | None:
-        """The member is done; the request tells the others at once, if they know of it.
+        """End the membership; return the request that removes the member at once, if any.
 
-        A static member does not tell: within its session it will be back, unless it goes
-        `for_good`.
+        A static member sends none, so that it keeps its assignment until its session expires,
+        unless it leaves `for_good`.
         """
         request = self._leave_request("closed", for_good=for_good)
         self.phase, self._offered = MemberPhase.LEFT, None
@@ -468,12 +492,12 @@ class GroupMember:
 
     @property
     def _is_outdated(self) -> bool:
-        """Whether the group was assigned for other topics than there are by now."""
+        """Whether the assignment is outdated: other topics, other counts, or a request."""
         is_other = self._has_other_counts or self._joined_topics != self._topics
         return is_other or self._asks_for_round
 
     def _step_aside(self) -> Action:
-        """Leave what others can read meanwhile; the owner gives it up when it is back."""
+        """Leave the group, as the caller does not poll; it revokes with its next poll."""
         self.absence = self._patience.complaint
         request = self._leave_request("not polled for max_poll_interval_ms")
         self._forget()
@@ -520,7 +544,7 @@ class GroupMember:
             self._unjoined(now_ms, pause_ms=RETRY_BACKOFF_MS)
 
     def _give_up(self, now_ms: int, *, lost: bool) -> None:
-        """Join again, but only after the owner has finished with what it can't keep meanwhile."""
+        """Rejoin, after the caller has revoked what the member can't keep meanwhile."""
         self._offered = None
         if self.assignment and (lost or not self._is_cooperative):
             self.phase, self.is_lost = MemberPhase.REVOKING, lost
@@ -560,7 +584,7 @@ class GroupMember:
         )
 
     def _directed(self, partitions: Mapping[str, int]) -> Mapping[str, Share]:
-        """As the leader: what each member gets."""
+        """As the leader, return member id to assignment."""
         said = self._subscriptions
         owned = _undisputed({member: self._memory(each) for member, each in said.items()})
         if isinstance(self._assignor, DirectingPort):
@@ -581,11 +605,11 @@ class GroupMember:
         return self._assignor.user_data(owned, self._owned_generation)
 
     def _memory(self, said: wire.ConsumerProtocolSubscription) -> Memory:
-        """What a member had: by its subscription, or in older versions by its user data."""
+        """Return what a member owned: by its subscription, or for old members by its user data."""
         owned, generation = _flat(said.owned_partitions), said.generation_id
         if isinstance(self._assignor, StickyPort) and said.user_data:
             told = self._assignor.memory(said.user_data)
-            # Who rebalances eagerly owns nothing by the time it joins, but remembers.
+            # An eager member owns nothing by the time it joins, but its user data remembers.
             owned = owned or list(told.owned)
             generation = generation if generation >= 0 else told.generation
         return Memory(owned, generation)
@@ -616,16 +640,20 @@ class GroupMember:
 def _refused(error_code: int, group_id: str) -> LogError:
     detail = f"group {group_id}"
     if error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
-        detail += ": its members use another assignor or another kind of group"
+        detail += ": its members use another assignor, or it is another kind of group"
     if error_code == ErrorCode.INVALID_SESSION_TIMEOUT:
-        detail += ": the broker allows other values of session_timeout_ms"
+        detail += ": session_timeout_ms is outside of the range that the broker allows"
     if error_code == ErrorCode.FENCED_INSTANCE_ID:
         detail += ": another consumer has joined with the same group_instance_id"
     return error_for(error_code, detail)
 
 
 def _undisputed(claims: Mapping[str, Memory]) -> dict[str, list[TopicPartition]]:
-    """What each member had; of several who claim the same, who was given it last."""
+    """Return member to the partitions it owned; of several claims, the latest generation wins.
+
+    A member that was stopped while the group rebalanced still claims partitions that another one
+    has been assigned since.
+    """
     owners: dict[TopicPartition, str] = {}
     for member in sorted(claims):
         for each in claims[member].owned:
@@ -647,7 +675,7 @@ def _subscription(metadata: bytes) -> wire.ConsumerProtocolSubscription:
 
 def _assigned(assignment: bytes) -> Share:
     if not assignment:
-        return Share(())  # The leader had nothing for us.
+        return Share(())  # The leader has assigned nothing to this member.
     given = codec.decode_versioned(wire.ConsumerProtocolAssignment, assignment)
     return Share(_flat(given.assigned_partitions), bytes(given.user_data or b""))
 

@@ -1,11 +1,17 @@
 """ConsumerMember: one member of a group whose coordinator assigns (KIP-848).
 
-Pure, with the same two sides as `membership`: `next` says which request is due, `on_heartbeat`
-takes the answer; the owner takes over what is `offered`, after it has given up what is `revoking`.
-There are no rounds: every heartbeat says what is new (topics, partitions that are owned), the
-answer may bring another assignment and another epoch. What has been given up is told at once, since
-others wait for it. After doubt (a lost answer, another coordinator) the next heartbeat tells all.
-A fenced member has lost all and joins again, under the id that it has made for itself.
+A state machine without I/O, with the interface of `classic_protocol.GroupMember`: `next` returns
+the action that is due, `on_heartbeat` takes the answer, and the caller takes over `offered` after
+it has given up `revoking`. There are no rounds; the coordinator and the members reconcile:
+
+1. A has t-0 and t-1 in epoch 5. B joins, and the coordinator's target is t-0 for A, t-1 for B.
+2. A's heartbeat is answered with the assignment t-0. A revokes t-1, which its caller finishes.
+3. A's next heartbeat, sent at once, says that it owns t-0 only. A moves to epoch 6.
+4. B's next heartbeat is answered with the assignment t-1.
+
+A heartbeat says only what has changed (topics, owned partitions). After a lost answer or a new
+coordinator, the next one says everything. A fenced member has lost its assignment, and rejoins with
+epoch 0 under the id that it generated.
 """
 
 from __future__ import annotations
@@ -29,48 +35,48 @@ from streamlog.protocol.messages import consumer_groups as wire
 from streamlog.record import TopicPartition
 
 Held: TypeAlias = frozenset[tuple[bytes, int]]
-"""Partitions by topic id and number, as the coordinator names them."""
+"""Partitions as (topic id, number), as the coordinator names them."""
 
 JOINING_EPOCH: Final = 0
 LEFT_EPOCH: Final = -1
 AWAY_EPOCH: Final = -2
-"""Of a static member that leaves and will be back."""
+"""The epoch of a static member that leaves and will return (KIP-345)."""
 UNRELEASED_RETRY_MS: Final = 1_000
 UNRELEASED_TIMEOUT_MS: Final = 60_000
-"""How long the place of a static member may be another process's: one that was killed is given up
-by its session timeout, which is less."""
+"""How long a static member retries while another process holds its instance id. It exceeds the
+session timeout, after which the coordinator removes a process that was killed."""
 NAMES_RETRY_MS: Final = 1_000
-"""Before a topic is looked up again whose id nobody knew."""
+"""Wait before the topics are looked up again for the name of an unknown id."""
 _FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Send this; the answer goes to `on_heartbeat`."""
+    """Send the heartbeat; pass the answer to `on_heartbeat`."""
 
     request: wire.ConsumerGroupHeartbeatRequest
 
 
 @dataclass(frozen=True, slots=True)
 class NameTopics:
-    """Look up the ids of the topics that are read; the answer goes to `on_names`."""
+    """Look up the ids of the subscribed topics; pass them to `on_names`."""
 
 
 Action: TypeAlias = Tell | NameTopics | Leave | WaitForGroup
 
 
 class ConsumerMember:
-    """The member's side of the group protocol.
+    """The member's side of KIP-848's group protocol.
 
-    `assignment` is what the owner may read; it changes only in `on_assigned` and `on_revoked`,
-    both called by the owner.
+    `assignment` is what the caller may read. It changes only in `on_assigned` and `on_revoked`,
+    which are called within the caller's poll.
     """
 
     is_leader: Final = False
-    """Nobody leads here."""
+    """Always False: the coordinator assigns."""
     read_together: Final[frozenset[str]] = frozenset()
-    """What others read is the coordinator's business."""
+    """Always empty: the coordinator knows the topics of the other members."""
 
     def __init__(self, settings: GroupSettings, topics: Sequence[str], *, member_id: str) -> None:
         self.phase = MemberPhase.UNJOINED
@@ -85,19 +91,20 @@ class ConsumerMember:
         self._topics = tuple(sorted(set(topics)))
         self._patience = GroupPatience(settings.max_poll_interval_ms)
         self._target: Held | None = None
-        """What the coordinator has assigned; None if the owner has been offered all of it."""
+        """The coordinator's assignment; None once all of it is offered to the caller."""
         self._offered: frozenset[TopicPartition] | None = None
         self._is_new = True
-        """Nothing has been offered since it has joined."""
+        """Whether nothing was offered since the member joined."""
         self._names: dict[bytes, str] = {}
         self._ids: dict[str, bytes] = {}
         self._told_topics: tuple[str, ...] | None = None
         self._told_owned: frozenset[TopicPartition] | None = None
-        """What the coordinator knows that it is so; None if that is in doubt."""
+        """The owned partitions that the coordinator has confirmed; None if that is in doubt."""
         self._telling: frozenset[TopicPartition] = frozenset()
         self._is_unanswered = False
-        """An assignment has come, and the coordinator waits to hear what is owned by it: it may
-        have asked for something back that the owner has never had."""
+        """Whether the coordinator waits to hear what the member owns after its last assignment. It
+        must hear even if nothing has changed: the assignment may have taken back a partition that
+        the caller never had."""
         self._is_answering = False
         self._interval_ms = settings.heartbeat_interval_ms
         self._not_before_ms = 0
@@ -107,7 +114,7 @@ class ConsumerMember:
         self._unreleased_since_ms: int | None = None
 
     def next(self, now_ms: int) -> Action:
-        """What is due now."""
+        """Return the action that is due now."""
         if (
             self.phase not in {MemberPhase.AWAY, MemberPhase.LEFT}
             and now_ms >= self._patience.ends_ms
@@ -132,40 +139,43 @@ class ConsumerMember:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """What the owner has subscribed to."""
+        """The topics to which the caller has subscribed."""
         return self._topics
 
     @property
     def offered(self) -> frozenset[TopicPartition] | None:
-        """A new part that the owner has not taken over yet."""
+        """A new assignment that the caller has not taken over yet; None if there is none."""
         return self._offered
 
     @property
     def revoking(self) -> frozenset[TopicPartition]:
-        """What the owner has to give up now."""
+        """The partitions that the caller must give up now."""
         if self.phase is MemberPhase.REVOKING:
             return self.assignment
         return frozenset() if self._offered is None else self.assignment - self._offered
 
     @property
     def is_known(self) -> bool:
-        """Whether the coordinator has taken it in."""
+        """Whether the coordinator has accepted the member."""
         return self.generation_id != JOINING_EPOCH
 
     @property
     def may_commit(self) -> bool:
-        """Whether the coordinator takes commits by the epoch."""
+        """Whether the coordinator accepts commits with the member's epoch."""
         return self.phase in {MemberPhase.STABLE, MemberPhase.REVOKING}
 
     def is_current(self, now_ms: int) -> bool:
-        """Whether the coordinator has answered within the session; see `GroupMember`."""
+        """Whether the coordinator has answered a request of the last `session_timeout_ms`.
+
+        See `GroupMember.is_current`.
+        """
         return now_ms - self._heard_ms < self._settings.session_timeout_ms
 
     def on_heartbeat(self, response: wire.ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
-        """The coordinator is content, or not.
+        """Handle the answer to a heartbeat: the epoch, perhaps an assignment, or an error.
 
         Raises:
-            LogError: it refuses the member for good.
+            LogError: the error is not one that a retry or a rejoin cures.
         """
         if self.phase is MemberPhase.LEFT:
             return
@@ -189,55 +199,55 @@ class ConsumerMember:
             self._offer()
 
     def on_names(self, names: Mapping[bytes, str], now_ms: int) -> None:
-        """These topics there are; what is assigned of others has to wait."""
+        """Note the names of topic ids; assigned partitions without a name stay pending."""
         self._names |= names
         self._ids |= {name: topic_id for topic_id, name in names.items()}
         self._names_ms = now_ms + NAMES_RETRY_MS
         self._offer()
 
     def on_coordinator_lost(self, now_ms: int) -> None:
-        """A request got no answer, so what it said may be known or not."""
+        """Handle a heartbeat without an answer, or a coordinator that has moved."""
         self.coordinator_lost = True
         self._try_again(now_ms + RETRY_BACKOFF_MS)
 
     def on_coordinator_found(self) -> None:
-        """Requests can be sent."""
+        """Note that requests can be sent again."""
         self.coordinator_lost = False
 
     def on_poll(self, now_ms: int, *, waits: bool) -> None:
-        """The owner polls; from now on its time runs, unless it `waits` for what comes."""
+        """Note a poll; a member that is away rejoins."""
         self._patience.on_poll(now_ms, waits=waits)
         if self.phase is MemberPhase.AWAY:
             self.phase = MemberPhase.UNJOINED
 
     def on_assigned(self, now_ms: int) -> frozenset[TopicPartition]:  # noqa: ARG002 - as `GroupMember`
-        """The owner takes over what is `offered`; returned is what it has not had before."""
+        """Take over the `offered` assignment; return the partitions that are new in it."""
         offered = self._offered or frozenset()
         added, self._offered = offered - self.assignment, None
         self.assignment = offered
         return added
 
     def on_revoked(self, partitions: frozenset[TopicPartition], now_ms: int) -> None:
-        """The owner is done with what it was to give up (`revoking`)."""
+        """Give up the partitions in `revoking`: the caller has finished with them."""
         self.assignment -= partitions
         if self.phase is MemberPhase.REVOKING:
             self.is_lost = False
             self.phase, self._not_before_ms = MemberPhase.UNJOINED, now_ms
 
     def on_subscription(self, topics: Sequence[str]) -> None:
-        """The owner wants other topics; the next heartbeat, which is due now, tells it."""
+        """Change the topics; a heartbeat that says so is due at once."""
         self._topics = tuple(sorted(set(topics)))
 
     def on_request(self) -> None:
-        """There are no rounds to ask for: the coordinator assigns whenever something changes."""
+        """Do nothing: the coordinator assigns whenever something changes."""
 
     def on_counts(self, partitions: Mapping[str, int]) -> None:
-        """How many partitions topics have is for the coordinator to see."""
+        """Do nothing: the coordinator knows the partition counts."""
 
     def leave(self, *, for_good: bool = False) -> wire.ConsumerGroupHeartbeatRequest | None:
-        """The member is done; the request tells the coordinator, if it knows of it.
+        """End the membership; return the request that says so, if the coordinator knows the member.
 
-        A static member tells that it will be back, unless it goes `for_good`.
+        A static member says that it will return, unless it leaves `for_good`.
         """
         request = self._farewell(for_good=for_good)
         self.phase, self._offered = MemberPhase.LEFT, None
@@ -256,13 +266,16 @@ class ConsumerMember:
 
     @property
     def _owes_owned(self) -> bool:
-        """Whether the coordinator is to hear what is owned; see `_try_again`."""
+        """Whether the next heartbeat must say what the member owns; see `_try_again`."""
         is_told = self._told_owned == self.assignment and not self._is_unanswered
         return self._offered is None and not is_told
 
     @property
     def _beat_due_ms(self) -> int:
-        """At once if there is news: others may wait for what is given up."""
+        """When the next heartbeat is due: at once if anything changed, as other members may wait.
+
+        Otherwise after the interval that the coordinator has set.
+        """
         has_news = self._told_topics != self._topics or self._owes_owned
         return self._not_before_ms if has_news else self._heartbeat_ms
 
@@ -281,7 +294,8 @@ class ConsumerMember:
             request.rebalance_timeout_ms = settings.rebalance_timeout_ms
             request.server_assignor = settings.remote_assignor
         if tells_all or self._told_topics != self._topics:
-            # No pattern of the coordinator's kind: the owner's are looked after here.
+            # Patterns are resolved by the client (`TopicWatch`), so the coordinator gets names and
+            # an empty pattern.
             request.subscribed_topic_names, request.subscribed_topic_regex = list(self._topics), ""
         self._is_answering = tells_all or self._owes_owned
         if self._is_answering:
@@ -300,7 +314,7 @@ class ConsumerMember:
         ]
 
     def _offer(self) -> None:
-        """Offer what is assigned and has a name by now."""
+        """Offer the assigned partitions whose topic name is known."""
         if self._target is None:
             return
         known = {(self._names.get(topic_id), number) for topic_id, number in self._target}
@@ -333,10 +347,14 @@ class ConsumerMember:
         return now_ms - self._unreleased_since_ms < UNRELEASED_TIMEOUT_MS
 
     def _try_again(self, at_ms: int) -> None:
-        """Tell everything, and take nothing over before it is answered.
+        """Say everything in the next heartbeat, and drop an offer that was not taken over.
 
-        Who says what it owns says that it does not own what it is only offered: the coordinator
-        may have given that to others in the answer that was lost.
+        A heartbeat with all owned partitions leaves out offered ones. So the coordinator may assign
+        these to other members, in an answer that is lost:
+
+        1. t-1 is offered to this member; its caller has not polled yet.
+        2. A full heartbeat says that it owns t-0. The coordinator gives t-1 to another member.
+        3. The answer is lost. If the caller now took over t-1, two members would read it.
         """
         self._told_owned = self._told_topics = None
         self._is_new = self._is_new or self._offered is not None
@@ -346,15 +364,15 @@ class ConsumerMember:
             self.phase = MemberPhase.UNJOINED
 
     def _lose(self, now_ms: int) -> None:
-        """The group counts on this member no more: all it had is another's."""
+        """Handle being fenced: other members may own all partitions of this one."""
         self._forget()
         self.is_lost = bool(self.assignment)
         self.phase = MemberPhase.REVOKING if self.assignment else MemberPhase.UNJOINED
-        # A coordinator that fences again and again is not asked in a tight loop.
+        # The pause keeps a coordinator that fences every attempt from being asked in a tight loop.
         self._not_before_ms = now_ms + RETRY_BACKOFF_MS
 
     def _step_aside(self) -> Action:
-        """Leave what others can read meanwhile; the owner gives it up when it is back."""
+        """Leave the group, as the caller does not poll; it revokes with its next poll."""
         self.absence = self._patience.complaint
         request = self._farewell()
         self._forget()

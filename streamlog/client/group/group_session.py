@@ -1,7 +1,7 @@
 """GroupSession: the I/O of a group member.
 
-It carries out what the member's state machine decides (`classic_protocol`, `consumer_protocol`),
-finds the coordinator, sends heartbeats, and commits and fetches the group's offsets.
+It sends the requests that the member's state machine returns (`classic_protocol`,
+`consumer_protocol`), finds the coordinator, and commits and fetches the group's offsets.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ M = TypeVar("M", bound=Message)
 
 
 class CoordinatorLookup:
-    """Where one group is coordinated."""
+    """Finds the coordinator of one group, and sends requests to it."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         self.group_id = group_id
@@ -57,26 +57,26 @@ class CoordinatorLookup:
 
     @property
     def is_known(self) -> bool:
-        """Whether it has been found."""
+        """Whether the coordinator was found, and not forgotten since."""
         return self._node_id is not None
 
     async def find(self) -> None:
-        """Look it up.
+        """Look up the coordinator.
 
         Raises:
-            LogError: retriable while there is none.
+            LogError: there is none now; retriable.
         """
         self._node_id = await self._cluster.coordinator(self.group_id)
 
     def forget(self) -> None:
-        """It is another by now: look it up before the next request."""
+        """Forget the coordinator, so that it is looked up before the next request."""
         self._node_id = None
 
     async def ask(self, request: Message, answer: type[M]) -> M:
-        """Ask it, wherever it is.
+        """Send a request to the coordinator; look it up first if it is unknown.
 
         Raises:
-            ConnectionLost, RequestTimedOut: retriable; it is looked up again then.
+            ConnectionLost, RequestTimedOut: retriable; a retry looks up the coordinator again.
         """
         if self._node_id is None:
             await self.find()
@@ -94,25 +94,26 @@ class CoordinatorLookup:
         lane: Lane = Lane.GROUP,
         timeout_ms: int | None = None,
     ) -> M:
-        """Ask it where it was last found.
+        """Send a request to the coordinator that was found last.
 
         Raises:
-            ConnectionLost, RequestTimedOut: it does not answer.
+            ConnectionLost, RequestTimedOut: it does not answer, or was forgotten.
         """
         if self._node_id is None:
-            raise ConnectionLost(f"the coordinator of group {self.group_id} was lost")
+            raise ConnectionLost(f"the coordinator of group {self.group_id} is unknown")
         return await self._cluster.call(
             self._node_id, request, answer, lane=lane, timeout_ms=timeout_ms
         )
 
 
-# The rebalance waits for the owner, so the owner must not wait for the rebalance; and a topic that
-# was read and is not there any more does not come back while it is waited for.
+# Errors that a commit does not retry, though Kafka calls them retriable. A rebalance waits for this
+# consumer to poll, so a commit that waited for the rebalance would wait for ever; and a topic that
+# was deleted does not return.
 _FINAL = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 class CommittedOffsets:
-    """The committed offsets of one group."""
+    """Commits and fetches the offsets of one group."""
 
     def __init__(self, coordinator: CoordinatorLookup) -> None:
         self._coordinator = coordinator
@@ -120,12 +121,11 @@ class CommittedOffsets:
     async def store(
         self, places: Mapping[TopicPartition, OffsetAndMetadata], by: GroupMetadata
     ) -> None:
-        """Store the next offset to read of these partitions.
+        """Commit offsets as the member `by`.
 
         Raises:
-            RebalanceInProgress: the group is between two assignments; the partitions may be
-                another member's next.
-            UnknownMember: the group has given up on this consumer and on what it had.
+            RebalanceInProgress: the group rebalances, and the partitions may move to other members.
+            UnknownMember: the group has removed this member.
         """
         request = wire.OffsetCommitRequest(
             group_id=by.group_id,
@@ -157,13 +157,15 @@ class CommittedOffsets:
     async def fetch(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What is stored, None where nothing is."""
+        """Return the committed offset of each partition; None where there is none."""
         numbers = _by_topic(partitions)
         group_id = self._coordinator.group_id
         request = wire.OffsetFetchRequest(
             group_id=group_id,
-            # What a transaction has sent may be about to count: its owner's successor waits for
-            # that, or it would read again what the transaction has written about (KIP-447).
+            # 1. A member sends its offsets in a transaction, and is killed before the answer.
+            # 2. The transaction is committed; its partitions move to another member.
+            # 3. Without `require_stable`, the other member might get the offsets from before the
+            #    transaction, and process its records again (KIP-447).
             require_stable=True,
             topics=[
                 wire.OffsetFetchRequestTopic(name=name, partition_indexes=many)
@@ -202,7 +204,7 @@ class CommittedOffsets:
         if error_code in _FINAL:
             error.retriable = False
         elif error_code == ErrorCode.STALE_MEMBER_EPOCH:
-            error.retriable = True  # The next heartbeat brings the new one.
+            error.retriable = True  # The next heartbeat brings the new epoch (KIP-848).
         raise error
 
 
@@ -214,16 +216,16 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 JOIN_MARGIN_MS = 5_000
-"""How much longer than the rebalance timeout the coordinator may take to answer a join."""
+"""How long the coordinator may take to answer a join, beyond the rebalance timeout."""
 LEAVE_TIMEOUT_MS = 2_000
-"""Leaving is a courtesy: the others notice anyway, by the session timeout."""
+"""How long `leave` waits. If the request is lost, the session timeout removes the member."""
 
 log = repeated.logger(__name__)
 Member: TypeAlias = GroupMember | ConsumerMember
 
 
 class GroupSession:
-    """One consumer's dealings with the coordinator of its group."""
+    """One consumer's membership in its group. `run` is a task of the consumer."""
 
     def __init__(
         self,
@@ -233,9 +235,9 @@ class GroupSession:
         *,
         tell: Callable[[], None],
     ) -> None:
-        """Tell the owner by `tell` that its assignment is about to change."""
+        """Run a membership; call `tell` when the assignment is about to change."""
         self.member: Member | None = None
-        """None while the owner assigns partitions itself."""
+        """None until `subscribe`: the caller assigns partitions itself."""
         self._cluster = cluster
         self._settings = settings
         self._assignor = assignor
@@ -246,7 +248,7 @@ class GroupSession:
         self._troubled_since_ms: int | None = None
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Become a member, or one that wants other topics."""
+        """Become a member, or change the topics of the member."""
         if self.member is None:
             self.member = self._new_member(topics)
         else:
@@ -254,14 +256,14 @@ class GroupSession:
         self._look.set()
 
     def on_request(self) -> None:
-        """The owner asks for a round."""
+        """Request a rebalance (KIP-568)."""
         if self.member is not None:
             self.member.on_request()
         self._look.set()
 
     @contextmanager
     def staying(self) -> Iterator[bool]:
-        """Stay in this generation; whether the group is in one, and takes commits."""
+        """Stay in this generation; the value is whether the group accepts commits now."""
         member = self.member
         if not isinstance(member, GroupMember):
             yield self.may_commit()
@@ -274,13 +276,13 @@ class GroupSession:
             self._look.set()
 
     def on_counts(self, partitions: Mapping[str, int]) -> None:
-        """So many partitions the group's topics have now."""
+        """Note the present partition counts of the group's topics."""
         if self.member is not None:
             self.member.on_counts(partitions)
         self._look.set()
 
     def on_poll(self, *, waits: bool) -> None:
-        """The owner polls, and may take so long until the next time; or it `waits` in a poll."""
+        """Note a poll: the interval to the next one begins, or with `waits` is suspended."""
         if self.member is None:
             return
         was_away = self.member.phase is MemberPhase.AWAY
@@ -289,7 +291,7 @@ class GroupSession:
             self._look.set()
 
     def on_assigned(self) -> frozenset[TopicPartition]:
-        """The owner takes over its part; returned is what is new of it."""
+        """Take over the offered assignment; return the partitions that are new in it."""
         if self.member is None:
             return frozenset()
         added = self.member.on_assigned(self._cluster.clock.now_ms())
@@ -297,26 +299,27 @@ class GroupSession:
         return added
 
     def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """The owner is done with these."""
+        """Give up partitions: the caller has finished with them."""
         if self.member is not None:
             self.member.on_revoked(partitions, self._cluster.clock.now_ms())
         self._look.set()
 
     def may_read(self) -> bool:
-        """Whether what is assigned is surely still this member's."""
+        """Whether the assignment is certainly still valid."""
         member = self.member
         return member is None or member.is_current(self._cluster.clock.now_ms())
 
     def may_commit(self) -> bool:
-        """Whether the group takes commits now: not while it is between two generations."""
+        """Whether the group accepts commits now, which it does not between two generations."""
         member = self.member
         return member is None or member.may_commit
 
     async def run(self) -> None:
-        """Be a member whenever the owner subscribes, for ever.
+        """Be a member whenever the caller is subscribed, until cancelled.
 
         Raises:
-            StreamlogError: the group can't be joined, or nobody answers for too long.
+            StreamlogError: the group can't be joined, or no coordinator answers for
+                `RETRY_TIMEOUT_MS`.
         """
         while True:
             member = self.member
@@ -335,42 +338,46 @@ class GroupSession:
     async def commit(
         self, places: Mapping[TopicPartition, OffsetAndMetadata], generation: int | None
     ) -> None:
-        """Store the next offset to read of these partitions, read in this generation; once.
+        """Commit offsets that were read in `generation`; does not retry.
 
         Raises:
-            RebalanceInProgress: the group is between two assignments; the partitions may be
-                another member's next.
-            UnknownMember: the group has given up on this consumer and on what it had.
+            RebalanceInProgress: the group rebalances, or has assigned the partitions to another
+                member since `generation`.
+            UnknownMember: the group has removed this member.
         """
         if not places:
             return
         member = self.member
         if member is not None and not member.absence and not self.may_commit():
             raise RebalanceInProgress(
-                f"{member} can't commit now: its group is being assigned anew", retriable=False
+                f"{member} can't commit now: its group rebalances; poll, then commit again",
+                retriable=False,
             )
         known = None if member is None else member.generation_id
         if known != generation and (member is None or not places.keys() <= member.assignment):
-            # It was tried for so long that they may be another's by now.
+            # 1. A commit of t-0 is queued in generation 7, and retried while the coordinator moves.
+            # 2. The group rebalances: generation 8 gives t-0 to another member, which commits 90.
+            # 3. The retry, sent with generation 8, would move t-0 back to an older offset.
             raise RebalanceInProgress(
-                f"group {self._settings.group_id}: what was read in generation {generation} can't "
-                "be committed any more, partitions have been assigned anew since",
+                f"group {self._settings.group_id}: offsets of generation {generation} can't be "
+                "committed any more, since partitions were assigned to other members",
                 retriable=False,
             )
         await self._offsets.store(places, self.metadata())
 
     def metadata(self) -> GroupMetadata:
-        """By what the group knows this consumer.
+        """Return the member id and generation by which the group knows this consumer.
 
         Raises:
-            UnknownMember: the group has given up on it, or does not know it yet.
+            UnknownMember: the group has removed the member, or does not know it yet.
         """
         member = self.member
         if member is None:
             return GroupMetadata(group_id=self._settings.group_id)
         if member.absence or not member.is_known or member.is_lost:
-            # Without a member it would be taken for one that assigns itself, and not be checked.
-            reason = member.absence or "its group does not count on it"
+            # Metadata without a member id would pass for a consumer that assigns partitions itself,
+            # and the coordinator would not check its generation.
+            reason = member.absence or "it is not a member of its group now"
             raise UnknownMember(f"{member} can't commit: {reason}")
         return GroupMetadata(
             group_id=self._settings.group_id,
@@ -382,16 +389,16 @@ class GroupSession:
     async def committed(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed, None where it has not."""
+        """Return the committed offset of each partition, None where there is none; retries."""
         return await self._cluster.retrying(lambda: self._offsets.fetch(partitions))
 
     async def leave(self, *, for_good: bool = False) -> None:
-        """Tell the group that this consumer is done; it is no error if nobody hears it."""
+        """Leave the group, if it can be reached within `LEAVE_TIMEOUT_MS`."""
         request = None if self.member is None else self.member.leave(for_good=for_good)
         await self._leave(request)
 
     async def unsubscribe(self) -> None:
-        """Leave; the owner may subscribe again."""
+        """Leave the group, so that the caller may subscribe again."""
         await self.leave()
         self.member = None
         self._look.set()
@@ -408,7 +415,7 @@ class GroupSession:
             await self._coordinator.call(
                 request,
                 api_of(type(request)).response,
-                # Not behind a join that waits for the others.
+                # On the main connection: on the group lane it would wait behind a join.
                 lane=Lane.MAIN,
                 timeout_ms=LEAVE_TIMEOUT_MS,
             )
@@ -416,7 +423,7 @@ class GroupSession:
             log.info("could not leave group %s: %s", self._settings.group_id, error)
 
     async def _step(self, member: Member) -> None:
-        """Do what is due."""
+        """Carry out the member's next action."""
         if member.coordinator_lost or not self._coordinator.is_known:
             await self._coordinator.find()
             member.on_coordinator_found()
@@ -430,7 +437,9 @@ class GroupSession:
         )
         match action:
             case Leave(request):
-                log.warning("group %s: left it: %s", self._settings.group_id, member.absence)
+                log.warning(
+                    "group %s: the consumer leaves: %s", self._settings.group_id, member.absence
+                )
                 await self._leave(request)
             case WaitForGroup(until_ms):
                 await self._wait(None if until_ms is None else until_ms - now_ms)
@@ -440,7 +449,7 @@ class GroupSession:
     async def _classic_step(
         self, member: GroupMember, action: Action
     ) -> Leave | WaitForGroup | None:
-        """Carry it out, if it is of this protocol."""
+        """Carry out an action of the classic protocol; return one that both protocols share."""
         clock = self._cluster.clock
         match action:
             case Join(request):
@@ -453,7 +462,7 @@ class GroupSession:
                 member.on_partitions(counts, clock.now_ms())
                 if member.phase is MemberPhase.SYNCING and (missing := member.missing(counts)):
                     told = ", ".join(sorted(missing))
-                    log.warning("group %s: there is no topic %s", self._settings.group_id, told)
+                    log.warning("group %s: topic %s does not exist", self._settings.group_id, told)
             case Sync(request):
                 patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
                 synced = await self._call(request, wire.SyncGroupResponse, patience_ms)
@@ -468,7 +477,7 @@ class GroupSession:
     async def _consumer_step(
         self, member: ConsumerMember, action: ConsumerAction
     ) -> Leave | WaitForGroup | None:
-        """Likewise."""
+        """Carry out an action of KIP-848's protocol; return one that both protocols share."""
         clock = self._cluster.clock
         match action:
             case Tell(request):
@@ -493,7 +502,10 @@ class GroupSession:
         now_ms = self._cluster.clock.now_ms()
         if self._troubled_since_ms is None:
             self._troubled_since_ms = now_ms
-            log.warning("group %s: will try again: %s", self._settings.group_id, error)
+            log.warning(
+                "group %s: a request failed and will be retried: %s",
+                self._settings.group_id, error,
+            )  # fmt: skip
         if not error.retriable or now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:
             raise error
         member.on_coordinator_lost(now_ms)
@@ -503,7 +515,7 @@ class GroupSession:
         if self._troubled_since_ms is not None:
             lasted_s = (self._cluster.clock.now_ms() - self._troubled_since_ms) / 1000
             log.warning(
-                "group %s: its coordinator is reachable again after %.1f s",
+                "group %s: the coordinator is reachable again after %.1f s",
                 self._settings.group_id, lasted_s,
             )  # fmt: skip
             self._troubled_since_ms = None

@@ -270,7 +270,7 @@ def test_a_commit_without_an_answer_is_the_end_of_the_producer() -> None:
     assert isinstance(one.failure, RequestTimedOut)
     assert one.failure.fatal
     assert not one.failure.retriable
-    assert "not known" in str(one.failure)
+    assert "may or may not be committed" in str(one.failure)
     assert "gone" in str(one.failure)
 
 
