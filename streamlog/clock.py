@@ -1,8 +1,8 @@
-"""Clock: the one place that reads time.
+"""Clock: the only module that reads the time.
 
-For shells only. Decisions take `now_ms` as an argument, so that the test driver, the
-simulator and the Spark runner can drive them. Monotonic time has a large random start,
-so that mixing it up with wall time is noticed at once (after trio).
+Shells use it. State machines take `now_ms` as an argument, so that the test driver, the simulator
+and the Spark runner can drive them. Monotonic time starts at a large random number, so that code
+that confuses it with wall time fails at once (after trio).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class Clock(Protocol):
     """Two times in integer milliseconds."""
 
     def now_ms(self) -> int:
-        """Monotonic: for durations and deadlines."""
+        """Return monotonic time, for durations and deadlines."""
         ...
 
     def wall_ms(self) -> int:
-        """Since the Unix epoch: for record timestamps."""
+        """Return milliseconds since 1970, for record timestamps."""
         ...
 
 
@@ -31,19 +31,19 @@ class SystemClock:
         self._start_ms = random.randrange(10**9, 10**10)  # noqa: S311 - nothing to keep secret
 
     def now_ms(self) -> int:
-        """Milliseconds that only ever grow."""
+        """Return monotonic time; it starts at a random number."""
         return self._start_ms + time.monotonic_ns() // 1_000_000  # noqa: TID251 - the one place
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as the machine believes."""
+        """Return milliseconds since 1970, by the machine's clock."""
         return time.time_ns() // 1_000_000  # noqa: TID251 - the one place
 
 
 class SteadyWall:
-    """Wall time for decisions: in milliseconds since the epoch, and never back.
+    """Wall time that never goes back, for decisions; in milliseconds since 1970.
 
-    It runs as monotonic time does, and follows the machine's wall clock only ahead: one that is
-    set back does not make it stand still for as long, but leaves it ahead until the next start.
+    It advances with monotonic time, and jumps ahead with the machine's wall clock. If that clock is
+    set back, this one goes on at the normal pace, and stays ahead of it until the process ends.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -51,27 +51,27 @@ class SteadyWall:
         self._ahead_ms = clock.wall_ms() - clock.now_ms()
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, at least as many as the last time."""
+        """Return milliseconds since 1970, never less than the last result."""
         now_ms = self._clock.now_ms()
         self._ahead_ms = max(self._ahead_ms, self._clock.wall_ms() - now_ms)
         return now_ms + self._ahead_ms
 
 
 class ManualClock:
-    """Time that moves only when told to."""
+    """A clock for tests, which moves only by `advance`."""
 
     def __init__(self, wall_ms: int = 0) -> None:
         self._elapsed_ms = 0
         self._wall_ms = wall_ms
 
     def now_ms(self) -> int:
-        """Milliseconds advanced so far."""
+        """Return the milliseconds that were advanced so far."""
         return self._elapsed_ms
 
     def wall_ms(self) -> int:
-        """The start and what was advanced."""
+        """Return the start time plus the milliseconds that were advanced so far."""
         return self._wall_ms + self._elapsed_ms
 
     def advance(self, by_ms: int) -> None:
-        """Let `by_ms` milliseconds pass."""
+        """Move both times ahead by `by_ms` milliseconds."""
         self._elapsed_ms += by_ms

@@ -1,10 +1,9 @@
-"""Durations and points in time as people write them, to integer milliseconds and back.
+"""Converts durations and points in time, as users write them, to integer milliseconds and back.
 
-Rule of the file: a number without a unit is refused as a duration, and a datetime without a
-time zone is refused as a point in time, because both are read differently by different
-people and the mistake shows up as wrong windows long after. Inside, everything is an
-integer count of milliseconds: since the epoch for points in time. Arithmetic is exact (no
-floats). Not done here: reading a clock (`clock`), calendars and time zones.
+Rule of the file: a duration needs a unit, and a point in time needs a time zone, because readers
+differ in what they assume, and the mistake shows much later, as wrong windows. The engine counts
+integer milliseconds, since 1970 for points in time; arithmetic is exact (no floats). Not done here:
+reading a clock (`clock`), calendars and time zones.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ TIMESTAMP_MS_MIN = -62_135_596_800_000
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999 UTC, the last moment a datetime can hold."""
 SECONDS_MIN, SECONDS_MAX = 1_000_000_000, 4_102_444_800
-"""Seconds since the epoch in the years 2001 to 2099; as milliseconds, days of early 1970."""
+"""Seconds since 1970 in the years 2001 to 2099; as milliseconds, they are days of early 1970."""
 DURATION_MS_MAX = TIMESTAMP_MS_MAX
-"""No duration is longer than all of time since the epoch: sums stay far within 64 bits."""
+"""The longest duration; sums of durations and timestamps stay far within 64 bits."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -42,24 +41,26 @@ _EXAMPLES = "write '250ms', '10s', '5m', '1h30m', '7d' or a timedelta"
 
 
 def duration_ms(value: Dur) -> int:
-    """The duration in milliseconds, zero or more.
+    """Return a duration in milliseconds, 0 or more.
 
     Raises:
-        ConfigError: it has no unit, is malformed, negative, absurdly long, or finer than a
-            millisecond.
+        ConfigError: the duration has no unit, is malformed, negative, longer than
+            `DURATION_MS_MAX`, or not a whole number of milliseconds.
     """
     if isinstance(value, str):
         total_ms = _parse_ms(value)
     elif isinstance(value, timedelta):
         total_ms, rest = divmod(value, _MILLISECOND)
         if rest:
-            raise ConfigError(f"{value!r} is finer than a millisecond, the unit of event time")
+            raise ConfigError(
+                f"{value!r} is not a whole number of milliseconds, the unit of event time"
+            )
     elif isinstance(value, int | float) and not isinstance(value, bool):
         raise ConfigError(f"{value!r} has no unit: {_EXAMPLES}")
     else:
         raise ConfigError(f"{value!r} is not a duration: {_EXAMPLES}")
     if not 0 <= total_ms <= DURATION_MS_MAX:
-        what = "negative" if total_ms < 0 else "longer than time itself"
+        what = "negative" if total_ms < 0 else f"longer than {DURATION_MS_MAX} ms"
         raise ConfigError(f"a duration can't be {what}: {value!r}")
     return total_ms
 
@@ -71,20 +72,20 @@ def _parse_ms(text: str) -> int:
         raise ConfigError(f"{text!r}: {hint}; {_EXAMPLES}")
     parts = _PART.findall(compact)
     units = [_UNIT_MS[unit] for _, unit in parts]
-    # '30m1h' or '5m5m' is a slip of the pen more often than a wish.
+    # '30m1h' or '5m5m' is more likely a typing error than intended.
     if any(left <= right for left, right in pairwise(units)):
         raise ConfigError(f"{text!r}: name each unit once, the largest first, as in '1h30m'")
     return sum(int(number) * unit for (number, _), unit in zip(parts, units, strict=True))
 
 
 def when_ms(value: When) -> int:
-    """The point in time as milliseconds since the epoch; finer digits are cut off downwards.
+    """Return a point in time as milliseconds since 1970, rounded down.
 
-    Times before 1970 come out negative: whether they are welcome is for the caller to say.
+    Times before 1970 are negative; the caller decides whether to accept them.
 
     Raises:
-        ConfigError: a datetime or text without a time zone, malformed text, a moment outside the
-            years 1 to 9999, or another type.
+        ConfigError: the time has no time zone, is malformed, is outside of the years 1 to 9999, or
+            has another type.
     """
     if isinstance(value, datetime):
         return _aware_ms(value, value)
@@ -110,17 +111,17 @@ def when_ms(value: When) -> int:
 def _aware_ms(value: datetime, given: datetime | str) -> int:
     if value.tzinfo is None or value.utcoffset() is None:
         raise ConfigError(
-            f"{given!r} has no time zone, so it names no moment: use "
-            "datetime(..., tzinfo=UTC) or end the text with 'Z' or '+02:00'"
+            f"{given!r} has no time zone, so it is not a point in time: use "
+            "datetime(..., tzinfo=UTC), or end the text with 'Z' or '+02:00'"
         )
     return _check_ms((value - EPOCH) // _MILLISECOND)
 
 
 def moment(timestamp_ms: int) -> datetime:
-    """Milliseconds since the epoch as an aware datetime in UTC.
+    """Return milliseconds since 1970 as an aware datetime in UTC.
 
     Raises:
-        ConfigError: it lies outside the years 1 to 9999.
+        ConfigError: the time is outside of the years 1 to 9999.
     """
     return EPOCH + timedelta(milliseconds=_check_ms(timestamp_ms))
 
@@ -133,7 +134,7 @@ def looks_like_seconds(timestamp_ms: int) -> bool:
 def _check_ms(timestamp_ms: int) -> int:
     if not TIMESTAMP_MS_MIN <= timestamp_ms <= TIMESTAMP_MS_MAX:
         raise ConfigError(
-            f"{timestamp_ms} can't be milliseconds since the epoch: it lies outside the years "
-            "1 to 9999 (microseconds or nanoseconds, perhaps?)"
+            f"{timestamp_ms} can't be milliseconds since 1970: it lies outside the years "
+            "1 to 9999; is it in microseconds or nanoseconds?"
         )
     return timestamp_ms

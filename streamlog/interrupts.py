@@ -1,10 +1,10 @@
-"""Ctrl-C before, between and after what a command does: exit code 130 and no traceback.
+"""Ctrl-C at any moment of a command: exit code 130 and no traceback.
 
-While modules are imported, a `KeyboardInterrupt` may come out as any other error, or be printed and
-lost in a callback of the import system. So a command begins with a handler that ends the process at
-once, as nothing has been begun. Whatever has to be cleaned up, and every event loop, runs with
-Python's own handler (`interruptible`), which raises `KeyboardInterrupt`; `cli.main` takes it.
-Imports nothing but the standard library's smallest modules: it is loaded before everything else.
+While modules are imported, a `KeyboardInterrupt` may turn into any other error, or be printed and
+lost in a callback of the import system. So a command starts with a handler that ends the process at
+once: it has nothing to clean up yet. Code with something to clean up, and every event loop, runs
+with Python's own handler (`interruptible`), which raises `KeyboardInterrupt`; `cli.main` catches
+it. This module is loaded first, so it imports only the smallest modules of the standard library.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def _exit_at_once(_number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def exiting_at_once() -> Iterator[None]:
-    """Within the block, which imports modules, Ctrl-C ends the process at once.
+    """Make Ctrl-C end the process at once within the block, which imports modules.
 
-    A handler that the program has set itself stays, and so does that of other threads.
+    Does nothing outside of the main thread, or if the program has set a handler of its own.
     """
     if not _has_default_handler():
         yield
@@ -44,9 +44,9 @@ def exiting_at_once() -> Iterator[None]:
 
 
 def exit_at_once() -> None:
-    """Ctrl-C ends the process at once, outside of `interruptible` blocks.
+    """Make Ctrl-C end the process at once, except in `interruptible` blocks.
 
-    Only the interpreter's own teardown ignores it: by then the command is done.
+    The interpreter's teardown ignores it: by then the command is done.
     """
     if _has_default_handler():
         signal.signal(signal.SIGINT, _exit_at_once)
@@ -55,7 +55,7 @@ def exit_at_once() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within the block, Ctrl-C raises `KeyboardInterrupt`, so that `finally` clauses run."""
+    """Make Ctrl-C raise `KeyboardInterrupt` within the block, so that `finally` clauses run."""
     if not _is_main_thread() or signal.getsignal(signal.SIGINT) is not _exit_at_once:
         yield
         return
@@ -67,7 +67,7 @@ def interruptible() -> Iterator[None]:
 
 
 class _QuietHook:
-    """`sys.excepthook` that prints no `KeyboardInterrupt`; other errors go to the hook before."""
+    """A `sys.excepthook` that exits on `KeyboardInterrupt`; other errors go to the former hook."""
 
     def __init__(self) -> None:
         self._before = sys.excepthook
@@ -81,10 +81,10 @@ class _QuietHook:
 
 
 def exit_quietly_if_uncaught() -> None:
-    """Let a `KeyboardInterrupt` that a script does not catch end it with 130 and no traceback.
+    """Make an uncaught `KeyboardInterrupt` end a script with code 130 and no traceback.
 
-    For scripts that hold an app, and those interrupted while they import streamlog. An interactive
-    session keeps its own way.
+    For scripts that define an app, also if they are interrupted while they import streamlog. An
+    interactive session is left as it is.
     """
     if not hasattr(sys, "ps1") and not isinstance(sys.excepthook, _QuietHook):
         sys.excepthook = _QuietHook()

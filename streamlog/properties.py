@@ -1,8 +1,9 @@
-"""Properties: settings in Kafka's form, a name and a value a line, and secrets kept elsewhere.
+"""Properties: settings in Kafka's file format, with references to secrets that are kept elsewhere.
 
-`name=value`; lines that begin with `#` or `!` are remarks. A value may be, or have in it,
-`${env:NAME}` or `${file:PATH}`, so that a password stands neither in the file nor on a command
-line. Rule of the file: an error names the setting and the place, never the value.
+A line is `name=value`; lines that begin with `#` or `!` are comments. A value may contain
+`${env:NAME}` or `${file:PATH}` (KIP-297), so that a password is neither in the file nor on a
+command line. Rule of the file: an error names the setting and the file or variable, never the
+value.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
 
 
 def read_properties(path: str, *, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The settings in a file.
+    """Return the settings in a file, by name, with all references resolved.
+
+    Args:
+        path: the file, UTF-8.
+        environment: the variables for `${env:NAME}`; None for those of the process.
 
     Raises:
-        ConfigError: it can't be read, or a line of it, or what a value refers to.
+        ConfigError: the file, a line in it, or what a value refers to can't be read.
     """
     try:
         content = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise ConfigError(f"{path} can't be read as settings: {reason}") from None
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ConfigError(f"the settings in {path} can't be read: {reason}") from None
     known = os.environ if environment is None else environment
     settings: dict[str, str] = {}
     for number, line in enumerate(content.splitlines(), 1):
@@ -37,28 +42,37 @@ def read_properties(path: str, *, environment: Mapping[str, str] | None = None) 
         if not equals or not name:
             raise ConfigError(f"{path}, line {number} is not NAME=VALUE")
         if name in settings:
-            raise ConfigError(f"{path}, line {number}: {name} is in it twice")
+            raise ConfigError(f"{path}, line {number}: {name} is set twice in this file")
         settings[name] = resolve(name, value, known)
     return settings
 
 
 def resolve(name: str, value: str, environment: Mapping[str, str]) -> str:
-    """A value with what it refers to in its place.
+    """Return a value with its references replaced.
+
+    Args:
+        name: the setting's name, for messages.
+        value: the value as written.
+        environment: the variables for `${env:NAME}`.
 
     Raises:
-        ConfigError: what it refers to is not there.
+        ConfigError: a variable is not set, or a file can't be read.
     """
 
-    def found(reference: re.Match[str]) -> str:
-        kind, place = reference[1], reference[2]
+    def content_of(reference: re.Match[str]) -> str:
+        kind, target = reference[1], reference[2]
         if kind == "env":
-            if place not in environment:
-                raise ConfigError(f"{name} refers to the environment variable {place}: not set")
-            return environment[place]
+            if target not in environment:
+                raise ConfigError(
+                    f"{name} refers to the environment variable {target}, which is not set"
+                )
+            return environment[target]
         try:
-            return Path(place).read_text(encoding="utf-8").rstrip("\r\n")
+            return Path(target).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-            raise ConfigError(f"{name} refers to the file {place}: {reason}") from None
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise ConfigError(
+                f"{name} refers to the file {target}, which can't be read: {reason}"
+            ) from None
 
-    return _REFERENCE.sub(found, value)
+    return _REFERENCE.sub(content_of, value)

@@ -1,9 +1,9 @@
-"""Repeated: log lines of a failure that comes again and again, told once a minute.
+"""Repeated: writes a log line that repeats itself at most once a minute.
 
-What can't be done is tried again, often every second, and says why each time. So the loggers of
-what runs for long have a filter: a warning or an error is written when it comes first, and then at
-most once a minute, with how often it came meanwhile. Only lines that are equal to the letter, and
-tell of equal errors, count as the same: nothing that is new is ever left out.
+A failed action is retried, often every second, and logs the reason each time. So the loggers of
+long-running code have a filter: a warning or an error is written when it first occurs, and then at
+most once a minute, with the number of lines that were left out. Only lines with equal text and
+equal errors count as repeated, so new information is never left out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from threading import Lock
 
 INTERVAL_S = 60.0
-"""Between two lines that are the same."""
+"""Seconds between two equal lines."""
 LINES_MAX = 1_000
-"""That are remembered, by each logger; the one that came first is forgotten first."""
+"""Lines that each logger remembers; the oldest is forgotten first."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _Line:
 
 
 class Repeated(logging.Filter):
-    """Leaves out what one logger has said less than a minute ago."""
+    """A filter of one logger that drops lines which it has written less than a minute ago."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Repeated(logging.Filter):
         self._lock = Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is written; with how often it was left out before."""
+        """Return whether to write a line; append how many equal ones were left out before it."""
         if record.levelno < logging.WARNING:
             return True
         text, now_s = record.getMessage(), record.created
@@ -53,7 +53,7 @@ class Repeated(logging.Filter):
         return True
 
     def forget(self) -> None:
-        """What failed works again: its next failure is a new one."""
+        """Write the next line in any case: what failed works again."""
         with self._lock:
             self._lines.clear()
 
@@ -62,7 +62,7 @@ _filters: dict[str, Repeated] = {}
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of a module, which tells of a failure that is repeated once a minute."""
+    """Return the logger of a module, with the filter for repeated lines."""
     found = logging.getLogger(name)
     if name not in _filters:
         _filters[name] = Repeated()
@@ -71,7 +71,7 @@ def logger(name: str) -> logging.Logger:
 
 
 def forget(name: str | None = None) -> None:
-    """What a module has told of works again; without a name, what all of them have."""
+    """Write the next lines of a module's logger in any case; without a name, of all loggers."""
     for each, lines in _filters.items():
         if name in (None, each):
             lines.forget()

@@ -32,9 +32,9 @@ def test_secrets_are_kept_elsewhere(tmp_path: Path) -> None:
     [
         ("a", "line 1 is not NAME=VALUE"),
         ("\n=b", "line 2 is not NAME=VALUE"),
-        ("a=1\na=2", "line 2: a is in it twice"),
-        ("a=${env:NOT_THERE}", "a refers to the environment variable NOT_THERE: not set"),
-        ("a=${file:/no/such}", "a refers to the file /no/such: No such file"),
+        ("a=1\na=2", "line 2: a is set twice in this file"),
+        ("a=${env:NOT_THERE}", "a refers to the environment variable NOT_THERE, which is not set"),
+        ("a=${file:/no/such}", "a refers to the file /no/such, which can't be read: No such file"),
     ],
 )
 def test_what_can_not_be_read_is_told(tmp_path: Path, text: str, message: str) -> None:
@@ -43,8 +43,8 @@ def test_what_can_not_be_read_is_told(tmp_path: Path, text: str, message: str) -
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="can't be read as settings: No such file"):
+    with pytest.raises(ConfigError, match="can't be read: No such file"):
         read_properties(str(tmp_path / "no"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="no UTF-8"):
+    with pytest.raises(ConfigError, match="not UTF-8"):
         read_properties(str(tmp_path / "binary"))

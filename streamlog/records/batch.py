@@ -1,13 +1,13 @@
 """Record batches: the 61-byte header of Kafka's format v2 and the records behind it (KIP-98).
 
-`RecordBatch` is a view over one batch in someone's buffer: it reads the header and leaves the
-records alone until asked, for a broker rarely is. Then they come as `Record`s or as columns.
-`place_batch` is what a log does to a batch it takes in, and the CRC stays valid, since it covers
-only what follows the leader epoch. How batches are made: `builder`, whose names are here too.
+`RecordBatch` is a view over one batch in a buffer. It reads the header, and decodes the records
+only on demand, as `LogRecord`s or as columns: a broker rarely needs them. `place_batch` sets the
+offset and leader epoch of a batch that a log appends; the CRC stays valid, because it covers only
+what follows these fields. `builder` makes batches, and its names are exported here, too.
 
-The rule of the file: it may be compiled, where integers wrap and an index is not checked. So every
-integer is bounded before it is used, the same for both builds, and bytes that lie end in
-`CorruptData`. What a control batch's records mean is not decided here.
+The rule of the file: it may be compiled, and then integers wrap and indexes are not checked. So
+every integer is checked before it is used, equally in both builds, and bytes with false lengths
+raise `CorruptData`. Not done here: the meaning of control batches (`control_batches`).
 """
 
 from __future__ import annotations
@@ -133,21 +133,21 @@ class RecordBatch:
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record written into the batch, even if compacted away."""
+        """The offset of the last record, even if compaction has removed that record."""
         last_offset: int = self.base_offset + self.last_offset_delta
         return last_offset
 
     @property
     def next_offset(self) -> int:
-        """The offset that follows the batch."""
+        """The offset after the batch's last one."""
         return self.last_offset + 1
 
     @property
     def codec(self) -> Compression:
-        """How the records are compressed.
+        """The codec of the records.
 
         Raises:
-            CorruptData: the attributes name a codec that does not exist.
+            CorruptData: the attributes hold the number of an unknown codec.
         """
         number = self.attributes & _CODEC_BITS
         if number > Compression.ZSTD:
@@ -156,31 +156,31 @@ class RecordBatch:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether it has records, and they are compressed."""
+        """Whether the batch has records, and they are compressed."""
         return bool(self.attributes & _CODEC_BITS) and self.record_count != 0
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds control records (transaction markers), not the user's."""
+        """Whether the batch holds control records, such as transaction markers."""
         return bool(self.attributes & _CONTROL)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction."""
+        """Whether the batch belongs to a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether all records have the time at which the log took the batch in."""
+        """Whether all records have the time at which the log appended the batch."""
         return bool(self.attributes & _LOG_APPEND_TIME)
 
     @property
     def data(self) -> memoryview:
-        """The whole batch, as it lies in the buffer."""
+        """The bytes of the whole batch; a view, not a copy."""
         return self._view[self._position : self._position + self.size_bytes]
 
     def data_and(self, more_bytes: int) -> memoryview | None:
-        """The batch and so many bytes of the buffer behind it; None if there are not so many."""
+        """Return the batch and the next `more_bytes` of the buffer; None if it ends before that."""
         end = self._position + self.size_bytes + more_bytes
         return self._view[self._position : end] if end <= len(self._view) else None
 
@@ -209,7 +209,7 @@ class RecordBatch:
         return records
 
     def columns(self) -> RecordColumns:
-        """The same, as columns.
+        """Decompress and decode the records as columns, which costs less than `records`.
 
         Raises:
             CorruptData: as `records`.
@@ -232,7 +232,8 @@ class RecordBatch:
             )
         begin, room_bytes = self._position + HEADER_BYTES, size_bytes + _PADDING_BYTES
         if not self.attributes & _CODEC_BITS and room_bytes <= len(self._view) - begin:
-            # What follows in the buffer is as good as padding, and nothing has to be copied.
+            # The decoder may read up to `_PADDING_BYTES` beyond the end. Any bytes serve as
+            # padding, so the rest of the buffer does, and nothing is copied.
             data = layout.bytes_at(self._view, begin, room_bytes)
             _decode(self, data, size_bytes, records, columns)
         else:
@@ -240,10 +241,12 @@ class RecordBatch:
 
 
 def split_batches(buffer: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
-    """The whole batches in `buffer`, in order; a partial one at its end is legal and left out.
+    """Yield the whole batches in `buffer`, in order.
+
+    A partial batch at the end is left out: a fetch that reaches its size limit cuts one off.
 
     Raises:
-        CorruptData: what should be a batch is not one.
+        CorruptData: a header is malformed.
     """
     view = memoryview(buffer)
     end = len(view)
@@ -259,7 +262,7 @@ def split_batches(buffer: bytes | bytearray | memoryview) -> Iterator[RecordBatc
 
 
 def count_offsets(batches: Iterable[RecordBatch]) -> int:
-    """How many offsets the batches take, which may be more than they have records."""
+    """Return the number of offsets in the batches; compaction leaves fewer records than offsets."""
     offsets = 0
     for batch in batches:
         offsets += batch.last_offset_delta
@@ -268,7 +271,7 @@ def count_offsets(batches: Iterable[RecordBatch]) -> int:
 
 
 def newest_timestamp_ms(batches: Iterable[RecordBatch]) -> int:
-    """The greatest of the timestamps in the headers."""
+    """Return the greatest timestamp of the headers, in ms since 1970."""
     newest_ms = _INT64_MIN
     for batch in batches:
         newest_ms = max(newest_ms, batch.max_timestamp_ms)
@@ -289,11 +292,13 @@ def _decode(
     records: list[LogRecord],
     columns: RecordColumns | None,
 ) -> None:
-    """Decode what is in `data[:end]`, to columns if there are some; the header is checked already.
+    """Decode the records in `data[:end]`, into `columns` if given, else into `records`.
 
-    What follows `end` is padding: up to three numbers are read without a look at the end, and
-    the check of the next size finds that they went too far.
+    The header is already checked. `data` goes on behind `end`: up to three numbers are read without
+    a check of the end, and the check of the next size finds out whether they went too far.
     """
+    # The deltas are relative to the base timestamp; these bounds keep base + delta in 64 bits. In
+    # the compiled build the sum would wrap without an error.
     append_time = batch.is_log_append_time
     timestamp_ms = batch.max_timestamp_ms
     base_ms = batch.base_timestamp_ms
@@ -337,7 +342,7 @@ def _decode(
 
 
 class _Headers:
-    """Headers of one record after the other: as long as they are the same bytes, the same tuple."""
+    """Reads headers of consecutive records; equal bytes as before give the tuple from before."""
 
     __slots__ = ("_headers", "_written")
 
@@ -346,8 +351,8 @@ class _Headers:
         self._written: bytes | None = None
 
     def read(self, data: bytes, position: int, end: int) -> tuple[tuple[str, bytes | None], ...]:
-        """The headers, which reach exactly to `end`."""
-        if position >= end:  # What was read may be the next record's, or what follows all.
+        """Return the headers, which must end exactly at `end`."""
+        if position >= end:  # The position is in the next record, or behind all of them.
             raise CorruptData(f"a record claims headers in {end - position - 1} bytes")
         written = data[position:end]
         if written != self._written:
@@ -357,7 +362,7 @@ class _Headers:
 
 
 def _read_headers(data: bytes, position: int, end: int) -> tuple[tuple[str, bytes | None], ...]:
-    """Read the headers, which reach exactly to `end`."""
+    """Decode the headers, which must end exactly at `end`."""
     count, position = read_varint(data, position)
     if count < 0 or count > (end - position) // _HEADER_BYTES_MIN:
         raise CorruptData(f"a record claims {count} headers in {end - position} bytes")

@@ -1,12 +1,12 @@
-"""Batches in the making: records become the bytes of one batch of Kafka's format v2 (KIP-98).
+"""Builds batches: encodes records as one batch of Kafka's format v2 (KIP-98).
 
-`BatchBuilder` collects records one at a time or as columns, which is several times as fast: what is
-needed is counted first, then written by position. `encode_batch` and `encode_columns` make a batch
-of all at once.
+`BatchBuilder` takes records one at a time, or as columns, which is several times as fast: it first
+computes the size, then writes by position. `encode_batch` and `encode_columns` encode a whole batch
+in one call.
 
-The rule of the file: it may be compiled, where integers wrap and an index is not checked. So every
-integer is bounded before it is used, the same for both builds. Not done here: a batch's place in a
-log, and reading (`batch`).
+The rule of the file: it may be compiled, and then integers wrap and indexes are not checked. So
+every integer is checked before it is used, equally in both builds. Not done here: the offset and
+leader epoch of a batch in a log, and decoding (`batch`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ __all__ = [
 
 HEADER_BYTES = 61
 RECORDS_MAX = 1024 * 1024
-"""The most records in one batch, written or read: small compressed ones are a bomb of objects."""
+"""The most records in one batch, written or read. Without a limit, a small compressed batch could
+expand into any number of objects."""
 TIMESTAMP_MS_MAX = 2**62 - 1
-"""The latest timestamp written (and, negated, the earliest): no difference of two overflows."""
+"""The latest timestamp that is written, and negated the earliest, so that no difference of two
+timestamps overflows 64 bits."""
 
 _TIMESTAMP_MS_MIN = -TIMESTAMP_MS_MAX
 _COUNT_MAX = RECORDS_MAX  # C integers when compiled, like the other private ones
@@ -105,7 +107,7 @@ class BatchBuilder:
         base_sequence: int,
         transactional: bool,
     ) -> None:
-        """What the header is to say, and how the records are compressed."""
+        """Set the codec and the producer's fields of the header."""
         self._codec = codec
         self._attributes = int(codec) | (_TRANSACTIONAL if transactional else 0)
         self._producer = (producer_id, producer_epoch, base_sequence)
@@ -117,11 +119,11 @@ class BatchBuilder:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> int:
-        """Add a record; return the size of the batch so far in bytes, not compressed.
+        """Add a record; return the uncompressed size of the batch in bytes.
 
         Raises:
-            MessageTooLarge: the batch would be larger than the format allows.
-            UsageError: the timestamp is no int or out of range, or a header's key is no string.
+            MessageTooLarge: the batch would exceed the limits of the format.
+            UsageError: the timestamp is not an int or out of range, or a header's key is not text.
         """
         if not isinstance(timestamp_ms, int):
             raise UsageError(f"timestamp {timestamp_ms!r} is not a whole number of milliseconds")
@@ -131,15 +133,15 @@ class BatchBuilder:
         out = self._out
         count = self.record_count
         if len(out) != self.size_bytes:
-            del out[self.size_bytes :]  # what an append that failed half-way left behind
+            del out[self.size_bytes :]  # an append that failed left the start of a record
         delta = stamp - self._base_timestamp_ms if count else 0
         encoded = _encoded(headers) if headers else None
         body_bytes = varint_size(delta) + varint_size(count) + _field_size(key) + _field_size(value)
         body_bytes += 2 if encoded is None else len(encoded) + 1
         if count >= _COUNT_MAX or body_bytes > _BATCH_BYTES_MAX - len(out) - _FRAME_BYTES:
             raise MessageTooLarge(
-                f"a batch of {count} records and {len(out)} bytes can't take a record of"
-                f" {body_bytes} bytes more"
+                f"a batch of {count} records and {len(out)} bytes has no room for a record of"
+                f" {body_bytes} bytes"
             )
         append_varint(out, body_bytes)
         out.append(0)
@@ -160,20 +162,20 @@ class BatchBuilder:
         return self.size_bytes
 
     def extend(self, columns: FieldColumns) -> None:
-        """Add many records; all of them, or none if one does not fit.
+        """Add all records of the columns, or none if one does not fit.
 
         Raises:
             MessageTooLarge, UsageError: as `append`.
-            TypeError: a key or a value is no bytes.
+            TypeError: a key or a value is not bytes.
         """
         self.extend_with(columns, 0, len(columns.keys))
 
     def extend_with(self, columns: FieldColumns, start: int, stop: int) -> None:
-        """Add those from `start` up to but not including `stop`; all of them, or none.
+        """Add the records from `start` up to but not including `stop`; all of them, or none.
 
         Raises:
             MessageTooLarge, UsageError, TypeError: as `extend`.
-            IndexError: there are fewer.
+            IndexError: the columns have fewer records.
         """
         timestamps, keys, values = columns.timestamps, columns.keys, columns.values
         if not 0 <= start <= stop <= min(len(timestamps), len(keys), len(values)):
@@ -191,8 +193,8 @@ class BatchBuilder:
         room_bytes = key_bytes + value_bytes + _room_bytes(stop - start, encoded)
         if count > _COUNT_MAX or room_bytes > _BATCH_BYTES_MAX - size_bytes:
             raise MessageTooLarge(
-                f"a batch of {self.record_count} records and {size_bytes} bytes can't take"
-                f" {stop - start} records of up to {room_bytes} bytes more"
+                f"a batch of {self.record_count} records and {size_bytes} bytes has no room for"
+                f" {stop - start} records of up to {room_bytes} bytes"
             )
         if start == stop:
             return
@@ -200,7 +202,8 @@ class BatchBuilder:
             self._base_timestamp_ms = self._max_timestamp_ms = timestamps[start]
         self._max_timestamp_ms = max(self._max_timestamp_ms, newest_ms)
         if len(self._out) < size_bytes + room_bytes:
-            # By itself it grows by an eighth, and is copied each time where others grow beside it.
+            # A bytearray grows by an eighth by itself, and is copied each time if the memory behind
+            # it is in use.
             buffer_writes.resize(self._out, max(size_bytes + room_bytes, 2 * size_bytes))
         self.size_bytes = self._put(columns, encoded, start, stop)
         self.record_count = count
@@ -208,7 +211,7 @@ class BatchBuilder:
     def _put(
         self, columns: FieldColumns, encoded: list[bytes] | None, start: int, stop: int
     ) -> int:
-        """Write records where there is room for them; returns the position behind them."""
+        """Write records into the room that was made for them; return the position behind them."""
         data = self._out
         timestamps, keys, values = columns.timestamps, columns.keys, columns.values
         position, first = self.size_bytes, self.record_count - start
@@ -237,16 +240,16 @@ class BatchBuilder:
         return position
 
     def take(self, rows: ArrowRows, first: int, end: int, bytes_max: int) -> int:
-        """Add those from `first` to before `end` in the order that the rows have been given.
+        """Add rows from `first` up to but not including `end`, in the order of `ArrowRows.arrange`.
 
-        It ends where the batch would become larger than so many bytes, but takes one at least if
-        there is none yet.
+        Stops before the row with which the batch would exceed `bytes_max`, but an empty batch takes
+        at least one row.
 
         Returns:
-            The first that was not taken.
+            The index of the first row that was not added.
 
         Raises:
-            MessageTooLarge, UsageError: as `append`; those before it are in the batch.
+            MessageTooLarge, UsageError: as `append`; the rows before the bad one are in the batch.
             ValueError: there are fewer rows.
         """
         if not 0 <= first <= end <= rows.count:
@@ -264,8 +267,8 @@ class BatchBuilder:
                 return at
             if self.record_count >= _COUNT_MAX or room_bytes > _BATCH_BYTES_MAX - self.size_bytes:
                 raise MessageTooLarge(
-                    f"a batch of {self.record_count} records and {self.size_bytes} bytes can't"
-                    f" take one of up to {room_bytes} bytes more"
+                    f"a batch of {self.record_count} records and {self.size_bytes} bytes has no"
+                    f" room for a record of up to {room_bytes} bytes"
                 )
             if len(self._out) < self.size_bytes + room_bytes:
                 buffer_writes.resize(self._out, max(self.size_bytes + room_bytes, bytes_max))
@@ -277,7 +280,7 @@ class BatchBuilder:
         return end
 
     def _put_row(self, rows: ArrowRows, row: int, stamp: int, headers: bytes) -> int:
-        """Write one where there is room for it; returns the position behind it."""
+        """Write one row into the room that was made for it; return the position behind it."""
         data, number = self._out, self.record_count
         delta = stamp - self._base_timestamp_ms
         key_bytes = -1 if rows.keys is None else rows.keys.size(row)
@@ -294,10 +297,10 @@ class BatchBuilder:
         return buffer_writes.put_bytes(data, position, headers)
 
     def build(self) -> bytes:
-        """The batch as bytes, with base offset 0 and leader epoch -1.
+        """Return the batch as bytes, with base offset 0 and leader epoch -1.
 
         Raises:
-            UsageError: it has no records.
+            UsageError: the batch has no records.
         """
         if self.record_count == 0:
             raise UsageError("a batch needs a record")
@@ -342,13 +345,13 @@ def _append_field(out: bytearray, content: bytes | None) -> None:
 
 
 def _all_bytes(contents: list[bytes | None]) -> list[bytes | None]:
-    """The same; what is another kind of buffer as bytes."""
+    """Return the contents, with other kinds of buffers converted to bytes."""
     return [each if each is None else b"".join((each,)) for each in contents]
 
 
 def _all_encoded(headers: list[Sequence[tuple[str, bytes | None]]]) -> list[bytes]:
     encoded: list[bytes] = []
-    # Often all have the same headers, the very same object.
+    # Often all records share one headers object, which is encoded once.
     own: object = None
     own_bytes = _NO_HEADERS
     for each in headers:
@@ -379,7 +382,7 @@ def _newest_ms(timestamps: list[int], start: int, stop: int) -> int:
 
 
 def _room_bytes(count: int, encoded: list[bytes] | None) -> int:
-    """More than records need beside keys and values: numbers as long as they can be."""
+    """Return the most bytes that records need beyond keys and values, with longest varints."""
     room_bytes = count * (_NUMBERS_BYTES_MAX + 1)
     for headers in encoded or ():
         room_bytes += len(headers)
@@ -408,10 +411,10 @@ def encode_batch(
     base_sequence: int = -1,
     transactional: bool = False,
 ) -> bytes:
-    """One batch of `records`: (timestamp_ms, key, value, headers) each.
+    """Encode `records`, each (timestamp_ms, key, value, headers), as one batch.
 
     Raises:
-        MessageTooLarge: they do not fit into one batch.
+        MessageTooLarge: the records do not fit into one batch.
         UsageError: a timestamp is out of range or a header's key is not a string.
     """
     builder = BatchBuilder(
@@ -442,12 +445,12 @@ def encode_columns(
     base_sequence: int = -1,
     transactional: bool = False,
 ) -> bytes:
-    """One batch of many records, the shortest way.
+    """Encode the records of `columns` as one batch, which is faster than `encode_batch`.
 
     Raises:
-        MessageTooLarge: they do not fit into one batch.
+        MessageTooLarge: the records do not fit into one batch.
         UsageError: a timestamp is out of range or a header's key is not a string.
-        TypeError: a key or a value is no bytes.
+        TypeError: a key or a value is not bytes.
     """
     builder = BatchBuilder(
         codec=codec,

@@ -1,15 +1,15 @@
-"""Epoch chains: which leaderships wrote a log up to an offset, and whether it still is that log.
+"""Epoch chains: the leader epochs that wrote a log up to an offset, to detect a truncated log.
 
-A log that lost records (unclean leader election, a power cut with `flush=os`, a backup that was put
-back) and has grown again holds other records at the same offsets. Leader epochs tell (KIP-320): a
-reader keeps the last epochs before its offset, each with its first offset, and asks later where
-each epoch ends. Pure: questions are yielded, and answers are those of OffsetsForLeaderEpoch; who
-has many partitions asks for all of them at a time (`answered`).
+A log that lost records (unclean leader election, a power cut with `flush=os`, a restored backup)
+and has grown again holds other records at equal offsets. Leader epochs reveal that (KIP-320): a
+reader keeps the last epochs before its offset, each with its first offset, and later asks where
+each epoch ends. No I/O: the generators yield epochs and are sent the answers of
+OffsetForLeaderEpoch. `answer_all` and `rounds_of` combine the questions of many partitions.
 
-Compaction: our brokers fill the gaps that it leaves with empty batches of the same epochs, so
-that an epoch that is missing, or begins elsewhere, proves another log. Kafka's brokers don't: a
-replica that has copied a compacted log knows an epoch only from the first batch of it that is
-left, or not at all. Of such a log only the end of an epoch counts, as for Kafka's consumers.
+Compaction: our brokers fill the gaps that it leaves with empty batches of the former epochs, so
+an epoch that is missing, or begins at another offset, proves another log. Kafka's brokers don't: a
+replica that has copied a compacted log knows an epoch only from its first batch that is left, or
+not at all. For such a log only the end of an epoch counts, as for Kafka's consumers.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 EpochChain: TypeAlias = tuple[tuple[int, int], ...]
-"""Epochs and their first offsets, the oldest first. Empty: nobody knows."""
+"""(epoch, first offset), the oldest first; empty if they are unknown."""
 CHAIN_MAX: Final = 16
-"""Epochs that are kept; where a log diverges before all of them, nobody can tell where."""
+"""Epochs that are kept. If a log diverges before all of them, the offset is unknown."""
 UNKNOWN_OFFSET: Final = -1
 
 
 class EpochEnd(NamedTuple):
-    """The last epoch that is not after the one asked for, and the offset behind its last record.
+    """The largest epoch up to the requested one, and the offset after its last record.
 
-    Both are -1 if the log has never heard of the epoch. Of one that is older than all that the log
-    remembers, the end is the beginning of the log.
+    Both are -1 if the log does not know the epoch. For an epoch that is older than all that the log
+    remembers, the end is the log start offset.
     """
 
     epoch: int
@@ -38,9 +38,9 @@ class EpochEnd(NamedTuple):
 
 
 def contains(found: EpochEnd, epoch: int, offset: int) -> bool:
-    """Whether a log has what was read up to `offset`, the last record in `epoch`.
+    """Whether a log holds what was read up to `offset`, with the last record in `epoch`.
 
-    `found` is its answer for this epoch. An earlier end than the offset is a truncation (KIP-320).
+    `found` is the log's answer for this epoch. An end below the offset is a truncation (KIP-320).
     An earlier epoch is one as well (KIP-595), unless compaction may have removed the epoch:
 
     1. A log has epoch 1 up to offset 6, epoch 2 up to 9, and epoch 3 since. A reader is at 8.
@@ -53,14 +53,16 @@ def contains(found: EpochEnd, epoch: int, offset: int) -> bool:
 K = TypeVar("K")
 T = TypeVar("T")
 EpochQuestion: TypeAlias = Generator[int, EpochEnd, T]
-"""Yields epochs, is sent their ends, and returns what follows from them."""
+"""A generator that yields epochs, is sent their ends, and returns its result."""
 
 
 def learn_chain(offset: int, newest: int, known: EpochChain = ()) -> EpochQuestion[EpochChain]:
-    """The last epochs of the records before `offset`.
+    """Return the last leader epochs of the records before `offset`.
 
-    `newest` is the epoch of the log's leader, -1 if it is unknown; `known` are the epochs before
-    an offset that is not after this one, in the same log.
+    Args:
+        offset: the offset.
+        newest: the epoch of the log's leader; -1 if it is unknown.
+        known: the chain of a lower or equal offset in this log, which saves questions.
     """
     known = tuple(entry for entry in known if entry[1] < offset)
     if offset <= 0 or newest < 0:
@@ -84,7 +86,7 @@ def learn_chain(offset: int, newest: int, known: EpochChain = ()) -> EpochQuesti
         before = EpochEnd(-1, 0) if epoch == 0 else (yield epoch - 1)
         start = max(before.end_offset, 0)
         if start >= (found_chain[-1][1] if found_chain else offset):
-            break  # The log has forgotten whether there was such an epoch.
+            break  # The log no longer remembers this epoch.
         found_chain.append((epoch, start))
         if start == 0:
             break
@@ -93,9 +95,15 @@ def learn_chain(offset: int, newest: int, known: EpochChain = ()) -> EpochQuesti
 
 
 def find_divergence(offset: int, chain: EpochChain, begin: int) -> EpochQuestion[int | None]:
-    """Where the log stops being the one that had these epochs before `offset`; None: it does not.
+    """Return the offset at which the log diverges from a chain; None if it does not.
 
-    `UNKNOWN_OFFSET`: somewhere before all that the chain tells. `begin` is the log's first offset.
+    Args:
+        offset: the offset up to which records were read.
+        chain: the epochs before it, as `learn_chain` returned them.
+        begin: the log start offset now.
+
+    Returns:
+        The offset, or `UNKNOWN_OFFSET` if the log diverges before the chain's first epoch.
     """
     end = offset
     for epoch, start in reversed(chain):
@@ -103,7 +111,8 @@ def find_divergence(offset: int, chain: EpochChain, begin: int) -> EpochQuestion
         is_common = found.epoch == epoch or contains(found, epoch, end)
         if is_common and found.keeps_epochs:
             before = EpochEnd(-1, 0) if epoch == 0 else (yield epoch - 1)
-            # What lies before the log's beginning is forgotten.
+            # Retention may have moved the log start since: an epoch that began below it now ends
+            # there, which is no divergence.
             is_common = before.end_offset == start or max(before.end_offset, start) <= begin
         if is_common:
             common = min(end, found.end_offset)
@@ -117,7 +126,7 @@ def find_divergence(offset: int, chain: EpochChain, begin: int) -> EpochQuestion
 def answer_all(
     askings: Mapping[K, EpochQuestion[T]], ask: Callable[[Mapping[K, int]], Mapping[K, EpochEnd]]
 ) -> dict[K, T]:
-    """What each of them returns, with one call of `ask` for a question of all."""
+    """Run the questions of many partitions to their end; `ask` gets one round of all at a time."""
     rounds = rounds_of(askings)
     try:
         wanted = next(rounds)
@@ -131,14 +140,14 @@ def answer_all(
 def rounds_of(
     askings: Mapping[K, EpochQuestion[T]],
 ) -> Generator[Mapping[K, int], Mapping[K, EpochEnd], dict[K, T]]:
-    """The same for who asks in another way: yields what is asked, is sent the answers."""
+    """Run the questions of many partitions in rounds: yields the epochs, is sent the answers."""
     results: dict[K, T] = {}
     answers: Mapping[K, EpochEnd | None] = dict.fromkeys(askings)
     while True:
         wanted: dict[K, int] = {}
         for key, answer in answers.items():
             try:
-                # The first one is `send(None)`, which begins.
+                # The first round sends None, which starts the generator.
                 wanted[key] = askings[key].send(answer)  # type: ignore[arg-type]
             except StopIteration as end:
                 results[key] = end.value

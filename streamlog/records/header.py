@@ -1,9 +1,9 @@
-"""The 61 bytes in front of a batch's records, read and placed; the same for both builds.
+"""Reads and writes the 61-byte header in front of a batch's records.
 
-`RecordBatch` is made for every batch that a broker takes in, and its header is most of that.
-The rule of the file: `header.pxd` says in C what is said here, for compiled callers to inline;
-change both or neither. Both look at the end of the buffer before they read or write. What the
-numbers mean, and which of them are too large, is decided in `batch`.
+A broker makes a `RecordBatch` for every batch that it appends, and reading the header is most of
+its cost. The rule of the file: `header.pxd` has these functions in C, for compiled callers to
+inline; change both or neither. Both check the end of the buffer before they read or write. Not done
+here: the meaning and the limits of the numbers (`batch`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LEADER_EPOCH_AT = 12
 def read_header(
     buffer: bytes | bytearray | memoryview, position: int
 ) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]:
-    """The numbers in the header at `position`, in the order of the format.
+    """Return the numbers of the header at `position`, in the order of the format.
 
     Raises:
         struct.error: the buffer ends before the header does.
@@ -30,7 +30,9 @@ def read_header(
 
 
 def bytes_at(buffer: bytes | bytearray | memoryview, position: int, size: int) -> bytes:
-    """So many bytes of the buffer; in C where they lie, as long as somebody holds the buffer.
+    """Return `size` bytes of the buffer from `position` on.
+
+    In C this is a pointer into the buffer, which is valid only while the caller holds the buffer.
 
     Raises:
         ValueError: the buffer ends before that.
@@ -41,10 +43,12 @@ def bytes_at(buffer: bytes | bytearray | memoryview, position: int, size: int) -
 
 
 def write_place(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Set the two fields of the header at the beginning of `buffer` that no CRC covers.
+    """Set the base offset and the leader epoch in the header at the start of `buffer`.
+
+    These are the two fields that the CRC does not cover.
 
     Raises:
-        struct.error: there is no room for a header, or a number is too large for its field.
+        struct.error: the buffer is too short for a header, or a number too large for its field.
     """
     _BASE_OFFSET.pack_into(buffer, 0, base_offset)
     _LEADER_EPOCH.pack_into(buffer, _LEADER_EPOCH_AT, leader_epoch)

@@ -1,11 +1,11 @@
-"""One record as bytes, the same for the log and for the engine.
+"""LogRecord: one record as bytes, for the log and for the engine.
 
-`Record` is a named tuple: users unpack it, compare it and match on it. Named tuples are slow to
-make, and a consumer makes a million a second; `new_record` is the short cut for the usual record,
-one without headers.
+`LogRecord` is a named tuple: callers unpack it, compare it and match on it. Named tuples are slow
+to create, and a consumer creates a million per second; `new_record` is the fast way for the usual
+record, which has no headers.
 
-The rule of the file: `record.pxd` says in C what `new_record` says here, for compiled callers to
-inline; change both or neither. The user's record, with types and a topic, is `streamlog.record`.
+The rule of the file: `log_record.pxd` has `new_record` in C, for compiled callers to inline; change
+both or neither. The typed record of the public API is `streamlog.record.Record`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class LogRecord(NamedTuple):
-    """One record as bytes; the timestamp is in milliseconds since 1970."""
+    """One record as bytes, with its offset; the timestamp is in milliseconds since 1970."""
 
     offset: int
     timestamp_ms: int
@@ -30,7 +30,7 @@ def new_record(
     key: bytes | None,
     value: bytes | None,
 ) -> LogRecord:
-    """A record without headers, past the named tuple's handling of keywords and defaults."""
+    """Create a record without headers; skips the named tuple's handling of keywords."""
     return _new_tuple(record_type, (offset, timestamp_ms, key, value, ()))
 
 

@@ -1,9 +1,9 @@
-"""Kafka's murmur2 of keys: which partition a record with a key goes to.
+"""Kafka's murmur2 hash, which maps a key to a partition.
 
-The one hash that producers in all languages agree on, so that the same key lies in the same
-partition whoever wrote it. The rule of the file: it may be compiled; every number is cut to 32
-bits before it is used on, so that both builds count alike. Records without a key have no place
-here: who chooses for them is `client/producer/accumulator`.
+Java's producers and most others use this hash, so that equal keys are in one partition whichever
+program has written them. The rule of the file: it may be compiled; every number is masked to 32
+bits before it is used, so that both builds compute equal results. Not done here: the partition of
+records without a key (`client/producer/accumulator`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POSITIVE = 0x7FFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's murmur2 of `data`, as an unsigned 32-bit number.
+    """Return Kafka's murmur2 of `data`, as an unsigned 32-bit number.
 
     Example:
         >>> murmur2(b"foobar")
@@ -32,7 +32,7 @@ def murmur2(data: bytes) -> int:
 
 
 def hashed(data: bytes, start: int, length: int) -> int:
-    """The same of `length` bytes from `start` on; nobody looks at the end of the data here."""
+    """Return the murmur2 of `length` bytes from `start` on; does not check the end of the data."""
     number = (_SEED ^ length) & _MASK
     end = start + length - length % 4
     for at in range(start, end, 4):
@@ -50,9 +50,12 @@ def hashed(data: bytes, start: int, length: int) -> int:
 
 
 def partitions_of_keys(keys: Iterable[bytes], partitions: int, tail_bytes: int = 0) -> list[int]:
-    """The partition of each key in a topic with that many of them, 1 or more.
+    """Return the partition of each key.
 
-    So many bytes at the end of each key do not count.
+    Args:
+        keys: the keys.
+        partitions: the topic's number of partitions, 1 or more.
+        tail_bytes: bytes at the end of each key that are not hashed.
     """
     count = max(partitions, 1)
     found: list[int] = []

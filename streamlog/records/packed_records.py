@@ -1,9 +1,9 @@
-"""PackedRecords: records that are bytes of a batch already, whose producer is known later.
+"""PackedRecords: the encoded records of one batch, whose producer is set later.
 
-Who holds records back until a transaction may begin keeps them like this: written while they are
-new, they go as objects before the next ones come, and what is left takes the memory that it will
-take on the wire. Only the header of a batch says who has written it. Not done here: how many
-records go into one batch (the holder's), and compression, which comes with the header.
+A worker that holds records back until its transaction begins keeps them in this form. They are
+encoded while they are new, so their objects are freed early, and they take only the memory that
+they need on the wire. The producer is only in the batch's header, which is written at the end, as
+is the compression. Not done here: the number of records in a batch.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from streamlog.records.record_columns import FieldColumns, RecordColumns
 
 
 class PackedRecords:
-    """Records of one batch to be."""
+    """The records of one future batch."""
 
     __slots__ = ("_builder", "last_timestamp_ms")
 
     def __init__(self) -> None:
         self._builder = BatchBuilder()
         self.last_timestamp_ms = -1
-        """Of the last record, in milliseconds since 1970; -1 if there are none."""
+        """Timestamp of the last record, in milliseconds since 1970; -1 if there are none."""
 
     def __len__(self) -> int:
         return self._builder.record_count
 
     def size_bytes(self) -> int:
-        """What they take, before compression."""
+        """Return the size of the records in bytes, before compression."""
         return self._builder.size_bytes
 
     def extend(self, columns: FieldColumns) -> None:
-        """Many records more; all of them, or none.
+        """Add all records of the columns, or none if one is invalid.
 
         Raises:
             MessageTooLarge, UsageError, TypeError: as `BatchBuilder.extend`.
@@ -40,7 +40,7 @@ class PackedRecords:
         self.extend_with(columns, 0, len(columns))
 
     def extend_with(self, columns: FieldColumns, start: int, stop: int) -> None:
-        """Those from `start` up to but not including `stop`; all of them, or none.
+        """Add the records from `start` up to but not including `stop`; all of them, or none.
 
         Raises:
             MessageTooLarge, UsageError, TypeError, IndexError: as `BatchBuilder.extend_with`.
@@ -50,7 +50,7 @@ class PackedRecords:
             self.last_timestamp_ms = columns.timestamps[stop - 1]
 
     def part(self, start: int, stop: int) -> FieldColumns:
-        """The records from `start` up to but not including `stop`, as columns again."""
+        """Decode the records from `start` up to but not including `stop`, as columns."""
         read: RecordColumns = RecordBatch(self.sealed()).columns()[start:stop]
         columns = FieldColumns()
         columns.extend(read.timestamps, read.keys, read.values, read.headers)
@@ -65,7 +65,7 @@ class PackedRecords:
         base_sequence: int = -1,
         transactional: bool = False,
     ) -> bytes:
-        """The batch, as `encode_columns` gives it; may be asked for again, with another header.
+        """Return the batch with this header; may be called again with another one.
 
         Raises:
             UsageError: there are no records.

@@ -1,7 +1,7 @@
-"""Bytes put together and looked over, in the loops that do it for every key and every row.
+"""Joins and checks bytes, in the loops that do so for every key and every row.
 
-`a + b` of two bytes goes through the protocol for numbers and then that for buffers, which costs
-more than the copy. The rule of the file: `packing.pxd` says in C what is said here, for compiled
+In Cython, `a + b` of two bytes goes through the number protocol and then the buffer protocol, which
+costs more than the copy. The rule of the file: `packing.pxd` has these functions in C, for compiled
 callers to inline; change both or neither.
 """
 
@@ -19,27 +19,27 @@ _packed = msgspec.msgpack.Encoder().encode
 
 
 def joined(first: bytes, second: bytes) -> bytes:
-    """The one behind the other.
+    """Return `first` followed by `second`.
 
     Raises:
-        TypeError: one of them is something else.
+        TypeError: an argument is not bytes.
     """
     return first + second
 
 
 def stamped(time_ms: int, data: bytes) -> bytes:
-    """A time in eight bytes, and the data behind it.
+    """Return a time in eight bytes, followed by the data.
 
     Raises:
-        TypeError: the data are something else.
+        TypeError: the data are not bytes.
     """
     return _STAMP.pack(time_ms) + data
 
 
 def stamped_numbers(time_ms: int, state: object) -> bytes | None:
-    """A time in eight bytes, and a short list of whole numbers behind it, as MessagePack has it.
+    """Return a time in eight bytes, followed by a short list of integers in MessagePack.
 
-    None: the state is something else, or a number has more than 64 bits.
+    None if the state is not such a list, or a number has more than 64 bits.
     """
     if type(state) is not list or len(state) > _SHORT_LIST:
         return None
@@ -49,7 +49,10 @@ def stamped_numbers(time_ms: int, state: object) -> bytes | None:
 
 
 def stamped_longs(time_ms: int, numbers: list[int], count: int) -> bytes:
-    """As `stamped_numbers`, of the first few of numbers within 64 bits."""
+    """Return a time in eight bytes, followed by the first `count` numbers in MessagePack.
+
+    Every number must have at most 64 bits.
+    """
     return _STAMP.pack(time_ms) + _packed(numbers[:count])
 
 
@@ -64,15 +67,15 @@ def is_ascii_text(text: str) -> bool:
 
 
 def is_long(number: int) -> bool:
-    """Whether it fits into 64 bits, its sign included."""
+    """Whether the number fits into a signed 64-bit integer."""
     return -_LONG_END <= number < _LONG_END
 
 
 def is_long_sum(first: int, second: int) -> bool:
-    """Whether the sum of two such fits as well."""
+    """Whether the sum of two 64-bit integers fits into a signed 64-bit integer."""
     return is_long(first + second)
 
 
 def is_finite(number: float) -> bool:
-    """Whether it is neither infinite nor no number at all."""
+    """Whether the number is neither infinite nor NaN."""
     return math.isfinite(number)

@@ -1,9 +1,9 @@
-"""Partitioners: which partition a key belongs to, as the clients that write a topic decide it.
+"""Partitioners: the functions with which clients map a key to a partition.
 
-A key has to be looked for where its producer put it, and producers differ: Java's clients, ours
-and most others hash with murmur2; librdkafka (kcat, confluent-kafka, most clients built on it)
-hashes with CRC32 unless told otherwise; sarama (Go) hashes with FNV-1a. Pure. Not done here:
-records without a key (`client/producer/accumulator`).
+A look-up by key must use the partitioner of the topic's producers, and these differ: Java's
+clients, ours and most others use murmur2; librdkafka (kcat, confluent-kafka and most clients built
+on it) uses CRC32 by default; sarama (Go) uses FNV-1a. Not done here: records without a key
+(`client/producer/accumulator`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamlog.records.murmur2 import partitions_of_keys
 
 PartitionerName: TypeAlias = Literal["murmur2", "crc32", "fnv1a"]
 Partitioner: TypeAlias = PartitionerName | Callable[[bytes, int], int]
-"""By name, or a function of the key's bytes and the number of partitions."""
+"""A name, or a function of the key's bytes and the number of partitions."""
 
 DEFAULT: Final = "murmur2"
 _PRIME = 0x01000193
@@ -26,7 +26,7 @@ _SIGN = 0x80000000
 
 
 def fnv1a(key: bytes) -> int:
-    """FNV-1a, 32 bits, as sarama and librdkafka take it: the absolute value of a signed number."""
+    """Return FNV-1a in 32 bits as sarama and librdkafka use it: the absolute signed value."""
     number = _BASIS
     for byte in key:
         number = ((number ^ byte) * _PRIME) & _MASK
@@ -43,11 +43,11 @@ _NAMED: Mapping[str, Callable[[bytes, int], int]] = {
     "fnv1a": lambda key, count: fnv1a(key) % count,
 }
 PARTITIONERS: Final[tuple[PartitionerName, ...]] = ("murmur2", "crc32", "fnv1a")
-"""The names of those that there are."""
+"""The names of all partitioners."""
 
 
 def partition_by(partitioner: Partitioner, key: bytes, count: int) -> int:
-    """The partition of a key in a topic with that many of them."""
+    """Return the partition of a key in a topic with `count` partitions."""
     find = partitioner if callable(partitioner) else _NAMED[partitioner]
     return find(key, count)
 
@@ -55,16 +55,19 @@ def partition_by(partitioner: Partitioner, key: bytes, count: int) -> int:
 def partitions_by(
     partitioner: Partitioner, keys: Iterable[bytes], count: int, tail_bytes: int = 0
 ) -> list[int]:
-    """The partition of each key; so many bytes at the end of each key do not count."""
+    """Return the partition of each key; `tail_bytes` at the end of a key are not hashed."""
     if partitioner == DEFAULT:
         return partitions_of_keys(keys, count, tail_bytes)
     return [partition_by(partitioner, key[: max(len(key) - tail_bytes, 0)], count) for key in keys]
 
 
 def matching_partitioners(places: Iterable[tuple[bytes, int]], count: int) -> dict[str, int]:
-    """How many of these keys, each with the partition that it lies in, every partitioner explains.
+    """Return partitioner name to the number of keys whose partition it explains.
 
-    Empty keys tell nothing: librdkafka puts them anywhere.
+    Args:
+        places: keys with the partitions that hold them. Empty keys are skipped: librdkafka puts
+            them into any partition.
+        count: the topic's number of partitions.
     """
     known = [(key, partition) for key, partition in places if key]
     return {
@@ -74,7 +77,7 @@ def matching_partitioners(places: Iterable[tuple[bytes, int]], count: int) -> di
 
 
 def partitioner_name(partitioner: Partitioner) -> str:
-    """What messages call a partitioner."""
+    """Return the name of a partitioner, for messages."""
     if callable(partitioner):
         return f"the function {getattr(partitioner, '__qualname__', type(partitioner).__name__)}"
     return partitioner

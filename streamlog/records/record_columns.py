@@ -1,11 +1,11 @@
-"""Records as columns: what was read of a partition, what is to be written, and looks at a column.
+"""Records as columns, one list per field, and functions over a column.
 
-A record as an object of its own costs more than what is done with it, wherever thousands pass by.
-So a batch is decoded to columns and encoded from columns, and what is in between may hand them on
-as they are; whoever wants one record asks for it. `sizes` in bytes are those before compression.
+Where thousands of records pass, an object for each costs more than the work on it. So batches are
+decoded to columns and encoded from columns, and the code in between passes columns on; a single
+record is made on demand. Sizes in bytes are those before compression.
 
-The rule of the file: it may be compiled, and says the same in both builds; of content it asks for
-no more than whether it is there and how long it is, as `==` and the like may be the user's.
+The rule of the file: it may be compiled, and gives equal results in both builds. It only checks
+whether a content is None and how long it is: comparing contents might run the user's code.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ __all__ = [
 ]
 
 RECORD_OVERHEAD_BYTES = 21
-"""Most that a record needs beside its bytes: length, attributes, deltas, three lengths."""
+"""The most bytes of a record beyond its contents: length, attributes, deltas, three lengths."""
 HEADER_OVERHEAD_BYTES = 10
+"""The most bytes of a record's header beyond name and value: two lengths."""
 
 _RECORD_BYTES = RECORD_OVERHEAD_BYTES  # C integers when compiled
 _HEADER_BYTES = HEADER_OVERHEAD_BYTES
@@ -43,7 +44,7 @@ _AHEAD = buffer_writes.AHEAD
 
 
 class RecordColumns:
-    """Records of one partition in offset order; iterated over or indexed, it gives `Record`s."""
+    """Records of one partition in offset order; iteration and indexes give `LogRecord`s."""
 
     __slots__ = ("_first", "_offsets", "headers", "keys", "timestamps", "values")
 
@@ -53,14 +54,14 @@ class RecordColumns:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.headers: list[tuple[tuple[str, bytes | None], ...]] | None = None
-        """None: no record has any."""
-        # Offsets mostly follow on each other, and are no list as long as they do.
+        """Headers of each record; None if no record has any."""
+        # Offsets are mostly consecutive: the first one is enough until there is a gap.
         self._first = 0
         self._offsets: list[int] | None = None
 
     @classmethod
     def of(cls, records: Iterable[LogRecord]) -> RecordColumns:
-        """The records as columns; columns are given back as they are."""
+        """Convert records to columns; columns are returned as they are."""
         if isinstance(records, RecordColumns):
             return records
         columns = cls()
@@ -70,7 +71,7 @@ class RecordColumns:
 
     @property
     def offsets(self) -> Sequence[int]:
-        """The offsets: a range, or a list if some are missing between them."""
+        """The offsets: a range, or a list if there are gaps."""
         if self._offsets is None:
             return range(self._first, self._first + len(self.keys))
         return self._offsets
@@ -94,7 +95,7 @@ class RecordColumns:
         )  # Half the cost of `Record(*fields)`.
 
     def __iadd__(self, more: RecordColumns) -> Self:
-        """Those that follow, behind these."""
+        """Append records with larger offsets."""
         offsets, following = self.offsets, more.offsets
         if (
             isinstance(offsets, range)
@@ -124,7 +125,7 @@ class RecordColumns:
         value: bytes | None,
         headers: tuple[tuple[str, bytes | None], ...] | None,
     ) -> None:
-        """One record more; None for no headers."""
+        """Append one record; `headers` is None if it has none."""
         count = len(self.keys)
         if self._offsets is not None:
             self._offsets.append(offset)
@@ -155,7 +156,7 @@ class RecordColumns:
 
 
 class FieldColumns:
-    """Records that have no offset yet; iterated over, it gives (timestamp, key, value, headers)."""
+    """Records that have no offset yet; iteration gives (timestamp_ms, key, value, headers)."""
 
     __slots__ = ("headers", "keys", "timestamps", "values")
 
@@ -165,11 +166,11 @@ class FieldColumns:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.headers: list[Sequence[tuple[str, bytes | None]]] | None = None
-        """None: no record has any."""
+        """Headers of each record; None if no record has any."""
 
     @classmethod
     def of(cls, records: Iterable[tuple[Any, ...]]) -> FieldColumns:
-        """The records as columns."""
+        """Convert records, each (timestamp_ms, key, value, headers), to columns."""
         columns = cls()
         columns._gather(records)
         return columns
@@ -182,12 +183,12 @@ class FieldColumns:
         values: list[bytes | None],
         headers: Sequence[tuple[str, bytes | None]],
     ) -> FieldColumns:
-        """Records of keys and values, all of one time and with the same headers.
+        """Make columns from keys and values; all records have one timestamp and one headers object.
 
-        The lists are not copied: whoever gives them leaves them as they are.
+        The lists are not copied, so the caller must not change them.
 
         Raises:
-            ValueError: the columns are not of one length.
+            ValueError: the lists differ in length.
         """
         if len(keys) != len(values):
             raise ValueError(f"columns of {len(keys)} and {len(values)} entries")
@@ -215,7 +216,7 @@ class FieldColumns:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
     ) -> None:
-        """One record more."""
+        """Append one record."""
         if headers and self.headers is None:
             self.headers = [()] * len(self.keys)
         self.timestamps.append(timestamp_ms)
@@ -231,10 +232,10 @@ class FieldColumns:
         values: Sequence[bytes | None],
         headers: Sequence[Sequence[tuple[str, bytes | None]]] | None = None,
     ) -> None:
-        """Many records more; None for no headers at all.
+        """Append many records; `headers` is None if none of them has any.
 
         Raises:
-            ValueError: the columns are not of one length.
+            ValueError: the columns differ in length.
         """
         count = len(keys)
         if len(timestamps) != count or len(values) != count or len(headers or keys) != count:
@@ -248,7 +249,7 @@ class FieldColumns:
         self.values.extend(values)
 
     def part(self, start: int, stop: int) -> FieldColumns:
-        """The records from `start` up to but not including `stop`."""
+        """Return the records from `start` up to but not including `stop`."""
         part = FieldColumns()
         part.timestamps = self.timestamps[start:stop]
         part.keys = self.keys[start:stop]
@@ -257,7 +258,15 @@ class FieldColumns:
         return part
 
     def parted(self, places: Sequence[int], count: int) -> list[FieldColumns | None]:
-        """The records by the place that each has been given, 0 up to `count`; None for none."""
+        """Divide the records by index.
+
+        Args:
+            places: the index of each record, from 0 up to but not including `count`.
+            count: the number of parts.
+
+        Returns:
+            The records of each index; None for an index without records.
+        """
         parts: list[FieldColumns | None] = [None] * count
         for at in range(len(self.keys)):
             place = places[at]
@@ -273,17 +282,17 @@ class FieldColumns:
         return parts
 
     def size_bytes(self) -> int:
-        """About what all of them take in a batch."""
+        """Return the most bytes that the records need in a batch."""
         return self._sized(0, len(self.keys), -1)[1]
 
     def fitting(self, start: int, room_bytes: int) -> tuple[int, int]:
-        """Up to where the records from `start` on fit in, and what these take."""
+        """Return where the records from `start` on exceed `room_bytes`, and their size up to it."""
         return self._sized(start, len(self.keys), max(room_bytes, 0))
 
     def _sized(self, start: int, stop: int, room_bytes: int) -> tuple[int, int]:
-        """Sizes added up until there is no room for one more; negative room has no end."""
+        """Add up sizes while there is room for one more record; negative room means no limit."""
         total = 0
-        # Often all have the same headers, the very same object.
+        # Often all records share one headers object, whose size is computed once.
         own: Any = None
         own_bytes = 0
         for at in range(start, stop):
@@ -315,7 +324,7 @@ def has_none(column: Sequence[Any]) -> bool:
 
 
 def all_ascii(column: Sequence[bytes | None]) -> bool:
-    """Whether no entry has a byte beyond 127, nor is anything but bytes or None."""
+    """Whether every entry is None, or bytes below 128."""
     for entry in column:  # noqa: SIM110 - compiled, the loop makes no generator
         if entry is not None and not packing.is_ascii(entry):
             return False
@@ -323,8 +332,8 @@ def all_ascii(column: Sequence[bytes | None]) -> bool:
 
 
 def all_of_type(column: Sequence[Any], kinds: frozenset[type]) -> bool:
-    """Whether each entry is of one of the types themselves, and of none derived from them."""
-    known: Any = None  # The one before: nearly always, all are of one type.
+    """Whether the type of each entry is in `kinds`; subclasses don't count."""
+    known: Any = None  # The type of the entry before: nearly always, all entries have one type.
     for entry in column:
         if type(entry) is not known:
             known = type(entry)
@@ -334,7 +343,7 @@ def all_of_type(column: Sequence[Any], kinds: frozenset[type]) -> bool:
 
 
 def called(fn: Callable[[Any], Any], column: Sequence[Any]) -> list[Any]:
-    """What the function gives for each entry that is not None; None stays None."""
+    """Return the function's result for each entry; None stays None."""
     found: list[Any] = []
     for entry in column:
         found.append(None if entry is None else fn(entry))  # noqa: PERF401 - compiled, it is faster
@@ -342,7 +351,7 @@ def called(fn: Callable[[Any], Any], column: Sequence[Any]) -> list[Any]:
 
 
 def total_bytes(column: Iterable[bytes | None]) -> int:
-    """What the entries take together."""
+    """Return the total size of the entries; None counts 0."""
     if type(column) is list:
         found = buffer_writes.plain_bytes(column, 0, len(column))
         if found >= 0:
@@ -357,9 +366,9 @@ def total_bytes(column: Iterable[bytes | None]) -> int:
 def suffixed(
     column: Sequence[bytes], owners: Sequence[Any], of: Callable[[bytes], bytes]
 ) -> list[bytes]:
-    """Each entry with what `of` makes of its owner's `suffix` behind it.
+    """Return each entry followed by `of(owner.suffix)`, where `owner` is its entry in `owners`.
 
-    Many have the same one, if not their neighbours.
+    Results of `of` are remembered: many owners share a suffix.
     """
     made: dict[bytes, bytes] = {}
     found: list[bytes] = []
@@ -378,7 +387,7 @@ def suffixed(
 
 
 def first_outside(numbers: Sequence[int], lowest: int, highest: int) -> int:
-    """Where the first number stands that is not in lowest..highest; -1 if there is none."""
+    """Return the index of the first number outside of lowest..highest; -1 if there is none."""
     for at in range(len(numbers)):
         number = numbers[at]
         if number < lowest or number > highest:
@@ -387,17 +396,17 @@ def first_outside(numbers: Sequence[int], lowest: int, highest: int) -> int:
 
 
 def running_max(numbers: Sequence[int], initial: int) -> list[int]:
-    """The largest so far at each place, `initial` included."""
+    """Return, for each index, the largest number up to there, or `initial` if that is larger."""
     try:
         return _running_max(numbers, initial)
-    except OverflowError:  # beyond what the compiled loop counts with
+    except OverflowError:  # The compiled loop counts with 64 bits.
         return list(accumulate(numbers, max, initial=initial))[1:]
 
 
 def _running_max(numbers: Sequence[int], initial: int) -> list[int]:
     found: list[int] = []
     largest = initial
-    # The object is handed on, not made anew for each place.
+    # The int object of the largest is reused: a new one for each index would cost an allocation.
     holder: Any = initial
     for number in numbers:
         value = number

@@ -1,8 +1,8 @@
-"""Staged segments: files of whole record batches that wait to be taken into a log.
+"""Staged segments: files of whole record batches that wait to be appended to a log.
 
-Whoever stages them knows neither their offsets nor the producer that they will be of. The former
-lie outside the checksum of a batch, the latter inside: `adopt_batches` sets the producer and
-computes the checksum anew, which is as fast as memory.
+When they are staged, neither their offsets nor their producer is known. A batch's checksum does not
+cover the offset, but covers the producer: `adopt_batches` sets the producer and recomputes the
+checksum, at about the speed of memory.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _NO_SEQUENCE = -1
 
 
 class StagedSegment(NamedTuple):
-    """A staged file, for one partition."""
+    """A staged file of records for one partition."""
 
     topic: str
     partition: int
     name: str
-    """Of the file, within its job."""
+    """The file's name, unique within its job."""
     size_bytes: int
     record_count: int
     crc32c: int
-    """Of the whole file."""
+    """CRC-32C of the whole file."""
 
 
 class AdoptedBatches(NamedTuple):
-    """Batches that have become a producer's."""
+    """Batches with their producer set."""
 
     data: bytearray
-    """Whole batches; what was cut off behind the last one is left out."""
+    """Whole batches, without a partial one at the end."""
     record_count: int
 
 
 def adopt_batches(
     data: bytes | bytearray | memoryview, producer_id: int, producer_epoch: int
 ) -> AdoptedBatches:
-    """The whole batches in `data` as part of the transaction of a producer.
+    """Return the whole batches in `data` as part of a producer's transaction.
 
     Raises:
-        CorruptData: one of them is damaged.
+        CorruptData: a batch is damaged.
     """
     own = bytearray(data)
     position = record_count = 0

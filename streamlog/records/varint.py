@@ -4,10 +4,10 @@ Seven bits a byte, the lowest first; the top bit says that another byte follows.
 sign into the lowest bit, so that small numbers of either sign take one byte. A `varint` holds 32
 bits in at most 5 bytes, a `varlong` 64 bits in at most 10.
 
-The rule of the file: it may be compiled, where integers wrap and an index is not checked. So an
-over-long number is corrupt, although a sloppier reader would drop its high bits; and a reader does
-not look for the end of the data: the caller pads it with ten bytes or more and checks the position
-it gets back. The unsigned varints of the protocol (KIP-482) live in `streamlog.protocol`.
+The rule of the file: it may be compiled, and then integers wrap and indexes are not checked. So a
+number with too many bits is corrupt, although other readers drop its high bits. A reader does not
+check the end of the data: the caller pads it with ten bytes or more, and checks the position that
+it gets back. Not done here: the protocol's unsigned varints (KIP-482), see `protocol.codec`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Read a 32-bit integer at `position`; return it and the position behind it.
 
     Raises:
-        CorruptData: it has more than 32 bits.
+        CorruptData: the number has more than 32 bits.
     """
+    # Zigzag: 0, -1, 1, -2, ... are 0, 1, 2, 3, ... So an odd `raw` is the negative ~(raw >> 1).
     raw = data[position]
-    if raw < _CONTINUES:  # nearly all have one or two bytes and need no loop
+    if raw < _CONTINUES:  # nearly all numbers have one or two bytes and need no loop
         return ~(raw >> 1) if raw & 1 else raw >> 1, position + 1
     byte = data[position + 1]
     if byte < _CONTINUES:
@@ -46,7 +47,7 @@ def read_varlong(data: bytes, position: int) -> tuple[int, int]:
     """Read a 64-bit integer at `position`; return it and the position behind it.
 
     Raises:
-        CorruptData: it has more than 64 bits.
+        CorruptData: the number has more than 64 bits.
     """
     raw = data[position]
     if raw < _CONTINUES:
@@ -61,6 +62,8 @@ def read_varlong(data: bytes, position: int) -> tuple[int, int]:
         position += 1
         raw |= (byte & _LOW_BITS) << shift
         if byte < _CONTINUES:
+            # Nine bytes hold 63 bits, so the tenth may add one bit. A larger one would be a number
+            # of 65 bits, which Python holds and C would truncate without an error.
             if shift == _LAST_SHIFT and byte > 1:
                 break
             return ~(raw >> 1) if raw & 1 else raw >> 1, position
@@ -68,10 +71,11 @@ def read_varlong(data: bytes, position: int) -> tuple[int, int]:
 
 
 def append_varint(out: bytearray, value: int) -> None:
-    """Append `value`, which the caller has bounded to 64 bits, to `out`.
+    """Append `value`, which must have at most 64 bits, to `out`.
 
-    The bytes of a 32-bit number are the same whether it is written as varint or as varlong.
+    A 32-bit number has equal bytes as a varint and as a varlong.
     """
+    # -(value + 1), not ~value or -value: the least 64-bit number has no positive counterpart in C.
     raw = value if value >= 0 else -(value + 1)
     raw = raw << 1 if value >= 0 else raw << 1 | 1
     while raw >= _CONTINUES:
@@ -81,7 +85,7 @@ def append_varint(out: bytearray, value: int) -> None:
 
 
 def varint_size(value: int) -> int:
-    """How many bytes `append_varint` writes for `value`."""
+    """Return the number of bytes that `append_varint` writes for `value`."""
     raw = value if value >= 0 else -(value + 1)
     size = 1
     while raw >= _CONTINUES >> 1:

@@ -210,7 +210,7 @@ def test_settings_of_one_broker_and_of_all(open_log: OpenLog) -> None:
             assert (await admin.describe_configs())["ssl.key.password"].is_sensitive
             with pytest.raises(LogError, match="unknown resource '9'"):
                 await admin.describe_configs(broker=9)
-            with pytest.raises(UsageError, match="a topic's or a broker's"):
+            with pytest.raises(UsageError, match="both a topic and a broker"):
                 await admin.describe_configs("t", broker=1)
 
     asyncio.run(main())
