@@ -1,6 +1,6 @@
-"""Kafka's wire protocol as one table: declarations, a compiler for them, and frames.
+"""Kafka's wire protocol: declarations of messages, a compiler for them, and frames.
 
-Bytes in, typed messages out, and back; nothing here opens a connection, waits or decides.
-`messages` declares, `schema` says what a declaration is, `codec` compiles it, `apis` lists
-what is served, `frame` cuts the stream and puts headers on, `error_codes` names the refusals.
+Converts bytes to typed messages and back; nothing here opens a connection, waits or decides.
+`messages` declares the messages, `schema` defines declarations, `codec` compiles them, `api_table`
+lists the APIs, `frame` splits the stream and adds headers, `error_codes` lists the errors.
 """

@@ -1,7 +1,8 @@
-"""Codec: messages to bytes and back, by functions that are compiled once per message and version.
+"""Codec: encodes and decodes messages, by functions that are generated per message and version.
 
-Source code of a reader and of a writer is generated from the declarations (`schema`), as a table
-walk per message is too slow. Malformed bytes raise `CorruptData`.
+The source code of a reader and a writer is generated from the declarations (`schema`) at the first
+use, because interpreting the declarations for each message is too slow. Malformed bytes raise
+`CorruptData`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _EMPTY_BYTES: Final = {"string": 2, "bytes": 4, "records": 4, "array": 4}
 
 
 class GeneratedSource:
-    """Lines of one function; `scope` is what it can name besides its parameters."""
+    """The lines of one generated function; `scope` holds the names that it may use."""
 
     def __init__(self, scope: Mapping[str, object]) -> None:
         self._scope = dict(scope)
@@ -44,45 +45,48 @@ class GeneratedSource:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Statements under `head`, such as "else:"."""
+        """Add `head`, such as "else:", and indent the lines of the block."""
         self.line(head)
         self._depth += 1
         yield
         self._depth -= 1
 
     def name(self, stem: str) -> str:
-        """A variable nobody else uses."""
+        """Return an unused variable name."""
         self._names += 1
         return f"{stem}_{self._names}"
 
     def constant(self, stem: str, value: object) -> str:
-        """What to call a constant."""
+        """Add a constant to the scope; return its name."""
         name = self.name(stem)
         self._scope[name] = value
         return name
 
     def function(self, name: str, title: str) -> object:
-        """Compile the lines and pick the function out of them."""
+        """Compile the lines; return the function called `name`."""
         code = compile("\n".join(self._lines), f"<{title}>", "exec")
         exec(code, self._scope)  # noqa: S102 - made of this package's declarations alone
         return self._scope[name]
 
 
 def present(declared: StructType, version: int) -> list[Field]:
-    """The fields of a version that stand in their place, in the order of the wire."""
+    """Return the fields of a version that are not tagged, in the order of the wire."""
     return [
         field for field in declared.__fields__ if field.tag is None and version in field.versions
     ]
 
 
 def tagged(declared: StructType, version: int) -> list[Field]:
-    """The tagged fields of a version, in the order of their tags."""
+    """Return the tagged fields of a version, in the order of their tags."""
     fields = (field for field in declared.__fields__ if version in field.versions)
     return sorted((field for field in fields if field.tag is not None), key=_tag)
 
 
 def size_bytes_min(item: StructType | str | None, version: int, *, flexible: bool) -> int:
-    """The least that an element of an array takes on the wire, and at least one byte."""
+    """Return the least size of an array's element on the wire; at least 1.
+
+    A reader checks an array's count against it before it makes a list of that length.
+    """
     if isinstance(item, str):
         return _least(item, flexible=flexible)
     assert item is not None  # noqa: S101 - an array declares what it holds
@@ -91,20 +95,20 @@ def size_bytes_min(item: StructType | str | None, version: int, *, flexible: boo
 
 
 def fixed_bytes(codes: str) -> int:
-    """The size of neighbours of a fixed size."""
+    """Return the size of consecutive fields of fixed sizes."""
     return struct.calcsize(f">{codes}")
 
 
 def elements_codes(code: str, count: str) -> str:
-    """The expression of struct's codes for `count` elements in a row.
+    """Return the source expression of `struct` codes for `count` consecutive elements.
 
-    A number in front of a code repeats it; in front of 16s it would make it 316s.
+    A count in front of a code repeats it, but 3 in front of 16s would make it 316s.
     """
     return f"f'>{{{count}}}{code}'" if len(code) == 1 else f"'>' + {code!r} * {count}"
 
 
 def qualified(declared: type[Struct] | StructType, field: Field) -> str:
-    """How errors call a field."""
+    """Return a field's name for messages."""
     return f"{declared.__name__}.{field.name}"
 
 
@@ -119,7 +123,8 @@ def _tag(field: Field) -> int:
 
 
 Reader = Callable[[memoryview, int], tuple[Message, int]]
-"""May raise CorruptData, IndexError, UnicodeDecodeError and struct.error, or end too far."""
+"""Reads one version of a message. It may raise CorruptData, IndexError, UnicodeDecodeError and
+struct.error, or return a position behind the end."""
 
 _EMPTY: Final = {"array": "[]", "bytes": "b''"}
 _UVARINT_BYTES_MAX: Final = 5
@@ -128,11 +133,11 @@ _GOES_ON: Final = 0x80
 
 
 def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
-    """Read an unsigned variable-length number; also returns the position after it.
+    """Read an unsigned varint (KIP-482); return the number and the position behind it.
 
     Raises:
-        CorruptData: it does not fit 32 bits.
-        IndexError: the bytes end within it.
+        CorruptData: the number has more than 32 bits.
+        IndexError: the data ends within the number.
     """
     number = shift = 0
     for index in range(position, position + _UVARINT_BYTES_MAX):
@@ -148,7 +153,7 @@ def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def compile_reader(message_type: type[Message], version: int) -> Reader:
-    """The function that reads one version of a message."""
+    """Generate the function that reads one version of a message."""
     source = GeneratedSource(_READER_SCOPE)
     compiler = _ReaderCompiler(
         source,
@@ -187,7 +192,7 @@ _READER_SCOPE: Final[dict[str, object]] = {
 
 
 class _ReaderCompiler:
-    """Writes the lines that read one version."""
+    """Generates the lines that read one version."""
 
     def __init__(
         self, source: GeneratedSource, version: int, *, flexible: bool, is_answer: bool
@@ -196,11 +201,11 @@ class _ReaderCompiler:
         self._version = version
         self._flexible = flexible
         self._is_answer = is_answer
-        # Neighbours of a fixed size that are still to be read: struct's code, where to.
+        # Consecutive fixed-size fields that one `unpack` will read: (struct code, target).
         self._pending: list[tuple[str, str]] = []
 
     def struct(self, declared: StructType) -> str:
-        """Lines for all fields; returns the variable that holds the new object."""
+        """Generate the lines for all fields; return the variable of the new object."""
         out = self._source.name("it")
         self._source.line(f"{out} = new({self._source.constant('Struct', declared)})")
         read = present(declared, self._version)
@@ -225,7 +230,7 @@ class _ReaderCompiler:
             self._sized(declared, field, target)
 
     def _struct_field(self, item: StructType, target: str, *, nullable: bool) -> None:
-        """A struct in its place; one that may be null has a byte in front, 1 or -1."""
+        """Generate the lines of a struct field; a nullable one has a byte in front, 1 or -1."""
         if not nullable:
             self._source.line(f"{target} = {self.struct(item)}")
             return
@@ -347,13 +352,14 @@ def _struct_of(field: Field) -> StructType:
 
 
 Writer = Callable[[Message, list[Piece]], None]
-"""May raise struct.error, TypeError, ValueError and AttributeError on a value of a wrong kind."""
+"""Writes one version of a message. It may raise struct.error, TypeError, ValueError and
+AttributeError for a value of a wrong type."""
 
 _ONE_BYTE_MAX: Final = 127
 
 
 def uvarint(number: int) -> bytes:
-    """An unsigned number, seven bits to a byte, the lowest first."""
+    """Encode an unsigned varint: seven bits per byte, the lowest first (KIP-482)."""
     out = bytearray()
     while number > _ONE_BYTE_MAX:
         out.append(number & _ONE_BYTE_MAX | 0x80)
@@ -363,7 +369,7 @@ def uvarint(number: int) -> bytes:
 
 
 def compile_writer(message_type: type[Message], version: int) -> Writer:
-    """The function that writes one version of a message."""
+    """Generate the function that writes one version of a message."""
     source = GeneratedSource(_WRITER_SCOPE)
     compiler = _WriterCompiler(source, version, flexible=message_type.is_flexible(version))
     with source.block("def write(it, buffers):"):
@@ -373,7 +379,7 @@ def compile_writer(message_type: type[Message], version: int) -> Writer:
 
 
 def null_field(value: Struct, version: int) -> str | None:
-    """The first field that is None although this version has no null, for an error's text."""
+    """Return the first field that is None though this version has no null there, for messages."""
     for field in present(type(value), version):
         inner = getattr(value, field.name, None)
         if inner is None:
@@ -390,7 +396,7 @@ def null_field(value: Struct, version: int) -> str | None:
 
 
 def _write_records(records: Records, buffers: list[Piece]) -> bytearray:
-    """Hang records in as they are; returns the buffer to go on with."""
+    """Append records to the buffers uncopied; return the new buffer for what follows."""
     if isinstance(records, list):
         buffers += records
     else:
@@ -414,17 +420,17 @@ _WRITER_SCOPE: Final[dict[str, object]] = {
 
 
 class _WriterCompiler:
-    """Writes the lines that write one version."""
+    """Generates the lines that write one version."""
 
     def __init__(self, source: GeneratedSource, version: int, *, flexible: bool) -> None:
         self._source = source
         self._version = version
         self._flexible = flexible
-        # Neighbours of a fixed size that are still to be written: struct's code, what.
+        # Consecutive fixed-size fields that one `pack` will write: (struct code, value).
         self._pending: list[tuple[str, str]] = []
 
     def struct(self, declared: StructType, value: str, out: str = "out") -> None:
-        """Lines for all fields of `value`, appending to the variable `out`."""
+        """Generate the lines for all fields of `value`, which append to the variable `out`."""
         for field in present(declared, self._version):
             self._field(field, f"{value}.{field.name}", out)
         if self._flexible:
@@ -453,7 +459,7 @@ class _WriterCompiler:
             self._flush(out)
 
     def _struct_field(self, item: StructType, value: str, out: str, *, nullable: bool) -> None:
-        """A struct in its place; one that may be null has a byte in front, 1 or -1."""
+        """Generate the lines of a struct field; a nullable one has a byte in front, 1 or -1."""
         if not nullable:
             self.struct(item, value, out)
             return
@@ -465,7 +471,7 @@ class _WriterCompiler:
             self.struct(item, value, out)
 
     def _content(self, field: Field, content: str, out: str) -> None:
-        """A field with its length in front; `content` is a variable and not None."""
+        """Generate the lines of a field with its length in front; `content` is not None."""
         match field.kind:
             case "array":
                 self._length(field.kind, f"len({content})", out)
@@ -501,7 +507,7 @@ class _WriterCompiler:
             self._source.line(f"{out} += {element}")
 
     def _length(self, kind: str, length: str, out: str) -> None:
-        """A length, -1 for null, as the version writes it."""
+        """Generate the line of a length, -1 for null, in the form of the version."""
         if not self._flexible:
             self._pending.append(("h" if kind == "string" else "i", length))
         elif length == "-1":
@@ -513,7 +519,7 @@ class _WriterCompiler:
             self._source.line(f"{out} += ONE[{number}] if {number} < 128 else uvarint({number})")
 
     def _flush(self, out: str) -> None:
-        """Write the pending neighbours; the code x is a zero byte that takes no value."""
+        """Generate the pending `pack`; the code x is a zero byte that takes no value."""
         if not self._pending:
             return
         codes = "".join(code for code, _ in self._pending)
@@ -523,7 +529,10 @@ class _WriterCompiler:
         self._pending.clear()
 
     def _tags(self, declared: StructType, value: str, out: str) -> None:
-        """The tagged fields that have something to say: how many, then tag, size and bytes."""
+        """Generate the lines of tagged fields that are not at their defaults.
+
+        They are the number of fields, then tag, size and bytes of each.
+        """
         fields = tagged(declared, self._version)
         if not fields:
             self._pending.append(("x", ""))
@@ -544,7 +553,7 @@ class _WriterCompiler:
 
 
 def _speaks(field: Field, value: str) -> str:
-    """The condition that a tagged field is not at its default."""
+    """Return the source expression for whether a tagged field is not at its default."""
     match field.kind, field.default:
         case "array", _ if field.starts_empty:
             return value
@@ -562,11 +571,11 @@ _UNWRITABLE: Final = (struct.error, TypeError, ValueError, AttributeError)
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The bytes of a message, without header or size.
+    """Return the bytes of a message, without header or size.
 
     Raises:
-        UnsupportedVersion: the message has no such version.
-        UsageError: a field holds what this version can't say.
+        UnsupportedVersion: the message does not have this version.
+        UsageError: this version can't encode the value of a field.
     """
     buffers: list[Piece] = [bytearray()]
     encode_into(message, version, buffers)
@@ -574,17 +583,17 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_into(message: Message, version: int, buffers: list[Piece]) -> None:
-    """Write a message on from the last of `buffers`, a bytearray; records become own buffers.
+    """Append a message to the last of `buffers`, a bytearray; records become buffers of their own.
 
     Raises:
-        UnsupportedVersion: the message has no such version.
-        UsageError: a field holds what this version can't say.
+        UnsupportedVersion: the message does not have this version.
+        UsageError: this version can't encode the value of a field.
     """
     try:
         _writer(type(message), version)(message, buffers)
     except _UNWRITABLE as error:
         null = null_field(message, version)
-        reason = error if null is None else f"{null} is None, which this version can't say"
+        reason = error if null is None else f"{null} is None, which this version can't encode"
         raise UsageError(
             f"{type(message).__name__} can't be written in version {version}: {reason}"
         ) from error
@@ -593,13 +602,13 @@ def encode_into(message: Message, version: int, buffers: list[Piece]) -> None:
 def decode(
     message_type: type[M], version: int, data: Buffer, position: int = 0, *, exact: bool = True
 ) -> M:
-    """Read the message that fills `data` from `position` to its end.
+    """Decode the message in `data` from `position` to the end.
 
-    `exact=False` tolerates bytes after it, as Kafka's clients do with what brokers answer.
+    `exact=False` ignores bytes behind the message, as Kafka's clients do in answers.
 
     Raises:
-        UnsupportedVersion: the message has no such version.
-        CorruptData: the bytes are no such message, or more than that.
+        UnsupportedVersion: the message does not have this version.
+        CorruptData: the bytes are not a valid message, or more than one.
     """
     message, end = _decode(message_type, version, data, position)
     if exact and end != len(data):
@@ -610,11 +619,11 @@ def decode(
 
 
 def encode_versioned(message: Message, version: int) -> bytes:
-    """The bytes of a message that carries its version in front, as stored records do.
+    """Return the bytes of a message with its version in front, as in stored records.
 
     Raises:
-        UnsupportedVersion: the message has no such version.
-        UsageError: a field holds what this version can't say.
+        UnsupportedVersion: the message does not have this version.
+        UsageError: this version can't encode the value of a field.
     """
     buffers: list[Piece] = [bytearray(_INT16.pack(version))]
     encode_into(message, version, buffers)
@@ -622,16 +631,16 @@ def encode_versioned(message: Message, version: int) -> bytes:
 
 
 def decode_versioned(message_type: type[M], data: Buffer) -> M:
-    """Read a message that carries its version in front.
+    """Decode a message with its version in front.
 
-    A newer version of an `append_only` message is read as the newest known one.
+    A newer version of an `append_only` message is decoded as the newest known one.
 
     Raises:
-        UnsupportedVersion: the version is not known.
-        CorruptData: the bytes are no such message.
+        UnsupportedVersion: the version is unknown.
+        CorruptData: the bytes are not a valid message.
     """
     if len(data) < _INT16.size:
-        raise CorruptData(f"{message_type.__name__}: {len(data)} bytes, not even a version")
+        raise CorruptData(f"{message_type.__name__}: {len(data)} bytes are too few for a version")
     version = _INT16.unpack_from(data)[0]
     newest = message_type.__versions__.last
     if message_type.__append_only__ and version > newest:

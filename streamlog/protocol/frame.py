@@ -1,13 +1,13 @@
-"""Frames: bytes in, whole requests or responses out, and back, headers included.
+"""Frames: splits a stream of bytes into requests or responses, and encodes these, with headers.
 
-On a connection every message has its size in front (int32) and a header: requests say which
-API, which version, a number to recognise the answer by and who asks; responses repeat the
-number. A header is flexible (ends in tagged fields) when the message's version is, with two
-exceptions that are older than the rule: the client id keeps its fixed-size length, and the
-response to ApiVersions never has a flexible header, because a client has to be able to read it
-before it knows what the broker speaks (KIP-482, KIP-511).
+On a connection, every message has its size in front (int32) and a header. A request's header has
+the API, the version, the correlation id and the client id; a response's repeats the correlation id.
+A header is flexible (ends in tagged fields) if the message's version is, with two exceptions that
+are older than the rule: the client id keeps its fixed-size length, and the response to ApiVersions
+never has a flexible header, because a client must be able to read it before it knows the broker's
+versions (KIP-482, KIP-511).
 
-"Not enough bytes yet" is no frame, not an error. Nothing here reads from a connection.
+An incomplete frame is not an error: there is no frame yet. Nothing here reads from a connection.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.schema import Buffer, Message, Piece, one_buffer
 
 READ_BYTES: Final = 8 * 1024
-"""Room for one read of small frames, as long as no more come at a time: every connection has it."""
+"""Size of each connection's buffer while it receives small frames only."""
 READ_BYTES_MAX: Final = 256 * 1024
-"""Room for one read from a peer that fills what there is: fewer reads, and more at once."""
+"""Size of the buffer for a peer whose bytes fill it: fewer and larger reads."""
 KEPT_BYTES_MAX: Final = 1024 * 1024 + READ_BYTES
-"""A buffer of one large batch is used again; a larger one is given back when it is empty."""
+"""A buffer up to this size, one large batch, is reused; a larger one is freed once it is empty."""
 
 _SIZE: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
@@ -38,7 +38,7 @@ _SERVED: Final = {
     for api in APIS.values()
     for version in range(api.request.__versions__.first, api.request.__versions__.last + 1)
 }
-"""What is understood, found by one look, and whether its header is flexible."""
+"""(API key, version) of all requests that are served, with whether the header is flexible."""
 _NO_TAGS: Final = b"\x00"
 _new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 _NULL: Final = -1
@@ -55,7 +55,7 @@ class Request(NamedTuple):
 
 
 class HeldBytes(NamedTuple):
-    """Bytes of a stream in their buffer, from `start` to before `end`."""
+    """Bytes of a stream in their buffer, from `start` up to but not including `end`."""
 
     data: bytearray
     view: memoryview
@@ -65,27 +65,27 @@ class HeldBytes(NamedTuple):
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames, without their sizes.
+    """Splits a stream of bytes into frames, and strips their sizes.
 
-    Bytes go into one buffer, by `room` and `took` straight from a socket, and frames come out as
-    views of it: no byte is copied, but for the beginning of a frame that has to move to where
-    all of it has room. So a frame is good until more bytes come; who keeps any copies them.
-    A caller that takes all frames whenever bytes have come holds one frame and one read.
+    `room` and `took` receive bytes from a socket straight into one buffer, and frames are views of
+    it. No byte is copied, except the start of a frame that must move to where all of it has room.
+    So a frame is valid until more bytes arrive; a caller that keeps it must copy it. A caller that
+    takes all frames after every read needs memory for one frame and one read.
     """
 
     def __init__(self, *, size_bytes_max: int) -> None:
         self.size_bytes_max = size_bytes_max
-        """May be changed: it holds for frames of which nothing has come yet."""
+        """The largest frame. It may be changed, which affects frames that have not started."""
         self._bytes = bytearray(READ_BYTES)
         self._buffer = memoryview(self._bytes)
         self._start = 0
         self._end = 0
         self._wanted_bytes = _SIZE.size
         self._filled = False
-        """Whether the last bytes took all the room there was."""
+        """Whether the last read filled the buffer."""
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty. Frames that were taken are gone with it."""
+        """Return the buffer for the next bytes, never empty; frames taken before become invalid."""
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > KEPT_BYTES_MAX:
@@ -98,7 +98,7 @@ class FrameReader:
 
     @property
     def due_bytes(self) -> int:
-        """The memory that it has beyond `READ_BYTES`, or will have after the next `room`."""
+        """The bytes of memory beyond `READ_BYTES`, now or after the next `room`."""
         size_bytes = len(self._buffer)
         needed_bytes = self._wanted_bytes
         if self._filled:
@@ -109,31 +109,31 @@ class FrameReader:
 
     @property
     def is_cramped(self) -> bool:
-        """Whether a frame is being received that its buffer has no room for."""
+        """Whether the frame that is being received does not fit into the buffer."""
         return self._wanted_bytes > len(self._buffer)
 
     def stay_small(self) -> None:
-        """Do without the larger buffer that a fast peer would get."""
+        """Do not grow the buffer for a fast peer."""
         self._filled = False
 
     def trim(self, *, kept_bytes: int = KEPT_BYTES_MAX) -> None:
-        """Give a buffer back that is empty and larger than that. Frames of it are gone then."""
+        """Free an empty buffer that is larger than `kept_bytes`; its frames become invalid."""
         if self._start == self._end and len(self._buffer) > kept_bytes:
             self._take_buffer(READ_BYTES)
             self._start = self._end = 0
             self._filled = False
 
     def took(self, size_bytes: int) -> bool:
-        """So many bytes have come to where `room` had said; whether that changes anything.
+        """Note that `size_bytes` were read into `room`; return whether `next_frame` may have news.
 
-        If not, a frame is known to go on, and there is room for what is left of it.
+        If not, a frame is incomplete, and the buffer has room for the rest of it.
         """
         self._end += size_bytes
         self._filled = self._end == len(self._buffer)
         return self._filled or self._end - self._start >= self._wanted_bytes
 
     def feed(self, data: Buffer) -> None:
-        """Take bytes that are somewhere else."""
+        """Copy bytes from another buffer into the stream."""
         rest = memoryview(data)
         while rest:
             room = self.room()
@@ -143,19 +143,19 @@ class FrameReader:
             rest = rest[size_bytes:]
 
     def frames(self) -> Iterator[memoryview]:
-        """The frames that are complete by now.
+        """Yield the frames that are complete.
 
         Raises:
-            CorruptData: a size is negative or too large. The stream can't be read on.
+            CorruptData: a size is negative or too large; the stream can't be read any further.
         """
         while (frame := self.next_frame()) is not None:
             yield frame
 
     def next_frame(self) -> memoryview | None:
-        """The next frame, if it is complete by now.
+        """Return the next frame; None if it is not complete.
 
         Raises:
-            CorruptData: its size is negative or too large. The stream can't be read on.
+            CorruptData: its size is negative or too large; the stream can't be read any further.
         """
         held_bytes = self._end - self._start
         if held_bytes < _SIZE.size:
@@ -174,17 +174,17 @@ class FrameReader:
         return self._buffer[first : self._start]
 
     def held(self) -> HeldBytes:
-        """What has come and was not taken: frames with their sizes, the last maybe a part."""
+        """Return the bytes that were not taken: frames with sizes, the last perhaps incomplete."""
         return _new_tuple(HeldBytes, (self._bytes, self._buffer, self._start, self._end))
 
     def skip(self, size_bytes: int) -> None:
-        """Whole frames at the front were taken by somebody who has looked at `held`."""
+        """Drop whole frames at the front, which the caller has read from `held`."""
         self._wanted_bytes = _SIZE.size
         self._start += size_bytes
 
     @property
     def _grown_bytes(self) -> int:
-        """The size to grow to for a peer that sends fast; 0 if the buffer is large enough."""
+        """Return the size to grow to for a fast peer; 0 if the buffer is large enough."""
         twice = 2 * len(self._buffer)
         return twice if twice <= READ_BYTES_MAX else 0
 
@@ -193,21 +193,21 @@ class FrameReader:
         self._buffer = memoryview(self._bytes)
 
     def _move(self) -> None:
-        """Bring what is held to the front, of a larger buffer if its frame needs that."""
+        """Move the held bytes to the front, of a larger buffer if the frame needs one."""
         held = self._buffer[self._start : self._end]
         needed_bytes = max(self._wanted_bytes, len(held) + 1)
         if self._filled:
             needed_bytes = max(needed_bytes, self._grown_bytes)
             self._filled = False
         if needed_bytes > len(self._buffer):
-            # Twice as large where whole frames are waiting to be taken, so that it grows seldom.
+            # At least double, where whole frames wait to be taken, so that it rarely grows.
             self._take_buffer(max(needed_bytes, 2 * len(held)))
         self._buffer[: len(held)] = held
         self._start, self._end = 0, len(held)
 
 
 def what_speaks(size_bytes: int) -> str:
-    """What sends bytes that, read as the size of a frame, are this impossible one."""
+    """Return what kind of peer sends bytes that give this impossible frame size."""
     head = size_bytes.to_bytes(_SIZE.size, "big", signed=True)
     if head[:2] in (b"\x16\x03", b"\x15\x03"):  # A record of a handshake, or an alert.
         return "the peer speaks TLS, and this end does not; both need the same security.protocol"
@@ -217,11 +217,11 @@ def what_speaks(size_bytes: int) -> str:
 def encode_request(
     api: Api, version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> list[Buffer]:
-    """The frame of a request, its size first; record batches are in it as they were given.
+    """Return the frame of a request, with its size; record batches are included uncopied.
 
     Raises:
-        UnsupportedVersion: the message has no such version.
-        UsageError: a field, or the client id, holds what this version can't say.
+        UnsupportedVersion: the message does not have this version.
+        UsageError: this version can't encode the value of a field, or the client id.
     """
     head = bytearray(_SIZE.size)
     try:
@@ -237,11 +237,11 @@ def encode_request(
 
 
 def encode_response(api: Api, version: int, correlation_id: int, message: Message) -> list[Piece]:
-    """The frame of a response, its size first; record batches are in it as they were given.
+    """Return the frame of a response, with its size; record batches are included uncopied.
 
     Raises:
-        UnsupportedVersion: the message has no such version.
-        UsageError: a field holds what this version can't say.
+        UnsupportedVersion: the message does not have this version.
+        UsageError: this version can't encode the value of a field.
     """
     head = bytearray(_SIZE.size)
     head += _CORRELATION_ID.pack(correlation_id)
@@ -251,15 +251,15 @@ def encode_response(api: Api, version: int, correlation_id: int, message: Messag
 
 
 def decode_request(frame: Buffer) -> Request:
-    """Read a frame as a request.
+    """Decode a frame as a request.
 
     Raises:
-        UnsupportedVersion: the API or its version is not served. Kafka answers ApiVersions in
-            version 0 then, with UNSUPPORTED_VERSION, and closes the connection on the others.
-        CorruptData: the bytes are no such request.
+        UnsupportedVersion: the API or its version is not served. Kafka then answers ApiVersions in
+            version 0 with UNSUPPORTED_VERSION, and closes the connection for other APIs.
+        CorruptData: the bytes are not a valid request.
     """
     if len(frame) < _REQUEST_HEADER.size:
-        raise CorruptData(f"a request of {len(frame)} bytes, its header alone takes more")
+        raise CorruptData(f"a request of {len(frame)} bytes is shorter than its header")
     key, version, correlation_id, name_bytes = _REQUEST_HEADER.unpack_from(frame)
     served = _SERVED.get((key, version))
     if served is None:
@@ -278,21 +278,21 @@ def decode_request(frame: Buffer) -> Request:
         position += name_bytes
     if is_flexible:
         position = _skip_tags(frame, position)
-    # Bytes after it are borne, as Kafka does: librdkafka's Metadata for all topics has three, left
-    # over from an array count that it writes as four bytes where one is read.
+    # Bytes behind the message are ignored, as in Kafka. librdkafka's Metadata for all topics has
+    # three: it writes an array's count in four bytes where the version reads one.
     message = decode(api.request, version, frame, position, exact=False)
     return Request(api, version, correlation_id, client_id, message)
 
 
 def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Message]:
-    """Read a frame as the response to a request of this version: correlation id and message.
+    """Decode a frame as the response to a request of this version; return correlation id, message.
 
-    A broker that does not know a version of ApiVersions answers in version 0, which shows by
-    the error UNSUPPORTED_VERSION; it is read as that.
+    A broker that does not know a version of ApiVersions answers in version 0 with the error
+    UNSUPPORTED_VERSION, and the response is decoded as that.
 
     Raises:
-        UnsupportedVersion: the message has no such version.
-        CorruptData: the bytes are no such response.
+        UnsupportedVersion: the message does not have this version.
+        CorruptData: the bytes are not a valid response.
     """
     correlation_id = correlation_id_of(frame)
     position = _CORRELATION_ID.size
@@ -300,15 +300,15 @@ def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Message
         position = _skip_tags(frame, position)
     if api.key == API_VERSIONS_KEY and _refuses_version(frame, position):
         version = 0
-    # librdkafka's mock cluster, for one, ends some of its answers with a byte too many.
+    # Not exact: librdkafka's mock cluster, for example, ends some answers with an extra byte.
     return correlation_id, decode(api.response, version, frame, position, exact=False)
 
 
 def correlation_id_of(frame: Buffer) -> int:
-    """The number by which a response says which request it answers.
+    """Return the correlation id of a response, which matches it to its request.
 
     Raises:
-        CorruptData: the frame is too short to have one.
+        CorruptData: the frame is too short.
     """
     if len(frame) < _CORRELATION_ID.size:
         raise CorruptData(f"a response of {len(frame)} bytes has no correlation id")
@@ -347,7 +347,7 @@ def _text(frame: Buffer, position: int, size_bytes: int) -> str:
 
 
 def _skip_tags(frame: Buffer, position: int) -> int:
-    """The position after a header's tagged fields; there are none that we know."""
+    """Return the position behind a header's tagged fields, none of which has a meaning here."""
     try:
         count, position = read_uvarint(frame, position)
         for _ in range(count):

@@ -1,8 +1,8 @@
 """TcpTransport: one connection to a broker, with many requests in flight.
 
-Opens the connection, agrees on API versions, authenticates, and matches answers to requests.
-An answer that is late breaks the connection; a process that was itself stopped gives the broker
-more time. Not done here: which broker is asked, and repeats.
+Opens the connection, negotiates API versions, authenticates, and matches answers to requests. A
+late answer closes the connection; if this process itself was stopped, the broker gets more time
+(`AnswerDeadline`). Not done here: the choice of a broker, and retries.
 """
 
 from __future__ import annotations
@@ -40,16 +40,24 @@ from streamlog.protocol.schema import Message
 from streamlog.transport.security import Security, exchange_of
 
 STEP_S: Final = 1.0
-"""Short against all timeouts of requests, and long enough to cost nothing."""
+"""The step in which a deadline counts: short compared with the timeouts of requests, and long
+enough to cost nothing."""
 LATE_S: Final = 0.1
-"""A step that ends so much later than it was set to has seen the loop standing."""
+"""If a step ends this much later than planned, the event loop has stood still."""
 
 
 class AnswerDeadline:
-    """A bound for what is awaited within it; use it in an `async with` block, once.
+    """A time limit in which only the time counts that the event loop has run.
+
+    Use it in an `async with` block, once. Why not `asyncio.timeout`:
+
+    1. A request is sent; the answer arrives after 10 ms.
+    2. The process is stopped for 60 s (a debugger, a suspended laptop).
+    3. When it continues, a timer of 30 s is due before the socket is read: the answer that is
+       there would count as late.
 
     Raises:
-        TimeoutError: the loop has run for so long, and it was not done.
+        TimeoutError: the loop has run for `timeout_ms`, and the block has not ended.
     """
 
     __slots__ = ("_due_s", "_has_waited", "_left_s", "_loop", "_timeout", "_timer")
@@ -61,7 +69,7 @@ class AnswerDeadline:
         self._loop = asyncio.get_running_loop()
 
     async def __aenter__(self) -> Self:
-        """Begin to count."""
+        """Start to count."""
         await self._timeout.__aenter__()
         self._step()
         return self
@@ -84,7 +92,8 @@ class AnswerDeadline:
     def _look(self) -> None:
         now_s = self._loop.time()
         if self._left_s <= 0 and now_s - self._due_s >= LATE_S and not self._has_waited:
-            # For what has come while nobody could look. Where the loop never keeps time, once.
+            # The last step ended late: one more turn lets the loop read what has arrived. Only
+            # once, or a loop that is always late would never time out.
             self._has_waited, self._left_s = True, LATE_S
         if self._left_s > 0:
             self._step()
@@ -93,20 +102,20 @@ class AnswerDeadline:
 
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
-"""No response is larger: five times what a consumer asks for at most by default."""
+"""The largest response that is accepted: five times a consumer's default `fetch_max_bytes`."""
 READ_BYTES = 8 * 1024
-"""One read of small frames; a larger frame is read into a buffer of its own size. Every connection
-has it, and most wait for something small."""
+"""Size of each connection's buffer for small frames; a larger frame gets a buffer of its own size.
+Small, because every connection has one."""
 WRITE_BUFFER_BYTES = 1024 * 1024
-"""Beyond this the next caller waits until the socket has taken some of it."""
+"""Bytes in the socket's write buffer at which further callers wait."""
 CLOSE_TIMEOUT_MS = 1_000
-"""How long closing waits for bytes that the peer has not taken."""
+"""How long `close` waits until the peer has taken all written bytes."""
 CLIENT_SOFTWARE_NAME = "streamlog"
 CLIENT_SOFTWARE_VERSION = "0.1.0"
 SESSION_USED = 0.85
-"""After this part of a session's lifetime who is at this end is proven again."""
+"""The fraction of a session's lifetime after which the client authenticates again (KIP-368)."""
 SESSION_TIMEOUT_MS = 30_000
-"""How long a request that is not answered waits for that."""
+"""How long a request without an answer waits for that authentication."""
 NONCE_BYTES = 24
 
 _SIZE = struct.Struct(">i")
@@ -114,45 +123,45 @@ _ERROR_CODE_AT = 4  # An ApiVersions answer: correlation id, then the error code
 
 
 class Transport(Protocol):
-    """Port: a broker that takes requests."""
+    """Port: a connection to one broker."""
 
     async def call(self, request: Message, *, timeout_ms: int) -> Message:
-        """Send `request`, return the answer to it.
+        """Send a request and return the answer.
 
-        The request is handed over before the first suspension, so calls made one after the
-        other reach the broker in that order.
+        The request is written before the first suspension, so the requests of consecutive calls
+        reach the broker in the order of the calls.
 
         Raises:
-            ConnectionLost: the broker went away; the request may have taken effect.
+            ConnectionLost: the connection broke; the request may have taken effect.
             RequestTimedOut: no answer within `timeout_ms`; the transport is closed.
             CorruptData: the answer can't be read; the transport is closed.
         """
         ...
 
     async def send(self, request: Message) -> None:
-        """Send a request to which the broker gives no answer (`acks=0`).
+        """Send a request that the broker does not answer (`acks=0`).
 
         Raises:
-            ConnectionLost: the broker went away.
+            ConnectionLost: the connection broke.
         """
         ...
 
     async def close(self) -> None:
-        """End it; calls that wait for an answer raise `ConnectionLost`."""
+        """Close the connection; calls that wait for an answer raise `ConnectionLost`."""
         ...
 
     def version(self, api_key: int) -> int:
-        """The version in which both sides speak this API.
+        """Return the newest version of an API that both sides know.
 
         Raises:
-            UnsupportedVersion: the broker does not serve the API, or no version that this client
-                knows.
+            UnsupportedVersion: the broker does not serve the API, or no version of it that this
+                client knows.
         """
         ...
 
 
 class TcpTransport:
-    """One TCP connection to a broker. Made by `connect`."""
+    """One TCP connection to a broker; `connect` opens it."""
 
     def __init__(
         self,
@@ -168,10 +177,10 @@ class TcpTransport:
         self._is_broker = is_broker
         self._security = security or Security()
         self._due_s: float | None = None
-        """When to prove again who this is, by the loop's clock."""
+        """When to authenticate again, by the event loop's clock."""
         self._proving = asyncio.Lock()
         self._has_talked = False
-        """Whether the broker has answered anything but ApiVersions."""
+        """Whether the broker has answered a request other than ApiVersions."""
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes | bytearray]] = {}
@@ -189,14 +198,14 @@ class TcpTransport:
         security: Security | None = None,
         is_broker: bool = False,
     ) -> Self:
-        """Open a connection, agree on versions, and prove who this is if that is wanted.
+        """Open a connection, negotiate versions, and authenticate if the settings say so.
 
-        A broker at this end speaks versions, too, that are not for clients.
+        A connection between brokers may use versions that clients don't use.
 
         Raises:
-            ConnectionLost: nobody listens there, or it hung up.
-            RequestTimedOut: somebody listens but does not answer like a broker.
-            AuthenticationFailed: one side does not take the other's certificate or proof.
+            ConnectionLost: no process listens at the address, or it closed the connection.
+            RequestTimedOut: the process that listens does not answer ApiVersions in time.
+            AuthenticationFailed: one side refuses the other's certificate or credentials.
         """
         transport = cls(host, port, client_id=client_id, security=security, is_broker=is_broker)
         try:
@@ -239,16 +248,16 @@ class TcpTransport:
         low, high = self._versions.get(api_key, (0, -1))
         chosen = min(ours.max_version if self._is_broker else ours.client_version_max, high)
         if chosen < max(ours.min_version, low):
-            offers = f"only versions {low} to {high} of it" if high >= 0 else "nothing of it"
+            offers = f"only versions {low} to {high}" if high >= 0 else "no version"
             needs = f"this client needs {ours.min_version} to {ours.max_version}: use a newer one"
             if high < 0 and api_key >= OWN_KEY:
                 needs = "brokers of streamlog alone know it"
-            what = f"the broker at {self._address} speaks {offers}: {ours.name}; {needs}"
+            what = f"the broker at {self._address} serves {offers} of {ours.name}; {needs}"
             raise UnsupportedVersion(what)
         return chosen
 
     async def _open(self, host: str, port: int, timeout_ms: int) -> None:
-        """Open the socket, with TLS if that is wanted."""
+        """Open the socket, with TLS if the settings say so."""
         loop, tls = asyncio.get_running_loop(), self._security.tls()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -264,7 +273,7 @@ class TcpTransport:
             raise ConnectionLost(_unreachable(self._address, _said(reason))) from reason
 
     async def _agree(self, timeout_ms: int) -> None:
-        """Ask which versions the broker serves: in our newest, else in the oldest, way."""
+        """Look up the broker's versions, by our newest ApiVersions, else by version 0."""
         api = api_of(ApiVersionsRequest)
         request = ApiVersionsRequest(
             client_software_name=CLIENT_SOFTWARE_NAME,
@@ -273,12 +282,13 @@ class TcpTransport:
         version = api.max_version
         frame = await self._exchange(api, version, request, timeout_ms)
         if frame[_ERROR_CODE_AT : _ERROR_CODE_AT + 2] == _UNSUPPORTED:
-            # Some brokers write the rest in a form of their own; version 0 is for everyone.
+            # Brokers that don't know our version answer in version 0, and some write the rest of
+            # that answer in a form of their own. Version 0 works with every broker.
             version = 0
             frame = await self._exchange(api, version, request, timeout_ms)
         response = self._decode(api, version, frame)
         if not isinstance(response, ApiVersionsResponse):
-            raise CorruptData(f"{self._address} answered ApiVersions with something else")
+            raise CorruptData(f"the answer of {self._address} to ApiVersions is of another type")
         if response.error_code:
             raise error_for(response.error_code, f"ApiVersions, asked of {self._address}")
         self._versions = {
@@ -290,9 +300,9 @@ class TcpTransport:
     # ---- who this is ----
 
     def _session(self, timeout_ms: int) -> AbstractAsyncContextManager[object]:
-        """Where a request is written: not before it is proven again who this is, if that is due.
+        """Return the context for writing a request, which authenticates again first if due.
 
-        Requests keep their order: the lock is fair.
+        Requests keep their order, because asyncio's lock is fair.
         """
         if self._due_s is None:
             return nullcontext()
@@ -311,7 +321,7 @@ class TcpTransport:
             yield
 
     async def _prove(self, timeout_ms: int) -> None:
-        """SASL, from the choice of the mechanism to the broker's consent."""
+        """Authenticate by SASL: choose the mechanism, and exchange messages until accepted."""
         security = self._security
         given = security.secret
         secret = await asyncio.to_thread(given) if callable(given) else given
@@ -326,8 +336,8 @@ class TcpTransport:
                 who = f"user {security.user!r}" if security.user else "the token"
                 raise error_for(
                     response.error_code,
-                    f"{self._address} does not take {who} by {security.mechanism}"
-                    f" ({response.error_message or 'it gives no reason'})",
+                    f"{self._address} refuses {who} by {security.mechanism}"
+                    f" ({response.error_message or 'without a reason'})",
                 )
             message = exchange.answer(bytes(response.auth_bytes))
         self._due_s = None
@@ -338,7 +348,7 @@ class TcpTransport:
     async def _choose(self, mechanism: str, timeout_ms: int) -> None:
         if api_of(SaslHandshakeRequest).key not in self._versions:
             raise AuthenticationFailed(
-                f"the broker at {self._address} knows no SASL: use security.protocol"
+                f"the listener at {self._address} has no SASL: set security.protocol to"
                 f" {'SSL' if self._security.has_tls else 'PLAINTEXT'}"
             )
         request = SaslHandshakeRequest(mechanism=mechanism)
@@ -356,7 +366,7 @@ class TcpTransport:
         frame = await self._exchange(api, version, request, timeout_ms)
         response = self._decode(api, version, frame)
         if not isinstance(response, answer):
-            raise CorruptData(f"{self._address} answered {api.name} with something else")
+            raise CorruptData(f"the answer of {self._address} to {api.name} is of another type")
         return response
 
     # ---- requests ----
@@ -364,11 +374,11 @@ class TcpTransport:
     async def _exchange(
         self, api: Api, version: int, request: Message, timeout_ms: int
     ) -> bytes | bytearray:
-        """Write a request and wait for the frame that answers it."""
+        """Write a request and wait for the frame of its answer."""
         return await self._answered(api, self._asked(api, version, request), timeout_ms)
 
     def _asked(self, api: Api, version: int, request: Message) -> asyncio.Future[bytes | bytearray]:
-        """Write a request; where the frame that answers it will be."""
+        """Write a request; return the future of the answer's frame."""
         correlation_id = self._write(api, version, request)
         answer: asyncio.Future[bytes | bytearray] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = answer
@@ -382,15 +392,15 @@ class TcpTransport:
                 await self._wire.drained()
                 return await answer
         except TimeoutError:
-            # Answers come in order: whatever is behind this one would be late as well.
+            # Brokers answer in order, so the answers behind this one would be late as well.
             timed_out = RequestTimedOut(
                 f"{self._address} did not answer {api.name} within {timeout_ms} ms: "
                 "it is overloaded, stopped, or not a Kafka broker"
             )
-            self._end(ConnectionLost(f"given up on {self._address}: {timed_out}"))
+            self._end(ConnectionLost(f"the connection to {self._address} was closed: {timed_out}"))
             raise timed_out from None
         finally:
-            answer.cancel()  # Nobody waits any more; if it still comes, it is dropped.
+            answer.cancel()  # If the answer still arrives, `_on_frame` drops it.
 
     def _write(self, api: Api, version: int, request: Message) -> int:
         if self._lost is not None:
@@ -407,7 +417,7 @@ class TcpTransport:
             raise
 
     def _on_frame(self, frame: bytes | bytearray) -> None:
-        """A whole frame has come: whoever asked for it decodes it."""
+        """Pass a frame to the call that waits for it, which decodes it."""
         correlation_id: int = _SIZE.unpack_from(frame)[0]
         answer = self._waiting.pop(correlation_id, None)
         if answer is None:
@@ -417,7 +427,7 @@ class TcpTransport:
                     "it does not keep to the Kafka protocol"
                 )
             )
-        elif not answer.done():  # Else the caller was cancelled and nobody wants to know.
+        elif not answer.done():  # Else the caller was cancelled.
             answer.set_result(frame)
 
     def _on_lost(self, reason: str) -> None:
@@ -425,13 +435,13 @@ class TcpTransport:
         if not self._has_talked:
             protocol = self._security.protocol
             what += (
-                f". It did so before anything was said: if it asks for another security.protocol"
-                f" than {protocol}, say which"
+                f". It closed before it answered any request: does the listener need another"
+                f" security.protocol than {protocol}?"
             )
         self._end(ConnectionLost(f"the connection to {self._address} broke ({reason}): {what}"))
 
     def _end(self, lost: ConnectionLost) -> None:
-        """No more requests; who waits is told."""
+        """Close the connection, and fail the calls that wait for an answer."""
         if self._lost is not None:
             return
         self._lost = lost
@@ -443,11 +453,11 @@ class TcpTransport:
 
 
 class _Wire(asyncio.BufferedProtocol):
-    """Bytes to frames and back, without knowing what they mean.
+    """Cuts the bytes from the socket into frames, without decoding them.
 
-    Small frames share one buffer of `READ_BYTES`. A frame that is not all there gets a buffer
-    of its exact size, and the socket is read into the rest of it: no byte of a large fetch is
-    copied again.
+    Small frames share one buffer of `READ_BYTES`. A frame that is not complete gets a buffer of its
+    exact size, and the socket is read into the rest of that: no byte of a large fetch is copied
+    again.
     """
 
     def __init__(
@@ -464,33 +474,33 @@ class _Wire(asyncio.BufferedProtocol):
         self._closed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open."""
+        """Keep the socket, which is open now."""
         # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
         self._socket = cast("asyncio.Transport", transport)
         self._socket.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone; callers must not wait for it."""
+        """Release the callers that wait for the socket, which is closed."""
         self._closed.set()
         self._writable.set()
         self._on_lost(str(exc) if exc else "it was closed")
 
     def pause_writing(self) -> None:
-        """The peer does not keep up."""
+        """Make writers wait: the write buffer is full."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The peer has caught up."""
+        """Let writers continue: the write buffer has room."""
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the frame knows better
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         if self._partial is not None:
             return memoryview(self._partial)[self._held_bytes :]
         return self._scratch[self._held_bytes :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have arrived where `get_buffer` said."""
+        """Take the bytes that were read into `get_buffer`."""
         self._held_bytes += nbytes
         if self._partial is None:
             self._cut()
@@ -499,25 +509,25 @@ class _Wire(asyncio.BufferedProtocol):
             self._on_frame(frame)
 
     def write(self, buffers: list[bytes | bytearray | memoryview]) -> None:
-        """Hand bytes to the socket."""
+        """Write bytes to the socket, or to its write buffer."""
         if self._socket is not None:
             self._socket.writelines(buffers)
 
     async def drained(self) -> None:
-        """Wait while the peer does not keep up."""
+        """Wait while the write buffer is full."""
         if not self._writable.is_set():
             await self._writable.wait()
 
     def hang_up(self) -> None:
-        """Close once everything that was written is out."""
+        """Close the socket after all written bytes are sent."""
         # Only once: with TLS, after a second `close` asyncio's `abort` does nothing.
         if self._socket is not None and not self._socket.is_closing():
             self._socket.close()
 
     async def close(self) -> None:
-        """Hang up and wait until the socket is gone, at most `CLOSE_TIMEOUT_MS`.
+        """Close the socket; wait for it up to `CLOSE_TIMEOUT_MS`, then abort it.
 
-        If cancelled, it is gone with the next turn of the loop.
+        If the task is cancelled, the socket is aborted at once.
         """
         if self._socket is None:
             return
@@ -533,12 +543,12 @@ class _Wire(asyncio.BufferedProtocol):
             raise
 
     def _cut(self) -> None:
-        """Hand on the whole frames in the shared buffer, keep what is left."""
+        """Pass on the whole frames in the shared buffer, and keep the rest."""
         position, held = 0, self._held_bytes
         while held - position >= _SIZE.size:
             size: int = _SIZE.unpack_from(self._scratch, position)[0]
             if not _SIZE.size <= size <= RESPONSE_BYTES_MAX:
-                self._on_lost(f"it announced an answer of {size} bytes: {what_speaks(size)}")
+                self._on_lost(f"it sent an answer's size of {size} bytes: {what_speaks(size)}")
                 return
             start, end = position + _SIZE.size, position + _SIZE.size + size
             if end > held:
@@ -557,31 +567,31 @@ _UNSUPPORTED = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _said(reason: OSError) -> str:
-    """The system's own words: asyncio puts others in their place."""
+    """Return the operating system's message, which asyncio replaces by its own."""
     if reason.errno is not None and reason.errno > 0:
         return os.strerror(reason.errno)
     return reason.strerror or str(reason)
 
 
 def _no_tls(address: str, reason: ssl.SSLError) -> str:
-    """Why there is no TLS, and what can be done."""
+    """Return why the TLS handshake failed, and what to check."""
     if isinstance(reason, ssl.SSLCertVerificationError):
         return (
-            f"the certificate of the broker at {address} is not taken: {reason.verify_message};"
-            " ssl.ca.location names the authorities that are trusted"
+            f"the certificate of the broker at {address} is not trusted: {reason.verify_message};"
+            " ssl.ca.location names the file of trusted authorities"
         )
     said = (reason.reason or str(reason)).replace("_", " ").lower()
     return (
-        f"no TLS with the broker at {address} ({said}): if its listener is one without,"
-        " security.protocol is PLAINTEXT or SASL_PLAINTEXT; if it asks for a certificate,"
-        " ssl.certificate.location is it"
+        f"the TLS handshake with the broker at {address} failed ({said}): if its listener has no"
+        " TLS, set security.protocol to PLAINTEXT or SASL_PLAINTEXT; if it requires a client"
+        " certificate, set ssl.certificate.location"
     )
 
 
 def _no_handshake(address: str) -> str:
     return (
-        f"the broker at {address} hung up on the TLS handshake: if its listener is one without"
-        " TLS, security.protocol is PLAINTEXT or SASL_PLAINTEXT"
+        f"the broker at {address} closed the connection in the TLS handshake: if its listener has"
+        " no TLS, set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
     )
 
 

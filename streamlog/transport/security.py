@@ -1,6 +1,7 @@
-"""Security of a connection: TLS and SASL settings, and the SASL exchanges.
+"""Security of a connection: TLS and SASL settings, and the client's side of the SASL exchanges.
 
-PLAIN, SCRAM, and OAUTHBEARER, as a client speaks them. Names of settings are Kafka's.
+The mechanisms are PLAIN, SCRAM (RFC 5802) and OAUTHBEARER (RFC 7628). The names of settings are
+those of librdkafka and Kafka.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ MECHANISMS = (PLAIN, *(each.sasl_name for each in ScramMechanism), OAUTHBEARER)
 
 
 class Exchange(Protocol):
-    """One proof."""
+    """One SASL exchange, which authenticates the client."""
 
     def first(self) -> bytes:
-        """What the client begins with."""
+        """Return the client's first message."""
         ...
 
     def answer(self, data: bytes) -> bytes | None:
-        """What it answers to the broker; None if that was the end.
+        """Return the answer to a message of the broker; None if the exchange is complete.
 
         Raises:
-            AuthenticationFailed: the broker is not who it claims to be, or has said no.
+            AuthenticationFailed: the broker refuses the client, or can't prove that it knows the
+                password.
         """
         ...
 
 
 class PlainExchange:
-    """Name and password."""
+    """PLAIN (RFC 4616): sends the name and the password."""
 
     def __init__(self, user: str, password: str) -> None:
         self._message = f"\0{user}\0{password}".encode()
@@ -50,7 +52,7 @@ class PlainExchange:
 
 
 class ScramExchange:
-    """A proof of the password, and of the broker that it knows it."""
+    """SCRAM: each side proves that it knows the password, without sending it."""
 
     def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str) -> None:
         self._client = ScramClient(mechanism, user, password, nonce=nonce)
@@ -70,7 +72,7 @@ class ScramExchange:
 
 
 class BearerExchange:
-    """A token."""
+    """OAUTHBEARER: sends a token (RFC 7628, KIP-255)."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -80,15 +82,21 @@ class BearerExchange:
         return f"n,,\x01auth=Bearer {self._token}\x01\x01".encode()
 
     def answer(self, data: bytes) -> bytes | None:
-        """See `Exchange`. A refusal has to be acknowledged before it is one."""
+        """See `Exchange`. A refusal must be acknowledged before the broker completes it."""
         return b"\x01" if data else None
 
 
 def exchange_of(mechanism: str, user: str, secret: str, *, nonce: str) -> Exchange:
-    """The exchange of a mechanism; the secret is the password, or the token.
+    """Return the exchange of a mechanism.
+
+    Args:
+        mechanism: the SASL name of the mechanism.
+        user: the user's name.
+        secret: the password, or the token.
+        nonce: a random string that is used once.
 
     Raises:
-        AuthenticationFailed: there is no such mechanism.
+        AuthenticationFailed: the mechanism is unknown.
     """
     if mechanism == PLAIN:
         return PlainExchange(user, secret)
@@ -96,7 +104,9 @@ def exchange_of(mechanism: str, user: str, secret: str, *, nonce: str) -> Exchan
         return BearerExchange(secret)
     scram = ScramMechanism.of(mechanism)
     if scram is None:
-        raise AuthenticationFailed(f"{mechanism!r} is none of {', '.join(MECHANISMS)}")
+        raise AuthenticationFailed(
+            f"unknown SASL mechanism {mechanism!r}: use one of {', '.join(MECHANISMS)}"
+        )
     return ScramExchange(scram, user, secret, nonce=nonce)
 
 
@@ -110,12 +120,13 @@ _NAME: Final = "name"
 _IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
 
 Secret: TypeAlias = str | Callable[[], str]
-"""A secret, or who knows it: asked, in a thread, for every connection anew."""
+"""A secret, or a function that returns it. The function is called in a thread for every connection,
+so it may block and return a new token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How brokers are talked to.
+    """The security settings of connections to brokers.
 
     Raises:
         ConfigError: a setting is unknown, is missing, or contradicts another.
@@ -124,24 +135,25 @@ class Security:
     protocol: str = field(default=PLAINTEXT, metadata={_NAME: "security.protocol"})
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
     ca_file: str = field(default="", metadata={_NAME: "ssl.ca.location"})
-    """Authorities that a broker's certificate may come from; empty: those of this machine."""
+    """PEM file of the authorities that are trusted; empty: those of this machine."""
     certificate_file: str = field(default="", metadata={_NAME: "ssl.certificate.location"})
-    """The client's own certificate, with those that lead to its authority."""
+    """PEM file of the client's certificate, with the chain to its authority."""
     key_file: str = field(default="", metadata={_NAME: "ssl.key.location"})
-    """Its private key; empty: in the same file."""
+    """PEM file of the client's private key; empty: it is in `certificate_file`."""
     key_password: str = field(default="", repr=False, metadata={_NAME: "ssl.key.password"})
     checks_name: str = field(
         default="https", metadata={_NAME: "ssl.endpoint.identification.algorithm"}
     )
-    """https: a broker's certificate has to be for the name that was connected to. none: not."""
+    """"https": a broker's certificate must be for the host name of the connection; "none": it need
+    not."""
     mechanism: str = field(default="", metadata={_NAME: "sasl.mechanism"})
     """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
     user: str = field(default="", metadata={_NAME: "sasl.username"})
     password: Secret = field(default="", repr=False, metadata={_NAME: "sasl.password"})
     token: Secret = field(default="", repr=False, metadata={_NAME: "sasl.oauthbearer.token"})
-    """For OAUTHBEARER."""
+    """The token for OAUTHBEARER, or a function that returns it."""
     context: ssl.SSLContext | None = None
-    """A TLS context of one's own, instead of the files."""
+    """A TLS context to use instead of the files."""
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -162,10 +174,10 @@ class Security:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> Self:
-        """From settings by their names.
+        """Make an instance from settings by their Kafka names.
 
         Raises:
-            ConfigError: see the class; a name that is none of these is refused.
+            ConfigError: a setting is unknown, is missing, or contradicts another.
         """
         names = {each.metadata[_NAME]: each.name for each in fields(cls) if each.metadata}
         for name in settings:
@@ -181,21 +193,21 @@ class Security:
 
     @property
     def has_tls(self) -> bool:
-        """Whether what is said is encrypted."""
+        """Whether the connection uses TLS."""
         return self.protocol in (SSL, SASL_SSL)
 
     @property
     def has_sasl(self) -> bool:
-        """Whether the client proves by SASL who it is."""
+        """Whether the client authenticates by SASL."""
         return self.protocol in (SASL_PLAINTEXT, SASL_SSL)
 
     @property
     def secret(self) -> Secret:
-        """What it proves that with."""
+        """The password or the token."""
         return self.token if self.mechanism == OAUTHBEARER else self.password
 
     def loaded(self) -> Self:
-        """The same with its files read, for many connections.
+        """Return a copy with its files read, for use by many connections.
 
         Raises:
             ConfigError: see `tls`.
@@ -203,17 +215,17 @@ class Security:
         return replace(self, context=self.tls())
 
     def tls(self) -> ssl.SSLContext | None:
-        """The context for connections, None without TLS.
+        """Return the TLS context for connections; None without TLS.
 
         Raises:
-            ConfigError: a file is missing or does not hold what it should.
+            ConfigError: a file is missing, or holds no valid certificate or key.
         """
         if not self.has_tls:
             return None
         if self.context is not None:
             return self.context
         try:
-            # With a file only the authorities in it count, not those of this machine.
+            # With a file, only the authorities in it are trusted, not those of this machine.
             context = ssl.create_default_context(cafile=self.ca_file or None)
         except (OSError, ValueError) as error:
             raise ConfigError(
@@ -248,14 +260,14 @@ class Security:
 
 
 def security_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings in environment variables, by their names."""
+    """Return the security settings in environment variables, by Kafka's names."""
     names = [each.metadata[_NAME] for each in fields(Security) if each.metadata]
     variables = {name: variable_of(name) for name in names}
     return {name: environment[each] for name, each in variables.items() if each in environment}
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the name of a setting's environment variable."""
     return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
 
 
