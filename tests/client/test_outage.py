@@ -65,13 +65,13 @@ def test_a_client_whose_broker_comes_back_logs_one_line_for_each_of_its_parts(
                 await reader.poll(timeout_ms=50)
             await asyncio.to_thread(broker.__enter__)
             await asyncio.gather(*sent)
-            while "fetching continues" not in caplog.text:
+            while "answer fetches again" not in caplog.text:
                 await reader.poll(timeout_ms=50)
 
     with BrokerProcess(tmp_path / "data") as broker:
         asyncio.run(asyncio.wait_for(lived(broker), 30))
     again = [text for text in caplog.messages if "again after" in text]
-    gone = [text for text in caplog.messages if "try again" in text or "sent yet" in text]
-    for part in ("fetching continues", "sending continues"):
+    gone = [text for text in caplog.messages if "be retried" in text or "sent yet" in text]
+    for part in ("answer fetches again", "accept records again"):
         assert 1 <= sum(part in text for text in again) <= (2 if "fetch" in part else 1), again
     assert len(again) <= len(gone)
