@@ -61,7 +61,7 @@ def test_a_change_can_be_tried_first(told: Invoke) -> None:
         (("alter", "--topic", "t", "--set", "x"), "--set takes NAME=VALUE, not 'x'"),
         (("alter", "--topic", "t", "--set", "x=1", "--unset", "x"), "is given twice"),
         (("describe", "--broker", "one"), "takes a broker's ID"),
-        (("describe", "--broker", "1", "--topic", "t"), "a topic's or a broker's"),
+        (("describe", "--broker", "1", "--topic", "t"), "both a topic and a broker"),
     ],
 )
 def test_what_can_not_be_meant_is_told(
