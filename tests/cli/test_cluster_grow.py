@@ -167,8 +167,8 @@ def test_it_is_for_a_broker_that_is_stopped(one: Path, grow: Grow) -> None:
 @pytest.mark.parametrize(
     ("arguments", "voters", "message"),
     [
-        ((), VOTERS.replace("1@", "4@"), "it has to be one of the voters"),
-        ((), f"1@{HERE}:9092,2@{HERE}:9093", "2 voters: let there be three"),
+        ((), VOTERS.replace("1@", "4@"), "so it has to be one of the voters"),
+        ((), f"1@{HERE}:9092,2@{HERE}:9093", "2 voters: use three"),
         ((), "1", "write each controller as node.id@host:port"),
         ((), VOTERS.replace("9092", "9999"), "does not listen there"),
         ((), VOTERS.replace(HERE, "a.example.org"), "does not listen there"),
@@ -193,7 +193,7 @@ def test_nothing_is_done_of_what_makes_no_sense(
 
 
 def test_what_is_there_already_is_left_alone(tmp_path: Path, one: Path, grow: Grow) -> None:
-    with pytest.raises(LogDirectoryLost, match="is no data directory of a node"):
+    with pytest.raises(LogDirectoryLost, match="is not the data directory of a node"):
         grow(data="elsewhere")
     other = tmp_path / "broker-3.properties"
     other.write_text("flush=os\n")
@@ -201,7 +201,7 @@ def test_what_is_there_already_is_left_alone(tmp_path: Path, one: Path, grow: Gr
         grow()
     other.unlink()
     (tmp_path / "broker-2").mkdir()
-    with pytest.raises(UsageError, match="broker-2 is there already"):
+    with pytest.raises(UsageError, match="broker-2 exists already"):
         grow()
     (tmp_path / "broker-2").rmdir()
     grow()

@@ -17,7 +17,7 @@ from streamlog.broker.future_responses import Answer
 from streamlog.broker.quorum.broker_lifecycle import (
     NO_EPOCH,
     BrokerLifecycle,
-    Place,
+    PartitionKey,
     SendRegistration,
     State,
 )
@@ -111,7 +111,7 @@ class BrokerSession:
         """Use another heartbeat interval."""
         self._lifecycle.heartbeat_interval_ms = heartbeat_interval_ms
 
-    def on_damage(self, places: Mapping[Place, int]) -> None:
+    def on_damage(self, places: Mapping[PartitionKey, int]) -> None:
         """Report replicas that lack records which they have counted as theirs."""
         self._lifecycle.on_damage(places)
 

@@ -37,7 +37,7 @@ from streamlog.broker.storage.catalog import AlteredSettings
 from streamlog.errors import LogDirectoryFull, StreamlogError
 
 if TYPE_CHECKING:
-    from streamlog.broker.quorum.broker_lifecycle import Place
+    from streamlog.broker.quorum.broker_lifecycle import PartitionKey
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata, TopicRegistration
     from streamlog.broker.quorum.metadata.registrations import PartitionRegistration
     from streamlog.broker.replication.partition import Partitions
@@ -70,7 +70,7 @@ class Observers:
     """Users or credentials have changed."""
     acls: Callable[[], None]
     """ACLs have changed."""
-    damaged: Callable[[Mapping[Place, int]], None]
+    damaged: Callable[[Mapping[PartitionKey, int]], None]
     """Replicas lack records that they have counted, and other replicas have them."""
 
 
@@ -300,7 +300,7 @@ class MetadataPublisher:
         if damaged := self._give_up_damaged(has_fetched=has_fetched):
             self._observers.damaged(damaged)
 
-    def _give_up_damaged(self, *, has_fetched: bool = True) -> dict[Place, int]:
+    def _give_up_damaged(self, *, has_fetched: bool = True) -> dict[PartitionKey, int]:
         """Fetch damaged replicas again; return those that the controller has to know of first.
 
         The result has the leader epoch of each replica as this broker knows it.
@@ -309,7 +309,7 @@ class MetadataPublisher:
         the leader for offsets after the damage, and the leader would take an emptied log for one
         that is caught up. The controller removes it from the in-sync set and begins a new epoch.
         """
-        unreported: dict[Place, int] = {}
+        unreported: dict[PartitionKey, int] = {}
         for name, number in sorted(self._damaged):
             topic, hosted = self._metadata.topic(name), self._partitions.hosted(name, number)
             if topic is None or hosted is None or not hosted.log.lacks_records:
@@ -376,12 +376,12 @@ class MetadataPublisher:
             _log.error("could not open %s-%d on this broker: %s", name, number, error)
 
 
-def damaged_replicas(metadata: ClusterMetadata, directory: LogDirectory) -> dict[Place, int]:
+def damaged_replicas(metadata: ClusterMetadata, directory: LogDirectory) -> dict[PartitionKey, int]:
     """Return damaged replicas that others can replace, with their known leader epochs.
 
     They are reported with the registration, so that none of them is elected. See `is_relied_on`.
     """
-    found: dict[Place, int] = {}
+    found: dict[PartitionKey, int] = {}
     for topic, number, partition in metadata.partitions():
         state = directory.topics.get(topic.name)
         log = None if state is None else state.partitions.get(number)

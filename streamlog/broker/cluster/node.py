@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from streamlog.broker.future_responses import Answer
-    from streamlog.broker.quorum.broker_lifecycle import Place
+    from streamlog.broker.quorum.broker_lifecycle import PartitionKey
     from streamlog.broker.quorum.metadata.cluster_metadata import MetadataChange
     from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
     from streamlog.broker.replication.partition import Partitions
@@ -338,7 +338,7 @@ class ClusterNode:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._connections.brokers.connect(node_id, timeout_ms=CONNECT_MS)
 
-    def on_damage(self, places: Mapping[Place, int]) -> None:
+    def on_damage(self, places: Mapping[PartitionKey, int]) -> None:
         """Report replicas that lack records which they have counted as theirs."""
         self._session.on_damage(places)
         self._on_due()

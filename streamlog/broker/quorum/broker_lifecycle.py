@@ -1,13 +1,17 @@
-"""BrokerLifecycle: how a broker process keeps in touch with the controller, from start to end.
+"""BrokerLifecycle: a broker's registration and heartbeats, from its start to its end (KIP-631).
 
     STARTING --registered--> RECOVERING --caught up, unfenced--> RUNNING
-    RUNNING --asked to stop--> SHUTTING_DOWN --may go, or nobody answers--> NOT_RUNNING
+    RUNNING --asked to stop--> SHUTTING_DOWN --may end, or no answer--> NOT_RUNNING
 
-It registers until it is taken, with another controller if one does not decide; sends heartbeats,
-one at a time; says which partitions it has found damaged until that has been heard; and registers
-anew when the controller does not know its epoch. A broker acts on partitions only from metadata
-that has come to its own registration (rule R1): `may_act`. What it has to send comes out of
-`on_tick`; time is an argument. Who the controller is, and how to reach it, is the shell's.
+Pure: `on_tick` returns what to send, and the time is an argument. The broker repeats its
+registration until it is accepted, sends heartbeats, one at a time, and reports damaged partitions
+until the report is answered. It registers again when the controller does not know its epoch.
+
+Rules of this module: a broker acts on partitions only by metadata that includes its own
+registration (rule R1, `may_act`).
+
+Not done here: which node is the controller, and how to reach it (the shell's); the controller's
+side (`controller/broker_control`).
 """
 
 from __future__ import annotations
@@ -28,39 +32,40 @@ from streamlog.protocol.messages.broker_registration import (
 )
 
 RETRY_MS = 200
-"""Until a registration that was not taken is tried again."""
+"""The pause in milliseconds before a refused request is repeated."""
 REQUEST_MS = 4_500
-"""Half of a usual session."""
+"""The time-out of a request in milliseconds: half of a default session."""
 SHUTDOWN_MS = 30_000
-"""How long a broker waits for its leave; then it goes without, as if it had crashed."""
+"""How long a broker waits for permission to end; then it ends without, as after a crash."""
 NO_EPOCH = -1
 
-Place = tuple[bytes, int]
-"""Topic id and number of a partition."""
+PartitionKey = tuple[bytes, int]
+"""The topic id and the number of a partition."""
 Request = BrokerRegistrationRequest | BrokerHeartbeatRequest
 
 
 class State(Enum):
-    """Where a broker is in its life."""
+    """The state of a broker process."""
 
     STARTING = "starting"
     """Not registered yet."""
     RECOVERING = "recovering"
     """Registered, and fenced."""
     RUNNING = "running"
+    """Registered, and unfenced."""
     SHUTTING_DOWN = "shutting down"
-    """Its partitions are being given to others."""
+    """Other brokers take over its leaderships."""
     NOT_RUNNING = "not running"
-    """It may end."""
+    """The process may end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRegistration:
-    """A request for the active controller; the answer goes to the method of its kind."""
+    """A request to the active controller; its answer goes to `on_registered` or `on_heard`."""
 
     request: Request
     number: int
-    """To be given back with the answer."""
+    """Identifies the request when its answer, or its loss, is reported."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,41 +73,42 @@ class BrokerLifecycle:
     """One process of a broker."""
 
     registration: BrokerRegistrationRequest
-    """What it registers with: who it is, and as clean as its last end was."""
+    """The registration request, with the broker epoch of the last clean shutdown, if any."""
     heartbeat_interval_ms: int
     request_timeout_ms: int = REQUEST_MS
-    """Until a request that was not answered counts as lost."""
+    """The time after which a request without an answer counts as lost."""
     state: State = State.STARTING
     epoch: int = NO_EPOCH
-    """Of the registration; what is written down when all is on disk at the end of the process."""
+    """The broker epoch of the registration. A clean shutdown writes it to disk."""
     is_full: bool = False
-    """Whether others are to lead what this one leads, for its disk takes nothing."""
+    """Whether the disk is full, so that this broker asks to be fenced."""
     _next_at_ms: int = 0
     _number: int = 0
-    _out: int | None = None
-    """The number of the request under way."""
+    _open_number: int | None = None
+    """The number of the open request."""
     _sent_ms: int = 0
-    _damaged: dict[Place, int] = field(default_factory=dict)
-    _told: Mapping[Place, int] = field(default_factory=dict)
+    _damaged: dict[PartitionKey, int] = field(default_factory=dict)
+    _reported: Mapping[PartitionKey, int] = field(default_factory=dict)
+    """The damage in the open request."""
     _leave_by_ms: int | None = None
-    _wants_to_go: bool = False
+    _is_ending: bool = False
 
     def may_act(self, metadata_offset: int) -> bool:
-        """Whether partitions may be led and followed by metadata up to an offset (rule R1)."""
+        """Return whether metadata up to an offset includes the registration (rule R1)."""
         return self.epoch != NO_EPOCH and metadata_offset >= self.epoch
 
-    def on_damage(self, places: Mapping[Place, int]) -> None:
-        """Replicas of partitions have turned out to lack records that they had counted.
+    def on_damage(self, partitions: Mapping[PartitionKey, int]) -> None:
+        """Report replicas that lack records which they confirmed, with their leader epochs.
 
-        The leader epochs are those that are known here. What is said of damage counts in these
-        alone: said again, as its answer was lost, it would put out a replica that is whole again.
+        The report counts in these leader epochs only: repeated after a lost answer, it must not
+        remove a replica from the in-sync set that is complete again.
         """
-        self._damaged.update(places)
+        self._damaged.update(partitions)
         self._next_at_ms = 0
 
     def on_stop(self, now_ms: int) -> None:
-        """The process is asked to end."""
-        self._wants_to_go = True
+        """Begin a controlled shutdown; a broker that is not registered may end at once."""
+        self._is_ending = True
         if self._leave_by_ms is None:
             self._leave_by_ms = now_ms + SHUTDOWN_MS
         if self.state is State.STARTING:
@@ -112,33 +118,37 @@ class BrokerLifecycle:
             self._next_at_ms = 0
 
     def on_tick(self, now_ms: int, metadata_offset: int) -> SendRegistration | None:
-        """What is to be sent now; None for nothing, or while an answer is awaited."""
+        """Return the request to send now; None if none is due, or one is open."""
         if self._leave_by_ms is not None and now_ms >= self._leave_by_ms:
             self.state = State.NOT_RUNNING
         if self.state is State.NOT_RUNNING:
             return None
-        if self._out is not None and now_ms - self._sent_ms >= self.request_timeout_ms:
-            self._out = None
-        if self._out is not None or now_ms < self._next_at_ms:
+        if self._open_number is not None and now_ms - self._sent_ms >= self.request_timeout_ms:
+            self._open_number = None
+        if self._open_number is not None or now_ms < self._next_at_ms:
             return None
         self._number += 1
-        self._out, self._sent_ms = self._number, now_ms
-        self._told = dict(self._damaged)
+        self._open_number, self._sent_ms = self._number, now_ms
+        self._reported = dict(self._damaged)
         return SendRegistration(request=self._request(metadata_offset), number=self._number)
 
     def next_deadline_ms(self) -> int | None:
-        """When `on_tick` has something to do at the earliest; None: never again."""
+        """Return when `on_tick` next has something to do; None for never again."""
         if self.state is State.NOT_RUNNING:
             return None
-        due = self._next_at_ms if self._out is None else self._sent_ms + self.request_timeout_ms
+        due = (
+            self._next_at_ms
+            if self._open_number is None
+            else self._sent_ms + self.request_timeout_ms
+        )
         return due if self._leave_by_ms is None else min(due, self._leave_by_ms)
 
     def on_registered(
         self, response: BrokerRegistrationResponse, number: int, now_ms: int
     ) -> ErrorCode | None:
-        """The controller has answered; returns why it has not taken the broker, if it has not.
+        """Take up the answer to a registration; return its error, if it was refused.
 
-        Of what it refuses INCONSISTENT_CLUSTER_ID will never change: the process has to end.
+        INCONSISTENT_CLUSTER_ID does not go away by repetition: the process has to end.
         """
         if not self._takes(number):
             return None
@@ -148,21 +158,21 @@ class BrokerLifecycle:
         self.epoch = response.broker_epoch
         if self.state is State.STARTING:
             self.state = State.RECOVERING
-        self._forget_told()
+        self._drop_reported()
         self._next_at_ms = now_ms
         return None
 
     def on_heard(
         self, response: BrokerHeartbeatResponse, number: int, now_ms: int
     ) -> ErrorCode | None:
-        """A heartbeat was answered; returns why it does not count, if it does not."""
+        """Take up the answer to a heartbeat; return its error, if it was refused."""
         if not self._takes(number):
             return None
         self._next_at_ms = now_ms + self.heartbeat_interval_ms
         if response.error_code:
             self._refused(response.error_code, now_ms)
             return ErrorCode(response.error_code)
-        self._forget_told()
+        self._drop_reported()
         if self.state is State.SHUTTING_DOWN:
             if response.should_shut_down:
                 self.state = State.NOT_RUNNING
@@ -177,33 +187,33 @@ class BrokerLifecycle:
         return None
 
     def on_lost(self, number: int, now_ms: int) -> None:
-        """A request was not delivered, or its answer was not."""
+        """Repeat a request that was not delivered, or whose answer was lost."""
         if self._takes(number):
             self._next_at_ms = now_ms + RETRY_MS
 
     def _takes(self, number: int) -> bool:
-        if number != self._out:
-            return False  # Of a request that counts as lost.
-        self._out = None
+        if number != self._open_number:
+            return False  # The answer to a request that counts as lost.
+        self._open_number = None
         return True
 
-    def _forget_told(self) -> None:
-        """What was told has been heard."""
-        for place, epoch in self._told.items():
-            if self._damaged.get(place) == epoch:
-                del self._damaged[place]
+    def _drop_reported(self) -> None:
+        """Drop the damage that the answered request reported, unless it was found again."""
+        for key, epoch in self._reported.items():
+            if self._damaged.get(key) == epoch:
+                del self._damaged[key]
 
     def _refused(self, code: int, now_ms: int) -> None:
         self._next_at_ms = now_ms + RETRY_MS
         if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
-            # The controller knows nothing of this process any more: all over again, if it goes on.
+            # The controller has forgotten this process: register again, unless it is to end.
             self.epoch = NO_EPOCH
-            self.state = State.NOT_RUNNING if self._wants_to_go else State.STARTING
+            self.state = State.NOT_RUNNING if self._is_ending else State.STARTING
 
     def _request(self, metadata_offset: int) -> Request:
         damaged = _by_topic(self._damaged)
         if self.state is State.STARTING:
-            registration = copy(self.registration)  # One that is under way stays as it is.
+            registration = copy(self.registration)  # The shell may still hold an earlier one.
             registration.damaged = damaged
             return registration
         return BrokerHeartbeatRequest(
@@ -216,9 +226,9 @@ class BrokerLifecycle:
         )
 
 
-def _by_topic(places: Mapping[Place, int]) -> list[DamagedTopic]:
+def _by_topic(partitions: Mapping[PartitionKey, int]) -> list[DamagedTopic]:
     topics: dict[bytes, list[DamagedPartition]] = {}
-    for (topic_id, number), epoch in sorted(places.items()):
+    for (topic_id, number), epoch in sorted(partitions.items()):
         partition = DamagedPartition(partition_index=number, leader_epoch=epoch)
         topics.setdefault(topic_id, []).append(partition)
     return [DamagedTopic(topic_id=topic_id, partitions=own) for topic_id, own in topics.items()]

@@ -1,15 +1,17 @@
-"""Growth: the metadata log of one voter becomes that of three or more, while that one is stopped.
+"""VoterGrowth: the metadata log of a single voter gets two or more further voters, offline.
 
-    1. the directory of each new voter is made aside, synced, and given its name
-    2. the one there is takes them for voters: its `quorum-state` is replaced, in one step
+    1. the directory of each new voter is written under another name, synced, and renamed
+    2. the `quorum-state` of the original voter is replaced, and names all voters
 
-A new voter has a copy of the log. Copies alone would do harm: of three, two new ones could elect
-each other while the one there was, cut off before step 2, goes on alone. So one fewer than a
-majority of them vote at once; the others *rejoin*, as a voter does that has lost its disk: they
-vote when a leader that has them for voters has let them in, and so when they have all that was
-decided. Hence every majority has among it the voter there was before, or one that knows what that
-one knew. Before step 2 there is no majority at all: that one leads alone and lets nobody in, and
-the next attempt finds what this one has made.
+Rules of this module: every new voter gets a copy of the log, but not all of them vote at once.
+One fewer than a majority do; the others *rejoin*, like a voter that has lost its disk: they vote
+once a leader that counts them among its voters lets them in, and so have everything that was
+committed. Without that rule:
+  1. Voter 1 grows to {1, 2, 3}; a crash interrupts the growth before step 2.
+  2. Voter 1 starts, leads alone, and commits records. 3. Voters 2 and 3 start: they are two of
+     three, elect each other, and lack these records.
+With it, every majority contains the original voter, or a voter that was let in by a leader. Before
+step 2 the original voter leads alone and lets no other node in, and the next attempt continues.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ from streamlog.errors import LogDirectoryLocked, LogDirectoryLost, UsageError
 
 VOTERS_MIN = 3
 PARTIAL_SUFFIX = ".part"
-"""Of a directory that is being made."""
+"""The suffix of a directory that is not complete."""
 
 
 class VoterGrowth:
-    """The directory of a voter that is alone, held while it grows; made by `open`.
+    """The growth of a single voter, whose directory it locks; made by `open`.
 
-    A context manager: nobody else has the directory meanwhile. With the same voters it can be
-    done again from any point at which it was cut off.
+    A context manager, which gives the directory back. An interrupted growth can be repeated with
+    the same voters, and continues.
     """
 
     def __init__(
@@ -60,42 +62,44 @@ class VoterGrowth:
         draw: Draw,
     ) -> None:
         self.identity = identity
-        """Whose directory it is."""
+        """The identity in the original voter's directory."""
         self.voters = tuple(sorted(homes))
         self.is_done = False
-        """Whether these are its voters already."""
+        """Whether the original voter already has these voters."""
         self._files = files
         self._path = path
         self._lock = lock
         self._draw = draw
         self._homes = {number: home for number, home in homes.items() if number != self.node_id}
-        self._made: set[int] = set()
-        """Whose directories are there, from before this attempt."""
+        self._completed: set[int] = set()
+        """The new voters whose directories an earlier attempt has completed."""
         self._quorum: QuorumFiles | None = None
 
     @classmethod
     def open(
         cls, path: str, homes: Mapping[int, str], *, draw: Draw, files: Files | None = None
     ) -> Self:
-        """Take hold of a directory, and look whether it can grow to the voters of `homes`.
+        """Lock a voter's directory, and check that it can grow. Changes nothing if it raises.
 
-        `homes` is where their directories are to be; what it says of the one there is does not
-        matter. `draw` gives random numbers, `files` is the operating system's if not given.
-        Nothing was changed where this raises.
+        Args:
+            path: the data directory of the original voter.
+            homes: the data directory of each voter, by node id; the original one's is ignored.
+            draw: the source of random numbers.
+            files: the file system, the operating system's if not given.
 
         Raises:
-            LogDirectoryLocked: a broker runs on it.
-            LogDirectoryLost: it is no node's.
-            UsageError: these can't be its voters; or something else is where one of them is to be.
-            CorruptData: the metadata log, or a file beside it, is damaged.
-            LogDirectoryError: the disk refused.
+            LogDirectoryLocked: a broker runs on the directory.
+            LogDirectoryLost: it is not the data directory of a node.
+            UsageError: these can't be the voters, or a new directory exists already.
+            CorruptData: the metadata log, or a file next to it, is damaged.
+            LogDirectoryError: the disk failed.
         """
         files = OsFiles() if files is None else files
         path = path.rstrip("/") or "/"
         try:
             identity = Catalog(files, path).identity()
             if identity is None:
-                raise LogDirectoryLost(f"{path} is no data directory of a node")
+                raise LogDirectoryLost(f"{path} is not the data directory of a node")
             lock = files.lock(f"{path}/{LOCK}")
         except OSError as error:
             raise directory_error(error, path) from error
@@ -114,53 +118,53 @@ class VoterGrowth:
 
     @property
     def node_id(self) -> int:
-        """The voter there is."""
+        """The node id of the original voter."""
         return self.identity.node_id
 
     @property
     def newcomers(self) -> tuple[int, ...]:
-        """The others."""
+        """The node ids of the new voters, in order."""
         return tuple(sorted(self._homes))
 
     @property
     def rejoining(self) -> frozenset[int]:
-        """Those of them that do not vote before they know what was decided."""
+        """The new voters that do not vote before a leader lets them in."""
         majority = len(self.voters) // 2 + 1
         return frozenset(self.newcomers[majority - 1 :])
 
     @property
     def first(self) -> tuple[int, ...]:
-        """Who decides at first: a majority, of which all have to be there."""
+        """The voters that vote at first: a majority, all of which have to be up."""
         return tuple(each for each in self.voters if each not in self.rejoining)
 
     def make_newcomers(self) -> None:
-        """Step 1: their directories, those that are not there yet.
+        """Step 1: write the directories of new voters that do not exist yet.
 
         Raises:
-            LogDirectoryError: the disk refused.
+            LogDirectoryError: the disk failed.
         """
         if self._quorum is None:
             return
         for number, home in sorted(self._homes.items()):
             try:
-                if number not in self._made:
+                if number not in self._completed:
                     self._make(number, home, self._quorum)
                 self._files.sync_directory(parent_of(home))
             except OSError as error:
                 raise directory_error(error, home) from error
 
     def commit(self) -> None:
-        """Step 2: from now on these are the voters.
+        """Step 2: name the voters in the original voter's `quorum-state`.
 
         Raises:
-            LogDirectoryError: the disk refused; they are, or they are not.
+            LogDirectoryError: the disk failed; the file has the old voters or the new ones.
         """
         if self._quorum is not None:
             self._quorum.persist(replace(self._quorum.state, voters=self.voters))
             self.is_done = True
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close the files and unlock the directory."""
         if self._quorum is not None:
             self._quorum.close()
         self._lock.close()
@@ -171,54 +175,55 @@ class VoterGrowth:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- before ----
+    # ---- checks ----
 
     def _begin(self) -> None:
         before = self._check_voters()
         if set(before) == set(self.voters):
-            # Or a power cut could undo it, if the attempt was killed at its last step.
+            # An attempt killed after its last rename may not have synced it: a power cut now could
+            # bring the old voters back.
             self._files.sync_directory(f"{self._path}/{FOLDER}")
             self.is_done = True
             return
-        self._made = {number for number in self.newcomers if self._is_made(number)}
+        self._completed = {number for number in self.newcomers if self._is_made(number)}
         self._quorum = QuorumFiles(self._files, self._path)
         self._quorum.settle()
         known = read_metadata(self._quorum).brokers
-        brokers = [each for each in self.newcomers if each in known and each not in self._made]
+        brokers = [each for each in self.newcomers if each in known and each not in self._completed]
         if brokers:
             raise UsageError(
-                f"node {brokers[0]} is a broker of this cluster already, and stays one: new voters"
-                " are new nodes, give them other numbers"
+                f"node {brokers[0]} is a broker of this cluster already, and can't become a voter:"
+                " give the new voters other node ids"
             )
 
     def _check_voters(self) -> tuple[int, ...]:
-        """Those from before. Raises UsageError if they can't become what they are to be."""
+        """Return the present voters. Raises UsageError if they can't grow to the new ones."""
         path, node_id = self._path, self.node_id
         if node_id not in self.voters:
             raise UsageError(
-                f"{path} is the directory of node {node_id}, which has the metadata log: it has to"
-                f" be one of the voters, and they are {_listed(self.voters)}"
+                f"{path} is the directory of node {node_id}, which has the metadata log, so it has"
+                f" to be one of the voters; the voters given are {_list_nodes(self.voters)}"
             )
         if len(self.voters) < VOTERS_MIN or len(self.voters) % 2 == 0:
             raise UsageError(
-                f"{len(self.voters)} voters: let there be three, or five; two are no safer than"
-                " one, and four no safer than three"
+                f"{len(self.voters)} voters: use three or five; two are no safer than one, and"
+                " four no safer than three"
             )
         state = read_state(self._files, f"{path}/{FOLDER}")
         if state is None or not state.voters:
             raise UsageError(
-                f"{path} does not say yet who its voters are: start its broker once, and stop it"
+                f"{path} does not name its voters yet: start its broker once, and stop it"
             )
         is_alone = state.voters == (node_id,)
         if not is_alone and set(state.voters) != set(self.voters):
             raise UsageError(
-                f"the metadata log in {path} is that of {_listed(state.voters)}: only that of a"
+                f"the metadata log in {path} is that of {_list_nodes(state.voters)}: only that of a"
                 " voter that is alone can grow, in the directory of that voter"
             )
         return state.voters
 
     def _is_made(self, number: int) -> bool:
-        """Whether an attempt before this one has made it."""
+        """Return whether an earlier attempt has completed a new voter's directory."""
         home = self._homes[number]
         try:
             self._files.list(home)
@@ -238,23 +243,23 @@ class VoterGrowth:
         )
         if not (is_its and is_such):
             raise UsageError(
-                f"{home} is there already: remove it, or choose another place for node {number}"
+                f"{home} exists already: remove it, or choose another directory for node {number}"
             )
         return True
 
     # ---- a new voter ----
 
     def _make(self, number: int, home: str, source: QuorumFiles) -> None:
-        """Make its directory; aside, so that what has its name is whole."""
-        files, aside = self._files, home + PARTIAL_SUFFIX
-        self._clear(aside)
-        make_durable_directory(files, aside)
+        """Write a new voter's directory under another name, so that `home` is always complete."""
+        files, partial = self._files, home + PARTIAL_SUFFIX
+        self._clear(partial)
+        make_durable_directory(files, partial)
         identity = Identity(
             cluster_id=self.identity.cluster_id, node_id=number, directory_id=new_id()
         )
-        Catalog(files, aside).write_identity(identity)
+        Catalog(files, partial).write_identity(identity)
         rejoin_id = 1 + self._draw(REJOIN_IDS) if number in self.rejoining else 0
-        quorum = QuorumFiles(files, aside)
+        quorum = QuorumFiles(files, partial)
         try:
             copy_log(source, quorum)
             quorum.persist(
@@ -262,11 +267,11 @@ class VoterGrowth:
             )
         finally:
             quorum.close()
-        files.rename(aside, home)
+        files.rename(partial, home)
 
-    def _clear(self, aside: str) -> None:
-        """Remove what an attempt has left that was cut off; two empty directories may stay."""
-        for folder in (f"{aside}/{FOLDER}", aside):
+    def _clear(self, partial: str) -> None:
+        """Remove the files of an interrupted attempt; two empty directories may stay."""
+        for folder in (f"{partial}/{FOLDER}", partial):
             with suppress(FileNotFoundError):
                 self._remove_files(folder)
 
@@ -277,7 +282,7 @@ class VoterGrowth:
 
 
 def copy_log(source: QuorumFiles, target: QuorumFiles) -> None:
-    """Give a member that is new another one's log, durably."""
+    """Copy the snapshot and the log of one member to a new one, and sync them."""
     snapshot, position = source.snapshot, 0
     if snapshot != EMPTY:
         while (found := source.snapshots.read(snapshot, position, SNAPSHOT_BYTES_MAX)) and found[0]:
@@ -289,10 +294,10 @@ def copy_log(source: QuorumFiles, target: QuorumFiles) -> None:
 
 
 def read_metadata(quorum: QuorumFiles) -> ClusterMetadata:
-    """What the log of a voter that is alone amounts to: all that is in it is committed.
+    """Return the metadata of a voter that is alone, whose log is committed entirely.
 
     Raises:
-        CorruptData: something in it is no record.
+        CorruptData: the log contains something that is not a metadata record.
     """
     metadata = ClusterMetadata()
     if quorum.snapshot != EMPTY:
@@ -304,5 +309,5 @@ def read_metadata(quorum: QuorumFiles) -> ClusterMetadata:
     return metadata
 
 
-def _listed(voters: tuple[int, ...]) -> str:
+def _list_nodes(voters: tuple[int, ...]) -> str:
     return f"nodes {', '.join(map(str, voters))}" if len(voters) > 1 else f"node {voters[0]} alone"

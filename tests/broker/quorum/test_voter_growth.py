@@ -304,8 +304,8 @@ def test_a_disk_that_refuses_is_told() -> None:
 @pytest.mark.parametrize(
     ("homes", "message"),
     [
-        ({2: "b", 3: "c", 4: "d"}, "directory of node 1, .* has to be one of the voters"),
-        ({1: "a", 2: "b"}, "2 voters: let there be three, or five"),
+        ({2: "b", 3: "c", 4: "d"}, "directory of node 1, .* to be one of the voters"),
+        ({1: "a", 2: "b"}, "2 voters: use three or five"),
         ({1: "a", 2: "b", 3: "c", 4: "d"}, "4 voters: "),
         ({1: "a"}, "1 voters: "),
     ],
@@ -339,7 +339,7 @@ def test_it_is_for_one_that_is_stopped() -> None:
 
 def test_it_is_for_one_that_has_begun() -> None:
     files = MemoryFiles()
-    with pytest.raises(LogDirectoryLost, match="data is no data directory"):
+    with pytest.raises(LogDirectoryLost, match="data is not the data directory"):
         opened(files)
     format_directory("data", node_id=1, cluster_id="cluster", files=files)
     with pytest.raises(UsageError, match="start its broker once, and stop it"):
@@ -362,7 +362,7 @@ def test_what_is_there_already_is_left_alone(what: str) -> None:
         state = read_state(files, f"{home}/{FOLDER}")
         assert state is not None
         write_state(files, f"{home}/{FOLDER}", type(state)(voters=(1, 3, 4), rejoin_id=5))
-    with pytest.raises(UsageError, match="broker-3 is there already"):
+    with pytest.raises(UsageError, match="broker-3 exists already"):
         opened(files)
     assert value_of(sole(files)) == "1000000"
 

@@ -1,15 +1,15 @@
-"""Controller: what the active controller of a cluster decides (KIP-631).
+"""Controller: the decisions of a cluster's active controller (KIP-631).
 
-Its parts decide on what they know of: brokers, partitions, moves, topics, settings, quotas, users.
-Here is who decides what, and what is due with time. Rules of the file:
+It passes each request to the part that decides on it: brokers, partitions, reassignments, topics,
+settings, quotas, users. It also makes timed decisions. Rules of this module:
 
-- It decides on committed metadata alone and one thing after the other: while the records of a
-  decision are under way, nothing else is decided. So it never has to take anything back.
-- A decision leaves as records and a way to answer; the metadata changes by replay alone. A
-  controller that takes over has the same metadata, and what it decides is the same.
-- Only when somebody was last heard of is not in the log: see `broker_control`.
+- It decides on committed metadata only, and makes one decision at a time: no decision depends on
+  records that could still be lost.
+- A decision consists of records and a way to answer. The metadata changes by replay only, so the
+  next active controller has equal metadata and decides alike.
+- Only the times of heartbeats are not in the log, see `broker_control`.
 
-It is run by the member of the quorum (`member`), on one broker alone as on many.
+Not done here: the log and the order of decisions (`quorum_member`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _MS_PER_S = 1000
 
 
 class Controller:
-    """The decisions of one node, while it is the active controller."""
+    """The decisions of one node while it is the active controller."""
 
     def __init__(self, context: ControllerContext) -> None:
-        """`context.metadata` is what is committed, kept so by whoever runs the controller."""
+        """Make a controller; the caller keeps `context.metadata` at what is committed."""
         self._context = context
         self._brokers = BrokerControl(context)
         self._partitions = PartitionControl(context)
@@ -55,11 +55,14 @@ class Controller:
 
     @property
     def requests(self) -> frozenset[type[Message]]:
-        """What it decides on."""
+        """The kinds of requests that it decides on."""
         return frozenset(self._handlers)
 
     def on_active(self, now_ms: int) -> Decision | None:
-        """This node has become the active controller, and knows all that is committed."""
+        """Start as the active controller, with all committed metadata.
+
+        Returns the first decision of a new cluster: inherited records, and a secret for users.
+        """
         self._brokers.on_active(now_ms)
         self._rebalance_at_ms = now_ms + self._rebalance_interval_ms()
         context = self._context
@@ -70,18 +73,18 @@ class Controller:
         return Decision(tuple(records)) if records else None
 
     def decide(self, request: Message, version: int, now_ms: int) -> Decision:
-        """What a request leads to; a refusal is a decision without records.
+        """Decide on a request; a refusal is a decision without records.
 
         Raises:
-            UsageError: it is none for a controller: see `requests`.
+            UsageError: the request is not one of `requests`.
         """
         handler = self._handlers.get(type(request))
         if handler is None:
-            raise UsageError(f"{type(request).__name__} is nothing that a controller decides on")
+            raise UsageError(f"a controller does not decide on {type(request).__name__}")
         return handler(request, version, now_ms)
 
     def on_tick(self, now_ms: int) -> Decision | None:
-        """What is due; None if nothing is. Ask again until nothing is."""
+        """Return the next timed decision; None if none is due. Several may be due at once."""
         fenced = self._brokers.on_tick(now_ms)
         if fenced is not None:
             return fenced
@@ -93,7 +96,7 @@ class Controller:
         return rebalanced
 
     def next_deadline_ms(self) -> int | None:
-        """When `on_tick` has something to do at the earliest; None for never."""
+        """Return when `on_tick` next has something to do; None for never."""
         deadlines = [self._brokers.next_deadline_ms()]
         if self._context.cluster.leader_rebalance:
             deadlines.append(self._rebalance_at_ms)

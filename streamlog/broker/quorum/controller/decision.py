@@ -1,8 +1,8 @@
-"""Decision: what a request to the controller leads to; and what all of its parts decide by.
+"""Decision: the outcome of a request to the controller; ControllerContext: what it depends on.
 
-Rule of the room: a decision changes nothing. Its records are appended as one batch, which is there
-as a whole or not at all, are replayed when they are committed, and only then `answer` makes the
-response, from the metadata that has come of it. What was never committed has never been said.
+Rules of this module: a decision changes nothing. Its records are appended as one atomic batch and
+replayed when they are committed. Only then `answer` makes the response, from the metadata after
+the replay. So no response reports anything that was not committed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from streamlog.protocol.schema import ZERO_UUID, Message
 MIN_INSYNC = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 _DECISIVE = (MIN_INSYNC, UNCLEAN_ELECTION)
-"""The settings of topics that elections depend on; under the same names they are the broker's."""
+"""The topic settings that elections depend on; brokers have defaults under the same names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a request, or time, leads to."""
+    """The records and the answer of a request or of a timed decision."""
 
     records: tuple[MetadataRecord, ...] = ()
     answer: Callable[[], Message] | None = None
-    """Makes the response, after the records have been replayed; None if nobody has asked."""
+    """Makes the response, after the records were replayed; None for a timed decision."""
 
 
 Handler: TypeAlias = Callable[..., Decision]
@@ -45,50 +45,50 @@ Handler: TypeAlias = Callable[..., Decision]
 
 
 def respond(response: Message, records: Iterable[MetadataRecord] = ()) -> Decision:
-    """A decision whose response does not depend on what comes of it."""
+    """Return a decision whose response does not depend on the replay of its records."""
     return Decision(tuple(records), lambda: response)
 
 
 class ControllerChance(Protocol):
-    """Where ids and starting points come from: `random.SystemRandom`, or a seeded one."""
+    """Port: the source of ids and starting points: `random.SystemRandom`, or a seeded one."""
 
     def randbytes(self, n: int, /) -> bytes:
-        """So many bytes."""
+        """Return `n` random bytes."""
         ...
 
     def randrange(self, stop: int, /) -> int:
-        """A number from 0 on, below `stop`."""
+        """Return a random number from 0 to below `stop`."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class ControllerContext:
-    """What the parts of a controller decide by: the metadata that is committed, and settings."""
+    """What the parts of a controller decide by: the committed metadata and the settings."""
 
     metadata: ClusterMetadata
     cluster_id: str
     node_id: int
-    """Of this controller."""
+    """The node of this controller."""
     chance: ControllerChance
     config: BrokerConfig = field(default_factory=BrokerConfig)
-    """As this node was started."""
+    """The settings with which this node was started."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     internal_topics: frozenset[str] = frozenset()
     rules: ElectionRules = CORRECT
     inherited: Callable[[], Iterable[MetadataRecord]] = tuple
-    """What the log begins with, if there is nothing in it."""
+    """The first records of an empty log."""
 
     def active(self) -> frozenset[int]:
-        """Brokers that can lead."""
+        """Return the brokers that can lead: unfenced and not shutting down."""
         return frozenset(
             broker.broker_id for broker in self.metadata.brokers.values() if broker.is_active
         )
 
     def brokers_expected(self, topic: str) -> int:
-        """How many brokers there are to hold a topic, those that are away now included.
+        """Return the number of brokers that can have replicas of a topic, live or not.
 
-        An internal topic waits for the voters that are to come: nobody would make more copies of it
-        later.
+        For an internal topic, voters that have not registered yet count too: it gets its final
+        number of replicas at its creation.
         """
         known, quorum = len(self.metadata.brokers), self.config.quorum
         if topic not in self.internal_topics or not quorum.is_broker:
@@ -96,7 +96,7 @@ class ControllerContext:
         return max(known, len(quorum.voter_ids(self.node_id)))
 
     def terms(self, topic: str, partition: PartitionRegistration, active: frozenset[int]) -> Terms:
-        """By what is decided on a partition while these brokers can lead."""
+        """Return the conditions of a decision on a partition, while these brokers can lead."""
         config = self.decisive_config(topic)
         return Terms(
             active=active,
@@ -107,11 +107,11 @@ class ControllerContext:
         )
 
     def unclean_terms(self, terms: Terms) -> Terms:
-        """The same, where somebody orders that whoever lives may lead."""
+        """Return these conditions with an unclean election that an administrator orders."""
         return replace(terms, allows_unclean=True, is_ordered=True)
 
     def directories(self) -> Mapping[int, bytes]:
-        """The log directory that each registered broker has, of those that say so."""
+        """Return the log directory of each registered broker that has reported one."""
         return {
             broker.broker_id: broker.directories[0]
             for broker in self.metadata.brokers.values()
@@ -119,24 +119,25 @@ class ControllerContext:
         }
 
     def directory(self, broker_id: int) -> bytes:
-        """Where a broker puts a new replica; all zero if it does not say."""
+        """Return the directory of a broker's new replicas; all zero if it is not known."""
         broker = self.metadata.brokers.get(broker_id)
         return ZERO_UUID if broker is None or not broker.directories else broker.directories[0]
 
     def min_insync(self, topic: str, replication_factor: int) -> int:
-        """How many replicas of a topic's partition have to be in sync."""
+        """Return the effective `min.insync.replicas` of a topic."""
         return self.decisive_config(topic).min_insync(replication_factor)
 
     def node_config(self) -> BrokerConfig:
-        """The settings as this node was started, with what was altered since."""
+        """Return the settings of this node's start, with the dynamic ones applied."""
         default = self.metadata.config(BROKER_RESOURCE, ALL_BROKERS)
         own = self.metadata.config(BROKER_RESOURCE, str(self.node_id))
         return self.config.override(default).override(own)
 
     def decisive_config(self, topic: str) -> TopicConfig:
-        """The topic's own settings, else those of all brokers, else as this node was started.
+        """Return the settings of a topic that elections depend on.
 
-        Of those alone that matter here: it is asked for each partition.
+        The topic's own ones come first, then those of all brokers, then those of this node's
+        start. Others are left out, because this runs for every partition.
         """
         texts: dict[str, str] = {}
         for resource in ((BROKER_RESOURCE, ALL_BROKERS), (TOPIC_RESOURCE, topic)):
@@ -147,5 +148,5 @@ class ControllerContext:
 
 @lru_cache(maxsize=64)
 def _overridden(config: TopicConfig, texts: tuple[tuple[str, str], ...]) -> TopicConfig:
-    """A table of settings is checked as a whole when it is made; few are different."""
+    """Return the settings with these texts applied; cached, as the check of them is slow."""
     return config.override(dict(texts))

@@ -1,10 +1,11 @@
-"""The records of `__cluster_metadata`, byte for byte as Kafka writes them.
+"""The records of `__cluster_metadata`, in Kafka's encoding.
 
-A record's value is the version of the frame, the number of the kind of record and the version of
-that kind, each an unsigned varint, and the message (`protocol/messages/metadata_log`). There are
-no keys: the order is what counts. We write the newest version that is declared and read all that
-are. Kinds that are not declared were written by another release, or by nobody: an error, because
-a controller that steps over what it does not know decides on half a truth.
+A record's value consists of the frame version, the number of the kind and the version of the kind,
+each an unsigned varint, and of the message (`protocol/messages/metadata_log`). Records have no
+keys. The newest declared version is written, and all declared versions are read.
+
+Rules of this module: an unknown kind is an error, because another release wrote it. A controller
+that skipped it would decide on incomplete metadata.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ MetadataRecord: TypeAlias = (
 
 FRAME_VERSION = 1
 OWN_KIND = 10_000
-"""Kinds of our own have numbers from here on, far from Kafka's."""
+"""The first number of kinds that Kafka does not have, far from Kafka's numbers."""
 KINDS: dict[int, type[Message]] = {
     0: RegisterBrokerRecord,
     1: UnregisterBrokerRecord,
@@ -77,10 +78,10 @@ _NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """The value of a record of the metadata log.
+    """Return the value of a record of the metadata log.
 
     Raises:
-        UsageError: a field holds what can't be written.
+        UsageError: a field has a value that can't be encoded.
     """
     version = record.__versions__.last
     parts = (FRAME_VERSION, _NUMBERS[type(record)], version)
@@ -88,11 +89,11 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def decode_record(data: Buffer) -> MetadataRecord:
-    """What a record of the metadata log says.
+    """Return the record in a value of the metadata log.
 
     Raises:
-        UnsupportedVersion: a newer release wrote it: a kind or a version not known here.
-        CorruptData: it is cut short, or no such record.
+        UnsupportedVersion: its kind or version is unknown: a newer release wrote it.
+        CorruptData: it is cut short, or malformed.
     """
     try:
         frame, position = read_uvarint(data, 0)
@@ -104,7 +105,7 @@ def decode_record(data: Buffer) -> MetadataRecord:
     if frame != FRAME_VERSION or kind is None:
         raise UnsupportedVersion(
             f"a metadata record of frame version {frame}, kind {number} is not known here: a newer"
-            " release wrote it; start that one",
+            " release wrote it, so start that release",
             version=version,
         )
     return cast("MetadataRecord", decode(kind, version, data, position))

@@ -1,9 +1,10 @@
-"""BrokerRegistration, PartitionRegistration: what the metadata says of a broker, a partition.
+"""BrokerRegistration, PartitionRegistration: a broker and a partition in the metadata image.
 
-Values: a change makes a new one. Each is made of records and can be written as one, so that a
-snapshot of the metadata is a list of records like any other (after Kafka's classes of the same
-names). The rules of the epochs are here: whatever changes in a partition adds one to its
-partition epoch, and whatever names a leader, be it the same one, one to its leader epoch.
+Frozen values, as Kafka's classes of these names: a change returns a new one. Each can be written as
+one record, so that a snapshot of the metadata is a list of records.
+
+Rules of this module: every change record of a partition raises its partition epoch by one. Every
+record that names a leader, even the present one, raises its leader epoch by one.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from streamlog.protocol.messages.metadata_log import (
 
 NO_LEADER = -1
 UNKNOWN_DIRECTORY = bytes(16)
-"""Of a replica from before directories were recorded."""
+"""The directory id of a replica from before directories were recorded."""
 UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
-"""Of a replica that has never been in sync (Kafka's `DirectoryId.UNASSIGNED`)."""
+"""The directory id of a replica that was never in sync (Kafka's `DirectoryId.UNASSIGNED`)."""
 OFFSET_OF_RECORD = -1
-"""As the epoch of a broker: the offset at which its registration comes to lie."""
+"""A broker epoch in a registration record that stands for the offset of the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a broker is reached under the name of one of its listeners."""
+    """The host and the port of one of a broker's listeners."""
 
     name: str
     host: str
@@ -42,22 +43,22 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """A broker as its last process has registered it."""
+    """A broker, as its last process registered it."""
 
     broker_id: int
     epoch: int
     incarnation_id: bytes
-    """Of the process."""
+    """The id of the process."""
     endpoints: tuple[Endpoint, ...] = ()
     features: tuple[tuple[str, int, int], ...] = ()
-    """Names, with the lowest and highest level that the broker knows."""
+    """Name, lowest and highest level of each feature that the broker supports."""
     rack: str | None = None
     is_fenced: bool = True
     is_shutting_down: bool = False
     directories: tuple[bytes, ...] = ()
-    """Ids of its log directories: another one has none of the records that were acknowledged."""
+    """The ids of its log directories (KIP-858): another directory lacks acknowledged records."""
     life: bytes = UNKNOWN_DIRECTORY
-    """Of the directory: an id that it got when this process started; all zero if not told."""
+    """The id that this process wrote into the directory at its start; all zero if not known."""
 
     @property
     def is_active(self) -> bool:
@@ -65,11 +66,11 @@ class BrokerRegistration:
         return not self.is_fenced and not self.is_shutting_down
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Where it is reached under a listener's name."""
+        """Return the endpoint of a listener; None if the broker has no such listener."""
         return next((each for each in self.endpoints if each.name == listener), None)
 
     def changed(self, record: BrokerRegistrationChangeRecord) -> Self:
-        """After a change."""
+        """Return the registration after a change record."""
         return replace(
             self,
             is_fenced=self.is_fenced if not record.fenced else record.fenced > 0,
@@ -78,7 +79,7 @@ class BrokerRegistration:
         )
 
     def record(self) -> RegisterBrokerRecord:
-        """All of it."""
+        """Return the whole registration as one record, for a snapshot."""
         return RegisterBrokerRecord(
             broker_id=self.broker_id,
             incarnation_id=self.incarnation_id,
@@ -105,7 +106,7 @@ class BrokerRegistration:
 
     @classmethod
     def of_record(cls, record: RegisterBrokerRecord, offset: int) -> Self:
-        """As registered by the record at `offset`."""
+        """Return the registration in the record at `offset`."""
         epoch = record.broker_epoch
         return cls(
             broker_id=record.broker_id,
@@ -134,7 +135,7 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRegistration:
-    """Who holds a partition, who of them is in sync and who leads."""
+    """A partition's replicas, in-sync replicas, leader and epochs."""
 
     replicas: tuple[int, ...]
     """The preferred leader first."""
@@ -143,40 +144,43 @@ class PartitionRegistration:
     leader_epoch: int = 0
     partition_epoch: int = 0
     directories: tuple[bytes, ...] = ()
-    """Of each replica, the log directory in which it was last in sync; `UNASSIGNED_DIRECTORY` if
-    it never was, `UNKNOWN_DIRECTORY` if that is not known."""
+    """Per replica, the log directory in which it was last in sync; `UNASSIGNED_DIRECTORY` if it
+    never was, `UNKNOWN_DIRECTORY` if that is not known."""
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
-    """Not in sync, but of everything that was acknowledged they hold all (KIP-966)."""
+    """The eligible leader replicas: out of sync, but with all committed records (KIP-966)."""
     last_unclean_epoch: int = -1
-    """The last leader epoch that somebody began who may have lacked acknowledged records."""
+    """The last leader epoch that began with an unclean election; -1 for none."""
 
     @property
     def replication_factor(self) -> int:
-        """How many replicas it has, those not counted that are still being added."""
+        """The number of replicas, without those that are still being added."""
         return len(self.replicas) - len(self.adding)
 
     @property
     def is_reassigning(self) -> bool:
-        """Whether it is on its way to other brokers."""
+        """Whether the partition is being reassigned to other brokers (KIP-455)."""
         return bool(self.adding or self.removing)
 
     def needs(self, broker_id: int) -> bool:
-        """Whether a broker leads it and is alone in sync, or could lead it while nobody does."""
+        """Return whether the partition depends on a broker.
+
+        The broker leads it and is alone in sync, or it could lead a partition without a leader.
+        """
         if self.leader == NO_LEADER:
             return broker_id in (*self.isr, *self.elr)
         return self.leader == broker_id and {*self.isr} <= {broker_id}
 
     def directory(self, broker_id: int) -> bytes | None:
-        """Where its replica on a broker was last in sync; None if it is not known."""
+        """Return the directory in which a broker's replica was last in sync; None if unknown."""
         for replica, directory in zip(self.replicas, self.directories, strict=False):
             if replica == broker_id and any(directory):
                 return directory
         return None
 
     def changed(self, record: PartitionChangeRecord) -> Self:
-        """After a change."""
+        """Return the partition after a change record, with its epochs raised."""
         has_leader = record.leader != NO_CHANGE
         leader_epoch = self.leader_epoch + has_leader
 
@@ -200,7 +204,7 @@ class PartitionRegistration:
         )
 
     def record(self, topic_id: bytes, partition: int) -> PartitionRecord:
-        """All of it."""
+        """Return the whole partition as one record, for a snapshot."""
         return PartitionRecord(
             partition_id=partition,
             topic_id=topic_id,
@@ -218,7 +222,7 @@ class PartitionRegistration:
 
     @classmethod
     def of_record(cls, record: PartitionRecord) -> Self:
-        """As a record has it."""
+        """Return the partition in a record."""
         return cls(
             replicas=tuple(record.replicas),
             isr=tuple(record.isr),
